@@ -1,0 +1,72 @@
+"""What to compute: graphs, operations, tensors, variables and their updates."""
+
+from hookline.graph.global_step import (
+    assert_global_step,
+    create_global_step,
+    get_global_step,
+    get_or_create_global_step,
+    global_step,
+)
+from hookline.graph.gradient import gradients
+from hookline.graph.graph import (
+    Graph,
+    add_to_collection,
+    control_dependencies,
+    get_collection,
+    get_default_graph,
+    name_scope,
+    reset_default_graph,
+)
+from hookline.graph.keys import GraphKeys
+from hookline.graph.operators import install as _install_operators
+from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
+from hookline.graph.optimizer import Optimizer
+from hookline.graph.tensor import Operation, Tensor
+from hookline.graph.variable import (
+    Variable,
+    global_variables,
+    global_variables_initializer,
+    local_variables,
+    local_variables_initializer,
+    report_uninitialized_variables,
+    trainable_variables,
+    update,
+    variables_initializer,
+)
+
+_install_operators()
+
+__all__ = [
+    "Graph",
+    "GraphKeys",
+    "Operation",
+    "Optimizer",
+    "Tensor",
+    "Variable",
+    "add_to_collection",
+    "assert_global_step",
+    "constant",
+    "control_dependencies",
+    "create_global_step",
+    "get_collection",
+    "get_default_graph",
+    "get_global_step",
+    "get_or_create_global_step",
+    "global_step",
+    "global_variables",
+    "global_variables_initializer",
+    "gradients",
+    "group",
+    "host_op",
+    "local_variables",
+    "local_variables_initializer",
+    "name_scope",
+    "no_op",
+    "op",
+    "placeholder",
+    "report_uninitialized_variables",
+    "reset_default_graph",
+    "trainable_variables",
+    "update",
+    "variables_initializer",
+]

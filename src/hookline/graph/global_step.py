@@ -1,0 +1,103 @@
+"""The global step: the integer variable that counts training steps, one a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from hookline.graph.graph import Graph, get_default_graph
+from hookline.graph.keys import GraphKeys
+from hookline.graph.tensor import Tensor
+from hookline.graph.variable import Variable, is_counter
+
+
+def create_global_step(graph: Graph | None = None) -> Variable:
+    """Creates the global step, an integer scalar called `global_step` that starts at 0.
+
+    Args:
+        graph: Where; by default the default graph.
+
+    Raises:
+        ValueError: The graph has one already.
+
+    Example:
+        >>> import hookline as hl
+        >>> step = hl.train.create_global_step()
+        >>> hl.train.get_global_step() is step
+        True
+
+    References:
+        `tf.train.create_global_step`. Its dtype is int64 where JAX has 64-bit types enabled, else int32.
+    """
+    graph = graph or get_default_graph()
+    if get_global_step(graph) is not None:
+        raise ValueError("The graph already has a global step: use get_global_step or get_or_create_global_step.")
+    with graph.as_default(), graph.name_scope(None):
+        return Variable(
+            lambda: jnp.zeros((), int),
+            name="global_step",
+            trainable=False,
+            collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP],
+        )
+
+
+def get_global_step(graph: Graph | None = None) -> Variable | None:
+    """Returns the global step of the graph, or `None` if it has none.
+
+    It is the item of collection `GraphKeys.GLOBAL_STEP`, or else the variable called `global_step`.
+
+    Raises:
+        TypeError: It is not an integer scalar variable.
+        ValueError: The collection has several items.
+
+    References:
+        `tf.train.get_global_step`.
+    """
+    graph = graph or get_default_graph()
+    items = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    if len(items) > 1:
+        raise ValueError(f"Collection {GraphKeys.GLOBAL_STEP!r} holds {len(items)} items; a graph has one global step.")
+    if not items:
+        items = [v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES) if v.op.name == "global_step"]
+    if not items:
+        return None
+    assert_global_step(items[0])
+    return items[0]
+
+
+def get_or_create_global_step(graph: Graph | None = None) -> Variable:
+    """Returns the global step of the graph, and creates it if there is none.
+
+    References:
+        `tf.train.get_or_create_global_step`.
+    """
+    existing = get_global_step(graph)
+    return create_global_step(graph) if existing is None else existing
+
+
+def assert_global_step(global_step_tensor: Any) -> None:
+    """Raises `TypeError` unless it is an integer scalar variable.
+
+    References:
+        `tf.train.assert_global_step`.
+    """
+    if not isinstance(global_step_tensor, Variable) or not is_counter(global_step_tensor):
+        raise TypeError(f"The global step must be a variable that holds one integer, got {global_step_tensor!r}.")
+
+
+def global_step(sess: Any, global_step_tensor: Tensor) -> int:
+    """Returns the value of the global step in a session, as a Python int. It does not wait for the device.
+
+    Example:
+        >>> import hookline as hl
+        >>> step = hl.train.create_global_step()
+        >>> with hl.Session() as sess:
+        ...     sess.run(step.initializer)
+        ...     hl.train.global_step(sess, step)
+        0
+
+    References:
+        `tf.train.global_step`.
+    """
+    return int(sess.run(global_step_tensor))

@@ -1,0 +1,91 @@
+"""Gradients of a tensor with respect to variables or other tensors, through the operations between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.graph import spec as specs
+from hookline.graph.tensor import Kind, Operation, Tensor
+from hookline.graph.variable import Variable
+
+
+def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name: str = "gradients") -> list[Any]:
+    """Returns the gradient of the sum of `ys` with respect to each of `xs`.
+
+    A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where they
+    stand: a run that fetches both a loss and its gradients computes the loss once.
+
+    Args:
+        ys: A tensor or several: floating point arrays, usually one scalar loss.
+        xs: A variable or tensor, or several, whose leaves are all floating point.
+        name: Name of the node.
+
+    Returns:
+        One tensor for each of `xs`, or `None` where no path leads from it to `ys`.
+
+    Raises:
+        TypeError: Something that is not differentiable: an integer, or a host operation on the path.
+
+    Example:
+        >>> import hookline as hl
+        >>> x = hl.Variable(3.0, name="x")
+        >>> (slope,) = hl.gradients(x * x, x)
+        >>> with hl.Session() as sess:
+        ...     sess.run(x.initializer)
+        ...     print(sess.run(slope))
+        6.0
+
+    References:
+        `tf.gradients`. Values are computed by `jax.vjp`.
+    """
+    ys = [ys] if isinstance(ys, Tensor) else list(ys)
+    xs = [xs] if isinstance(xs, Tensor) else list(xs)
+    for tensor in (*ys, *xs):
+        _check_floating(tensor)
+    connected = [x for x in xs if between(ys, [x])]
+    for operation in between(ys, connected):
+        if operation.kind not in (Kind.DEVICE, Kind.GRADIENTS, Kind.VARIABLE):
+            raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
+    if not connected:
+        return [None] * len(xs)
+    spec = tuple(x.spec for x in connected)
+    node = Operation(Kind.GRADIENTS, name, args=(ys, connected), spec=spec)
+    found = iter(node.output[i] for i in range(len(connected)))
+    return [next(found) if x in connected else None for x in xs]
+
+
+def between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Operation]:
+    """Returns the operations through which `xs` reach `ys`, in creation order, those of `xs` that `ys` view included."""
+    sources = {x.key: x for x in xs}
+    reaches: dict[Operation, bool] = {}
+
+    def starts(tensor: Tensor) -> bool:
+        return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
+
+    ancestors: dict[Operation, None] = {}
+    pending = [y.op for y in ys]
+    while pending:
+        operation = pending.pop()
+        if operation not in ancestors:
+            ancestors[operation] = None
+            pending.extend(tensor.op for tensor in operation.inputs if not starts(tensor))
+    for operation in sorted(ancestors, key=lambda operation: operation.index):
+        reaches[operation] = any(starts(tensor) or reaches.get(tensor.op, False) for tensor in operation.inputs)
+    path = [operation for operation, reached in reaches.items() if reached]
+    return path or [y.op for y in ys if starts(y)]
+
+
+def _check_floating(tensor: Tensor) -> None:
+    if tensor.spec is specs.UNKNOWN:
+        return
+    for path, leaf in jax.tree.leaves_with_path(tensor.spec):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            advice = " Make a variable of its own of what is not trained, with trainable=False."
+            raise TypeError(
+                f"gradients: {tensor.name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; only floating point values "
+                f"have gradients.{advice if isinstance(tensor, Variable) else ''}"
+            )

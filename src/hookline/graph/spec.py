@@ -1,0 +1,106 @@
+"""What is known of a value before it is computed: shapes and dtypes, dimensions that are open included.
+
+A spec is a pytree of `jax.ShapeDtypeStruct` leaves, or `UNKNOWN`. An open dimension is a symbol of `jax.export`. Open
+dimensions in the same position share one symbol: a batch of images and its batch of labels then have the same
+unknown length, as they have in practice, and `jax.eval_shape` can reason about both. The symbol never binds: what a run
+feeds is compared with the declared shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+
+class _Unknown:
+    """The spec of a value about which nothing is known."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+_SCOPE: list[Any] = []
+
+
+def _symbol(position: int) -> Any:
+    if not _SCOPE:
+        _SCOPE.append(jax.export.SymbolicScope())
+    return jax.export.symbolic_shape(f"d{position}", scope=_SCOPE[0])[0]
+
+
+def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
+    """Returns the spec of an array of that dtype and shape, in which `None` stands for an open dimension."""
+    dims = tuple(_symbol(i) if dim is None else int(dim) for i, dim in enumerate(shape))
+    return jax.ShapeDtypeStruct(dims, jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))
+
+
+def of_value(value: Any) -> Any:
+    """Returns the spec of a concrete pytree of arrays and numbers."""
+    return jax.eval_shape(lambda x: x, value)
+
+
+def is_array(spec: Any) -> bool:
+    """Whether `spec` describes one array, and not a larger structure or nothing at all."""
+    return isinstance(spec, jax.ShapeDtypeStruct)
+
+
+def open_shape(spec: Any) -> tuple[int | None, ...] | None:
+    """Returns the shape with `None` for open dimensions; `None` where `spec` is not one array."""
+    if not is_array(spec):
+        return None
+    return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
+
+
+def _is_open(spec: Any) -> bool:
+    return any(not isinstance(dim, int) for leaf in jax.tree.leaves(spec) for dim in getattr(leaf, "shape", ()))
+
+
+def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    """Returns the spec of `call(*values)` for values of the given specs.
+
+    Nothing is computed. An error that `call` raises on fully known shapes is the caller's and goes through, at the line
+    that built the op. With open dimensions it may only mean that the symbol cannot be reasoned about (`int(x.shape[0])`,
+    two lengths that happen to agree): the spec is then `UNKNOWN`, and the first run decides.
+    """
+    if any(spec is UNKNOWN for spec in specs):
+        return UNKNOWN
+    try:
+        return jax.eval_shape(call, *specs)
+    except Exception:
+        if any(_is_open(spec) for spec in specs):
+            return UNKNOWN
+        raise
+
+
+def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
+    """Says how an array of `shape` and `dtype` contradicts the declared spec; `None` where it does not."""
+    wanted = open_shape(declared_spec)
+    assert wanted is not None
+    if len(shape) != len(wanted) or any(w is not None and w != s for w, s in zip(wanted, shape, strict=True)):
+        return f"has shape {shape}, but {wanted} is required (None: any length)"
+    if not same_kind(dtype, declared_spec.dtype):
+        return f"has dtype {dtype}, which cannot be cast to {declared_spec.dtype} without changing its kind"
+    return None
+
+
+def same_kind(given: Any, wanted: Any) -> bool:
+    """Whether `given` casts to `wanted` without loss of meaning: bool, then integers, then floats, then complex.
+
+    Within a kind every width is fine (float64 to float32); integers may become floats, floats never integers.
+    """
+    if given == wanted:
+        return True
+    if jax.dtypes.issubdtype(given, jax.dtypes.extended) or jax.dtypes.issubdtype(wanted, jax.dtypes.extended):
+        return False
+    ranks = (np.bool_, np.integer, np.floating, np.complexfloating)
+
+    def rank(dtype: Any) -> int:
+        return next((i for i, kind in enumerate(ranks) if jax.dtypes.issubdtype(dtype, kind)), -1)
+
+    given_rank, wanted_rank = rank(given), rank(wanted)
+    return 0 < given_rank <= wanted_rank or given_rank == wanted_rank == 0

@@ -1,0 +1,7 @@
+"""Computing it: sessions, their options, and the store of variables."""
+
+from hookline.session.options import RunMetadata, RunOptions, merge_options
+from hookline.session.session import Session
+from hookline.session.store import VariableStore
+
+__all__ = ["RunMetadata", "RunOptions", "Session", "VariableStore", "merge_options"]

@@ -1,0 +1,198 @@
+"""Carrying a plan out: host stage, device stage, host stage, and the results in the caller's structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline.errors import OutOfRangeError
+from hookline.graph.tensor import Kind, Operation, Tensor, take_path
+from hookline.graph.variable import Variable
+from hookline.session.feeds import feeder
+from hookline.session.plan import Key, Plan, Stage, input_tensors
+from hookline.session.program import Program
+
+# Larger constants are handed to the program as arguments; smaller ones are compiled into it.
+_LARGE_CONSTANT_BYTES = 4096
+
+Getter = Callable[["Run"], Any]
+
+
+class Run:
+    """The values of one run while it is under way."""
+
+    __slots__ = ("counters", "feeds", "hosts", "outputs")
+
+    def __init__(self, feeds: list[Any]) -> None:
+        self.feeds = feeds
+        self.outputs: Sequence[Any] = ()
+        self.counters: dict[Variable, int] = {}
+        self.hosts: dict[Operation, Any] = {}
+
+
+class Execution:
+    """A plan made ready to run: its program, its feeds' checks, and for each result where to find it.
+
+    Args:
+        fetched: What the caller asked for.
+        watched: What hooks asked for.
+        fed: Tensors that are fed.
+        programs: Programs made so far in this session, which plans of the same device work share.
+        structure: Gives the tree structure of a variable.
+        global_step: The graph's global step, if it has one.
+    """
+
+    def __init__(
+        self,
+        fetched: Sequence[Tensor | Operation],
+        watched: Sequence[Tensor | Operation],
+        fed: tuple[Tensor, ...],
+        programs: dict[Any, Program],
+        structure: Callable[[Variable], Any],
+        global_step: Variable | None,
+    ) -> None:
+        self.plan = plan = Plan(fetched, watched, fed)
+        self.feeders = [feeder(tensor) for tensor in fed]
+        self._constants: dict[Key, Any] = {}
+        self.late_inputs = input_tensors(plan.late, plan.needs_device)
+        self.program = self._program(fetched, watched, fed, programs, structure)
+        places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
+        self.input_getters = [self._getter(tensor, {}) for tensor in self.program.inputs] if self.program else []
+        self._places = places
+        self.getters = [self._getter(element, places) for element in (*fetched, *watched)]
+        self.counters = self._counters(fetched, watched)
+        # Runs without host operations return what the program returns: nothing has to wait or to be looked up.
+        self.is_direct = not (plan.early or plan.late)
+        self.early_reads_counters = any(
+            tensor.op.kind is Kind.VARIABLE for operation in plan.early for tensor in operation.inputs
+        ) or any(operation.kind is Kind.SESSION for operation in plan.early)
+        self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
+        written = self.program.written if self.program else []
+        self.gains = [plan.gain(v) if plan.is_host_known(v) else None for v in written]
+        self.global_step_place = written.index(global_step) if global_step in written else None
+
+    def _program(self, fetched: Any, watched: Any, fed: Any, programs: Any, structure: Any) -> Program | None:
+        plan = self.plan
+
+        def outputs_of(elements: Any) -> dict[Key, Tensor]:
+            return {e.key: e for e in elements if isinstance(e, Tensor) and self._comes_from_device(e)}
+
+        outputs = outputs_of(fetched)
+        late = {t.key: t for t in self.late_inputs if self._comes_from_device(t)}
+        # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
+        callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
+        outputs |= {key: tensor for key, tensor in late.items() if key in callers}
+        watching = {key: t for key, t in (outputs_of(watched) | late).items() if key not in outputs}
+        if not plan.device and not outputs and not watching:
+            return None
+        inputs = input_tensors(plan.device, self._is_input)
+        for tensor in (*outputs.values(), *watching.values()):
+            if self._is_input(tensor):
+                inputs.append(tensor)
+        inputs = list({self._input_key(tensor): self._as_input(tensor, fed) for tensor in inputs}.values())
+
+        def order(tensors: Any) -> list[Tensor]:
+            return sorted(tensors, key=lambda tensor: (tensor.op.index, repr(tensor.path)))
+
+        inputs, out, watch = order(inputs), order(outputs.values()), order(watching.values())
+        key = (
+            tuple(operation.index for operation in plan.device),
+            tuple(operation.index for operation in plan.device if operation in plan.trained),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch)),
+        )
+        if key not in programs:
+            programs[key] = Program(plan, inputs, out, watch, structure)
+        return programs[key]
+
+    def _comes_from_device(self, tensor: Tensor) -> bool:
+        return self.plan.needs_device(tensor)
+
+    def _is_input(self, tensor: Tensor) -> bool:
+        """Whether a tensor that the device needs is handed to its program from outside."""
+        if self.plan.fed_place(tensor) is not None or tensor.op.kind in (Kind.HOST, Kind.SESSION):
+            return True
+        return tensor.op.kind is Kind.CONSTANT and _is_large(tensor.op)
+
+    def _input_key(self, tensor: Tensor) -> Key:
+        place = self.plan.fed_place(tensor)
+        return (tensor.op, tensor.path[: place[1]] if place else ())
+
+    def _as_input(self, tensor: Tensor, fed: tuple[Tensor, ...]) -> Tensor:
+        place = self.plan.fed_place(tensor)
+        return fed[place[0]] if place else tensor.op.output
+
+    def _counters(self, fetched: Any, watched: Any) -> list[Variable]:
+        """Returns the counters whose value some result or host operation needs."""
+        readers = input_tensors((*self.plan.early, *self.plan.late), self._is_known_counter)
+        elements = [*readers, *(e for e in (*fetched, *watched) if isinstance(e, Tensor) and self._is_known_counter(e))]
+        return list(dict.fromkeys(element.op.output for element in elements))  # type: ignore[misc]
+
+    def _is_known_counter(self, tensor: Tensor) -> bool:
+        return (
+            tensor.op.kind is Kind.VARIABLE
+            and self.plan.fed_place(tensor) is None
+            and self.plan.is_host_known(tensor.op.output)  # type: ignore[arg-type]
+        )
+
+    def _getter(self, element: Tensor | Operation, places: dict[Key, int], reader: Operation | None = None) -> Getter:
+        """Returns a function that finds the value of a fetch, or of an argument of `reader`, in a run."""
+        if isinstance(element, Operation) or element.op.kind is Kind.GROUP:
+            return lambda run: None
+        op, path = element.op, element.path
+        fed = self.plan.fed_place(element)
+        if fed is not None:
+            place, depth = fed
+            return (lambda run: take_path(run.feeds[place], path[depth:])) if path[depth:] else lambda run: run.feeds[place]
+        if self._is_known_counter(element):
+            variable: Any = op.output
+            offset = self.plan.gain(variable, self.plan.version(variable, reader))
+            scalar = np.dtype(variable.dtype).type
+            return lambda run: scalar(run.counters[variable] + offset)
+        if element.key in places and reader is None:
+            place = places[element.key]
+            return lambda run: run.outputs[place]
+        if op.kind is Kind.CONSTANT:
+            return self._constant(element)
+        return lambda run: take_path(run.hosts[op], path)
+
+    def _constant(self, element: Tensor) -> Getter:
+        assert element.op.fn is not None
+        value = take_path(element.op.fn(), element.path)
+        return lambda run: value
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def compute_hosts(self, operations: Sequence[Operation], run: Run, session: Any) -> None:
+        """Runs host operations, in creation order, on the values that the run has so far."""
+        fetched = jax.device_get([run.outputs[self._places[t.key]] for t in self.late_inputs]) if run.outputs else []
+        device = {tensor.key: value for tensor, value in zip(self.late_inputs, fetched, strict=False)}
+
+        def argument(tensor: Tensor, reader: Operation) -> Any:
+            return device[tensor.key] if tensor.key in device else self._getter(tensor, {}, reader)(run)
+
+        for operation in operations:
+            assert operation.fn is not None
+            if operation.kind is Kind.SESSION:
+                run.hosts[operation] = operation.fn(session)
+                continue
+            args, kwargs = operation.bind(lambda tensor, reader=operation: argument(tensor, reader))
+            try:
+                run.hosts[operation] = operation.fn(*args, **kwargs)
+            except StopIteration as error:
+                raise OutOfRangeError(
+                    operation.node_def, operation, f"{operation.node_def}: the input has ended."
+                ) from error
+            except Exception as error:
+                operation.note(error)
+                raise
+
+
+def _is_large(operation: Operation) -> bool:
+    assert operation.fn is not None
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(operation.fn())) > _LARGE_CONSTANT_BYTES
+
+
+__all__ = ["Execution", "Run", "Stage"]

@@ -1,0 +1,89 @@
+"""Feeds: values given for tensors in one run, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline.errors import InvalidArgumentError
+from hookline.graph import spec as specs
+from hookline.graph.graph import Graph
+from hookline.graph.tensor import Kind, Tensor
+
+
+def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:
+    """Returns the fed tensors in the order of `feed_dict`.
+
+    Raises:
+        TypeError: A key is no tensor and no name.
+        ValueError: A key is of another graph or names nothing, or stands twice.
+    """
+    tensors: list[Tensor] = []
+    for key in feed_dict:
+        try:
+            element = graph.as_graph_element(key)
+        except (TypeError, ValueError, KeyError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"feed_dict: {key!r} cannot be fed. {error.args[0]}") from None
+        if not isinstance(element, Tensor):
+            raise TypeError(f"feed_dict: {element.name!r} is an operation; feed its tensor, {element.output.name!r}.")
+        if element.key in [tensor.key for tensor in tensors]:
+            raise ValueError(f"feed_dict: {element.name!r} is fed twice.")
+        tensors.append(element)
+    return tuple(tensors)
+
+
+def feeder(tensor: Tensor) -> Callable[[Any], Any]:
+    """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
+    dtype: Any = None
+    if tensor.spec is specs.UNKNOWN and tensor.op.kind is Kind.PLACEHOLDER and not tensor.path:
+        dtype = tensor.op.bind(lambda _: None)
+    elif specs.is_array(tensor.spec):
+        dtype = tensor.spec.dtype
+    if dtype is None:
+        return lambda value: _tree(tensor, value)
+    accepted: set[tuple[Any, Any]] = set()
+
+    def check(value: Any) -> Any:
+        on_device = isinstance(value, jax.Array)
+        given = value if on_device else _as_numpy(tensor, value)
+        form = (given.shape, given.dtype)
+        if form not in accepted:
+            _check_form(tensor, given, dtype)
+            accepted.add(form)
+        if on_device and given.dtype == dtype:
+            return given
+        # JAX may use the memory of a NumPy array in place while the run goes on; the caller is free to change it at once.
+        return given.astype(dtype)
+
+    return check
+
+
+def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} is not an array: {error}."
+        ) from None
+
+
+def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
+    wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
+    problem = specs.mismatch(wanted, given.shape, given.dtype)
+    if problem:
+        raise InvalidArgumentError(tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} {problem}.")
+
+
+def _tree(tensor: Tensor, value: Any) -> Any:
+    if tensor.spec is not specs.UNKNOWN and jax.tree.structure(value) != jax.tree.structure(tensor.spec):
+        raise InvalidArgumentError(
+            tensor.op.node_def,
+            tensor.op,
+            f"The value fed for {tensor.name!r} has the structure {jax.tree.structure(value)}, but "
+            f"{jax.tree.structure(tensor.spec)} is required.",
+        )
+    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)

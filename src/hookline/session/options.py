@@ -1,0 +1,69 @@
+"""What a run may be told, and what it can tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How to run, beside what.
+
+    Attributes:
+        trace_level: From 1 on, the stages' times are put into `RunMetadata.stage_secs`; the run then waits for the device.
+        output_partition_graphs: Whether to put the text of the compiled step into `RunMetadata.partition_graphs`.
+        debug_tensor_watches: Names of tensors whose values to put into `RunMetadata.watched`.
+        last_step: A limit: updates that would take the global step past it are not applied. The run still succeeds and
+            its fetches are delivered; `RunMetadata.applied` tells.
+
+    References:
+        `tf.RunOptions`. `last_step` is our addition.
+    """
+
+    trace_level: int = 0
+    output_partition_graphs: bool = False
+    debug_tensor_watches: tuple[str, ...] = ()
+    last_step: int | None = None
+
+
+@dataclasses.dataclass
+class RunMetadata:
+    """What a run fills in for the caller who passes one.
+
+    Attributes:
+        applied: Whether the run's updates were applied: `False` only where `RunOptions.last_step` forbade it.
+        global_step: The global step after the run; `None` if the graph has none.
+        stage_secs: Seconds spent before, in and after the device program, by stage name.
+        partition_graphs: Texts of the compiled programs.
+        watched: Values of the watched tensors, by name.
+
+    References:
+        `tf.RunMetadata`.
+    """
+
+    applied: bool = True
+    global_step: int | None = None
+    stage_secs: dict[str, float] = dataclasses.field(default_factory=dict)
+    partition_graphs: list[str] = dataclasses.field(default_factory=list)
+    watched: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def merge_options(options: Iterable[RunOptions | None]) -> RunOptions | None:
+    """Returns what satisfies all: the larger number, either flag, all watches, the smaller limit; `None` of none.
+
+    Example:
+        >>> merge_options([RunOptions(last_step=9), None, RunOptions(trace_level=1, last_step=7)]).last_step
+        7
+    """
+    given = [option for option in options if option is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    limits = [option.last_step for option in given if option.last_step is not None]
+    return RunOptions(
+        trace_level=max(option.trace_level for option in given),
+        output_partition_graphs=any(option.output_partition_graphs for option in given),
+        debug_tensor_watches=tuple(name for option in given for name in option.debug_tensor_watches),
+        last_step=min(limits) if limits else None,
+    )

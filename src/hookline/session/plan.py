@@ -1,0 +1,183 @@
+"""Plans: which operations a run needs, in which stage each runs, and which version of a variable each one reads.
+
+A plan knows no values. It says: first these host operations, then one device program with these variables going in and
+out, then those host operations, and where each result is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from hookline.errors import InvalidArgumentError
+from hookline.graph.tensor import Kind, Operation, Tensor
+from hookline.graph.variable import Update, Variable, is_counter
+
+Key = tuple[Operation, tuple[Any, ...]]
+HOST_KINDS = (Kind.HOST, Kind.SESSION)
+DEVICE_KINDS = (Kind.DEVICE, Kind.UPDATE, Kind.GRADIENTS)
+
+
+class Stage(IntEnum):
+    """When the value of an operation is there."""
+
+    EARLY = 0
+    DEVICE = 1
+    LATE = 2
+
+
+class Plan:
+    """How to compute some fetches, given some feeds.
+
+    Args:
+        fetched: What the caller asked for.
+        watched: What hooks asked for.
+        fed: Tensors that are fed.
+
+    Raises:
+        InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
+            device value.
+    """
+
+    def __init__(
+        self, fetched: Sequence[Tensor | Operation], watched: Sequence[Tensor | Operation], fed: Sequence[Tensor]
+    ) -> None:
+        self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
+        self.operations = self._needed([*fetched, *watched])
+        self.trained = frozenset(self._needed(fetched))
+        self.updates: dict[Variable, list[Update]] = {}
+        for operation in self.operations:
+            if isinstance(operation, Update):
+                for variable in operation.variables:
+                    self.updates.setdefault(variable, []).append(operation)
+        self._latest = self._latest_updates()
+        self.stages = self._assign_stages()
+        self.early = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.EARLY]
+        self.late = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.LATE]
+        self.device = [operation for operation in self.operations if operation.kind in DEVICE_KINDS]
+
+    # What is needed ---------------------------------------------------------------------------------------------
+
+    def fed_place(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Returns (place among the feeds, depth of the path that is fed) if `tensor` or what it views is fed."""
+        if self._fed:
+            for depth in range(len(tensor.path), -1, -1):
+                place = self._fed.get((tensor.op, tensor.path[:depth]))
+                if place is not None:
+                    return place, depth
+        return None
+
+    def dependencies(self, operation: Operation) -> Iterable[Operation]:
+        """Returns the operations that this one waits for in this run."""
+        for tensor in operation.inputs:
+            if self.fed_place(tensor) is None:
+                yield tensor.op
+        yield from operation.control_inputs
+
+    def _needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+        needed: set[Operation] = set()
+        pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
+        while pending:
+            operation = pending.pop()
+            if operation in needed:
+                continue
+            needed.add(operation)
+            if operation.kind is Kind.PLACEHOLDER:
+                raise InvalidArgumentError(
+                    operation.node_def,
+                    operation,
+                    f"A value must be fed for the placeholder {operation.output.name!r} (made at {operation.location}): "
+                    f"give feed_dict={{{operation.output.name!r}: ...}}.",
+                )
+            pending.extend(self.dependencies(operation))
+        return sorted(needed, key=lambda operation: operation.index)
+
+    def _is_computed(self, element: Tensor | Operation) -> bool:
+        return isinstance(element, Operation) or self.fed_place(element) is None
+
+    # Which version a read sees ----------------------------------------------------------------------------------
+
+    def _latest_updates(self) -> dict[Operation, dict[Variable, int]]:
+        """Returns, for each operation, the latest update of each variable on which it depends."""
+        latest: dict[Operation, dict[Variable, int]] = {}
+        for operation in self.operations:
+            merged: dict[Variable, int] = {}
+            for dependency in self.dependencies(operation):
+                for variable, index in self._seen_after(dependency, latest).items():
+                    merged[variable] = max(index, merged.get(variable, -1))
+            latest[operation] = merged
+        return latest
+
+    @staticmethod
+    def _seen_after(operation: Operation, latest: dict[Operation, dict[Variable, int]]) -> dict[Variable, int]:
+        if isinstance(operation, Update):
+            return latest[operation] | dict.fromkeys(operation.variables, operation.index)
+        return latest[operation]
+
+    def version(self, variable: Variable, reader: Operation | None) -> int:
+        """Returns how many of this run's updates of `variable` the operation `reader` sees; a fetch (`None`) sees none."""
+        updates = self.updates.get(variable)
+        if not updates or reader is None:
+            return 0
+        latest = self._latest[reader].get(variable, -1)
+        return sum(update.index <= latest for update in updates)
+
+    # Counters ---------------------------------------------------------------------------------------------------
+
+    def is_host_known(self, variable: Variable) -> bool:
+        """Whether the host knows the variable's value throughout the run: a counter, changed by known amounts."""
+        return is_counter(variable) and self.gain(variable) is not None
+
+    def gain(self, variable: Variable, version: int | None = None) -> int | None:
+        """Returns by how much the first `version` updates (by default all) advance a counter; `None` if unknown."""
+        increments = [update.increment for update in self.updates.get(variable, ())][:version]
+        return None if None in increments else sum(i for i in increments if i is not None)
+
+    # Stages -----------------------------------------------------------------------------------------------------
+
+    def _assign_stages(self) -> dict[Operation, Stage]:
+        stages: dict[Operation, Stage] = {}
+        for operation in self.operations:
+            stage = Stage.EARLY
+            for dependency in self.dependencies(operation):
+                stage = max(stage, stages[dependency])
+            if operation.kind is Kind.VARIABLE:
+                stage = Stage.EARLY if self.is_host_known(operation.output) else Stage.DEVICE  # type: ignore[arg-type]
+            elif operation.kind in HOST_KINDS:
+                stage = Stage.EARLY if stage is Stage.EARLY else Stage.LATE
+            elif operation.kind in DEVICE_KINDS:
+                if stage is Stage.LATE:
+                    raise self._refusal(operation, stages)
+                stage = Stage.DEVICE
+            stages[operation] = stage
+        return stages
+
+    def _refusal(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
+        path = [operation]
+        while path[-1].kind not in HOST_KINDS:
+            path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.LATE))
+        path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.EARLY))
+        route = " <- ".join(repr(step.name) for step in path)
+        return InvalidArgumentError(
+            operation.node_def,
+            operation,
+            f"{operation.node_def} needs a host operation that itself needs a value from the device ({route}); a run goes "
+            f"to the device once. Use jax.pure_callback inside an op, or run the two in turn.",
+        )
+
+    def needs_device(self, tensor: Tensor) -> bool:
+        """Whether the value of `tensor` comes out of the device program."""
+        if self.fed_place(tensor) is not None:
+            return False
+        return tensor.op.kind in (*DEVICE_KINDS, Kind.VARIABLE) and self.stages[tensor.op] is Stage.DEVICE
+
+
+def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:
+    """Returns the distinct tensors that the operations take and `wanted` picks, in order of appearance."""
+    found: dict[Key, Tensor] = {}
+    for operation in operations:
+        for tensor in operation.inputs:
+            if wanted(tensor):
+                found.setdefault(tensor.key, tensor)
+    return list(found.values())

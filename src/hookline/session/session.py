@@ -1,0 +1,368 @@
+"""The session: runs what is asked for of a graph, compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import clock, errors
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph, get_default_graph
+from hookline.graph.keys import GraphKeys
+from hookline.graph.variable import Variable
+from hookline.session.execution import Execution, Run
+from hookline.session.feeds import resolve_feeds
+from hookline.session.fetches import Assemble, fetch_key, flatten
+from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.program import Program
+from hookline.session.store import LocalStore, VariableStore
+
+
+
+class Session:
+    """Runs a graph and keeps the values of its variables.
+
+    `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
+    results are `jax.Array`s, which wait when they are read. It may be called from several threads.
+
+    Args:
+        target: Where variables live; empty for this process.
+        graph: What to run; by default the default graph.
+        config: Must be `None`. Devices and precision are configured in JAX itself, with `jax.config`.
+
+    Example:
+        >>> import hookline as hl
+        >>> a, b = hl.constant(2.0), hl.constant(3.0)
+        >>> with hl.Session() as sess:
+        ...     sess.run({"sum": a + b, "product": a * b})
+        {'sum': Array(5., dtype=float32, weak_type=True), 'product': Array(6., dtype=float32, weak_type=True)}
+
+    References:
+        `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
+    """
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: None = None) -> None:
+        if target:
+            raise ValueError(f"Session: target {target!r} is not known; variables live in this process, with target=''.")
+        if config is not None:
+            raise ValueError(f"Session: config must be None, got {config!r}; configure JAX itself, with jax.config.")
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
+        self._graph = graph or get_default_graph()
+        self._store: VariableStore | None = None
+        self._lock = threading.RLock()
+        self._executions: dict[Any, tuple[Execution, Assemble, Assemble]] = {}
+        self._programs: dict[Any, Program] = {}
+        self._closed = False
+        self._lost: BaseException | None = None
+        self._contexts: list[Any] = []
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self._graph
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing."""
+        with self._lock:
+            self._closed = True
+            self._store = None
+            self._executions.clear()
+            self._programs.clear()
+
+    def __enter__(self) -> Session:
+        context = self._graph.as_default()
+        context.__enter__()
+        self._contexts.append(context)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._contexts.pop().__exit__(*exc_info)
+        self.close()
+
+    @property
+    def store(self) -> VariableStore:
+        """Where the variables live."""
+        if self._store is None:
+            with self._lock:
+                self._check_usable()
+                if self._store is None:
+                    self._store = LocalStore(get_global_step(self._graph))
+        return self._store
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        if self._lost is not None:
+            raise self._aborted() from self._lost
+
+    def _aborted(self) -> errors.AbortedError:
+        return errors.AbortedError(
+            None,
+            None,
+            f"The session is lost: a program that was to write its variables failed, and their values are gone "
+            f"({self._lost}). Make a new session and restore a checkpoint; a MonitoredSession does so.",
+        )
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Runs the part of the graph that the fetches need and returns their values.
+
+        Args:
+            fetches: Tensors, operations, variables or names, nested in lists, tuples and dicts. A name `"loss"` is the
+                operation, whose value is `None`; `"loss:0"` is its tensor.
+            feed_dict: Values to use for tensors instead of computing them. Any tensor may be fed.
+            options: How to run.
+            run_metadata: Filled in with what is known of the run.
+
+        Returns:
+            The values in the structure of `fetches`: `jax.Array`s, for host operations what they returned, for integer
+            scalar variables such as the global step NumPy integers, for operations `None`.
+
+        Raises:
+            TypeError, ValueError: Something that cannot be fetched or fed.
+            InvalidArgumentError: A fed value of a wrong shape or kind, or a placeholder that is not fed.
+            FailedPreconditionError: A variable without a value.
+            OutOfRangeError: The input has ended.
+            AbortedError: The session is lost.
+            RuntimeError: The session is closed.
+        """
+        return self._run(fetches, None, feed_dict, options, run_metadata)[0]
+
+    def run_watched(
+        self,
+        fetches: Any,
+        watched: tuple[Any, ...],
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """`run`, with the fetches of hooks beside those of the caller.
+
+        What is only watched is computed behind an optimization barrier: the rest gives the same bits as without it.
+
+        Args:
+            fetches: The caller's fetches.
+            watched: For each hook a fetch structure, or `None`.
+            feed_dict: As in `run`.
+            options: As in `run`.
+            run_metadata: As in `run`.
+
+        Returns:
+            The caller's results, and a tuple of the hooks'.
+        """
+        return self._run(fetches, watched, feed_dict, options, run_metadata)
+
+    def _run(
+        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> tuple[Any, Any]:
+        if options is not None and options.debug_tensor_watches and metadata is not None:
+            names = options.debug_tensor_watches
+            result, (watched_results, *values) = self._run(fetches, (watched or (), *names), feed_dict, None, metadata)
+            metadata.watched.update(zip(names, values, strict=True))
+            return result, watched_results
+        key = (fetch_key(fetches), watched and fetch_key(watched), feed_dict and tuple(feed_dict))
+        found = self._executions.get(key)
+        if found is None or self._closed or self._lost is not None:
+            found = self._prepare(key, fetches, watched, feed_dict)
+        execution, assemble, assemble_watched = found
+        feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
+        run = Run(feeds)
+        try:
+            self._execute(execution, run, options, metadata)
+        except jax.errors.JaxRuntimeError as error:
+            mapped = self.map_error(error)
+            raise mapped from error
+        values = [get(run) for get in execution.getters]
+        return assemble(values), watched and assemble_watched(values)
+
+    def _prepare(self, key: Any, fetches: Any, watched: Any, feed_dict: Any) -> tuple[Execution, Assemble, Assemble]:
+        with self._lock:
+            self._check_usable()
+            if key in self._executions:
+                return self._executions[key]
+            elements, assemble = flatten(self._graph, fetches)
+            wanted = tuple(() if item is None else item for item in watched or ())
+            watched_elements, assemble_watched = flatten(self._graph, wanted)
+            fed = resolve_feeds(self._graph, feed_dict or {})
+            store = self.store
+            execution = Execution(
+                elements, watched_elements, fed, self._programs, store.structure, get_global_step(self._graph)
+            )
+            asked = [item is not None for item in watched or ()]
+            offset = len(elements)
+
+            def assemble_rest(values: Any) -> Any:
+                results = assemble_watched(values[offset:])
+                return tuple(value if given else None for value, given in zip(results, asked, strict=True))
+
+            found = (execution, assemble, assemble_rest)
+            # Structures of unhashable or short-lived elements would only fill the memory.
+            self._executions[key] = found
+            return found
+
+    def _execute(
+        self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> None:
+        plan = execution.plan
+        if plan.early and not execution.early_reads_counters:
+            execution.compute_hosts(plan.early, run, self)
+        with self._lock:
+            self._check_usable()
+            store = self.store
+            for variable in execution.counters:
+                run.counters[variable] = store.counter(variable)
+            if plan.early and execution.early_reads_counters:
+                execution.compute_hosts(plan.early, run, self)
+            if execution.program is not None:
+                self._dispatch(execution, execution.program, run, options, metadata)
+        if plan.late:
+            execution.compute_hosts(plan.late, run, self)
+        if metadata is not None:
+            metadata.global_step = store.step() if get_global_step(self._graph) is not None else None
+
+    def _dispatch(
+        self,
+        execution: Execution,
+        program: Program,
+        run: Run,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+    ) -> None:
+        store = self.store
+        taken = store.take(program.taken)
+        arguments = (taken, store.take(program.kept), tuple([get(run) for get in execution.input_getters]))
+        if options is not None:
+            if metadata is not None and options.output_partition_graphs:
+                metadata.partition_graphs.append(program.run.lower(*arguments).compile().as_text())
+            if options.last_step is not None and execution.step_gain != 0:
+                return self._dispatch_limited(execution, program, run, arguments, options.last_step, metadata)
+        start = clock.monotonic() if options is not None and options.trace_level else 0.0
+        try:
+            new, run.outputs = program.run(*arguments)
+        except Exception as error:
+            if any(leaf.is_deleted() for leaves in taken for leaf in leaves):
+                self._lost = error
+            raise
+        store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
+        if options is not None and options.trace_level and metadata is not None:
+            jax.block_until_ready((new, run.outputs))
+            metadata.stage_secs["device"] = clock.monotonic() - start
+        return None
+
+    def _dispatch_limited(
+        self,
+        execution: Execution,
+        program: Program,
+        run: Run,
+        arguments: tuple[Any, Any, Any],
+        last_step: int,
+        metadata: RunMetadata | None,
+    ) -> None:
+        """Runs with nothing donated, and throws the new values away if they would take the global step past the limit."""
+        store = self.store
+        before = store.step()
+        known = execution.step_gain is not None
+        if known and before + (execution.step_gain or 0) <= last_step:
+            new, run.outputs = program.run(*arguments)
+            applies = True
+        else:
+            new, run.outputs = program.dry(*arguments)
+            place = execution.global_step_place
+            after = last_step + 1 if known or place is None else int(np.asarray(new[place][0]))
+            applies = after <= last_step
+        if applies:
+            store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
+        elif metadata is not None:
+            metadata.applied = False
+
+    # What hooks and savers need ---------------------------------------------------------------------------------
+
+    @property
+    def global_step(self) -> int:
+        """The global step now; it costs nothing and waits for nothing where the host can count it.
+
+        Raises:
+            RuntimeError: The graph has none.
+        """
+        return self.store.step()
+
+    def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
+        """Blocks until the global step is at least `step`, or the time is over, and returns the global step."""
+        return self.store.wait_for_step(step, timeout_secs)
+
+    def snapshot(self, variables: Iterable[Variable] | None = None) -> dict[str, Any]:
+        """Returns a copy of the values of variables, all of the same moment, by name.
+
+        Args:
+            variables: By default all global variables of the graph.
+        """
+        if variables is None:
+            variables = self._graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        with self._lock:
+            self._check_usable()
+            return self.store.snapshot(variables)
+
+    def load(self, values: Mapping[str, Any], *, owned: bool = False) -> None:
+        """Sets variables to concrete values, all or none.
+
+        Args:
+            values: New values by variable name (`"weights"`), of the structure, shapes and kinds of dtype that the
+                variables have.
+            owned: The caller gives the arrays away: they are not copied, and must not be used again.
+
+        Raises:
+            KeyError: A name that no variable has.
+            ValueError: A value that does not fit its variable.
+        """
+        known = {v.op.name: v for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+                 for v in self._graph.get_collection(key)}  # fmt: skip
+        for name in values:
+            if name not in known:
+                raise KeyError(f"The graph has no variable {name!r} to load a value into.")
+        with self._lock:
+            self._check_usable()
+            self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+
+    def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:
+        """Returns the names of the variables (by default all global and local ones) that have no value."""
+        if variables is None:
+            keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+            variables = [variable for key in keys for variable in self._graph.get_collection(key)]
+        return self.store.uninitialized(variables)
+
+    def map_error(self, error: BaseException) -> BaseException:
+        """Returns the error of `hookline.errors` that an error of the engine means; other errors as they are.
+
+        Where a program that was to write variables has failed, the session is lost: that and every later run is an
+        `AbortedError`.
+        """
+        mapped = errors.from_exception(error)
+        if mapped is error or self._closed:
+            return mapped
+        with self._lock:
+            if self._lost is None and self._store is not None:
+                self._lost = self._store.broken()
+            if self._lost is None:
+                return mapped
+            aborted = self._aborted()
+            aborted.__cause__ = error
+            return aborted

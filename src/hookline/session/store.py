@@ -1,0 +1,195 @@
+"""Where variables live. The session touches their values nowhere else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import clock
+from hookline.errors import FailedPreconditionError
+from hookline.graph import spec as specs
+from hookline.graph.variable import Variable, check_value, is_counter
+
+Leaves = tuple[jax.Array, ...]
+
+
+class VariableStore(Protocol):
+    """What a session needs of the place where its variables live.
+
+    A run is an exchange: `take` hands out the values that the run's program reads, `put` takes the new ones and advances
+    the counters. The caller holds the session's lock between the two.
+    """
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        """Returns the current values, flattened; `FailedPreconditionError` names one that was never initialised."""
+        ...
+
+    def structure(self, variable: Variable) -> Any:
+        """Returns the tree structure of a variable that has a value."""
+        ...
+
+    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
+        """Sets variables to (leaves, structure), which the store owns from now on.
+
+        The last item is the amount by which a counter advanced, `None` if the host does not know it.
+        """
+        ...
+
+    def counter(self, variable: Variable) -> int:
+        """Returns the value of an integer scalar, from the host's copy where that is known."""
+        ...
+
+    def step(self) -> int:
+        """Returns the global step."""
+        ...
+
+    def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
+        """Blocks until the global step is at least `step` or the time is over, and returns it."""
+        ...
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns a copy of the values by name; the caller owns it."""
+        ...
+
+    def load(self, values: Mapping[Variable, Any], *, owned: bool) -> None:
+        """Sets variables to concrete values; they are copied unless the caller gives them away (`owned`)."""
+        ...
+
+    def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
+        """Returns the names of those that have no value."""
+        ...
+
+    def broken(self) -> BaseException | None:
+        """Waits for the values and returns the error that destroyed one of them, if any."""
+        ...
+
+
+class _Slot:
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
+
+    __slots__ = ("leaves", "mirror", "structure")
+
+    def __init__(self) -> None:
+        self.leaves: Leaves | None = None
+        self.structure: Any = None
+        self.mirror: int | None = None
+
+
+@jax.jit
+def _copied(leaves: Any) -> Any:
+    return jax.tree.map(jnp.copy, leaves)
+
+
+def _own(leaf: Any, dtype: Any) -> jax.Array:
+    """Returns a copy of `leaf` on the device that shares memory with nothing else."""
+    if isinstance(leaf, jax.Array):
+        return jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype)
+    # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
+    return jnp.copy(jnp.asarray(leaf, dtype))
+
+
+class LocalStore:
+    """Variables in this process, as arrays on its devices."""
+
+    def __init__(self, global_step: Variable | None) -> None:
+        self._slots: dict[Variable, _Slot] = {}
+        self._global_step = global_step
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        slots = self._slots
+        try:
+            return tuple([slots[variable].leaves for variable in variables])  # type: ignore[return-value]
+        except KeyError as error:
+            variable: Variable = error.args[0]
+            raise FailedPreconditionError(
+                variable.op.node_def,
+                variable.op,
+                f"Variable {variable.op.name!r} has no value yet: run its initializer (global_variables_initializer), "
+                f"restore a checkpoint, or use a MonitoredSession, which does either.",
+            ) from None
+
+    def structure(self, variable: Variable) -> Any:
+        return self._slots[variable].structure
+
+    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
+        stepped = False
+        for variable, leaves, structure, gain in values:
+            slot = self._slots.get(variable)
+            if slot is None:
+                slot = self._slots[variable] = _Slot()
+            slot.leaves = leaves
+            if structure is not None:
+                slot.structure = structure
+            slot.mirror = None if gain is None or slot.mirror is None else slot.mirror + gain
+            stepped = stepped or variable is self._global_step
+        if stepped and self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    def counter(self, variable: Variable) -> int:
+        slot = self._slots.get(variable)
+        if slot is not None and slot.mirror is not None:
+            return slot.mirror
+        (leaves,) = self.take([variable])
+        value = int(np.asarray(leaves[0]))
+        slot = self._slots[variable]
+        if slot.leaves is leaves:
+            slot.mirror = value
+        return value
+
+    def step(self) -> int:
+        if self._global_step is None:
+            raise RuntimeError("The graph has no global step: call hookline.train.get_or_create_global_step() first.")
+        return self.counter(self._global_step)
+
+    def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
+        with self._changed:
+            self._waiting += 1
+            try:
+                clock.wait_for(self._changed, lambda: self.step() >= step, timeout_secs)
+            finally:
+                self._waiting -= 1
+        return self.step()
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        variables = list(variables)
+        copies = _copied(self.take(variables))
+        return {
+            variable.op.name: jax.tree.unflatten(self.structure(variable), leaves)
+            for variable, leaves in zip(variables, copies, strict=True)
+        }
+
+    def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
+        for variable, value in values.items():
+            if variable.spec is not specs.UNKNOWN:
+                check_value(variable.op.name, variable.spec, value)
+        for variable, value in values.items():
+            leaves, structure = jax.tree.flatten(value)
+            dtypes = [None] * len(leaves)
+            if variable.spec is not specs.UNKNOWN:
+                dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
+            kept = [
+                leaf if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype else _own(leaf, dtype)
+                for leaf, dtype in zip(leaves, dtypes, strict=True)
+            ]
+            self.put([(variable, tuple(kept), structure, None)])
+            if is_counter(variable):
+                self.counter(variable)
+
+    def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
+        return [variable.op.name for variable in variables if variable not in self._slots]
+
+    def broken(self) -> BaseException | None:
+        for slot in list(self._slots.values()):
+            try:
+                jax.block_until_ready(slot.leaves)
+            except Exception as error:
+                return error
+        return None
