@@ -1,6 +1,6 @@
 """hookline: JAX training under sessions and hooks."""
 
-from hookline import errors
+from hookline import errors, summary, train
 from hookline.graph import (
     Graph,
     GraphKeys,
@@ -59,6 +59,8 @@ __all__ = [
     "placeholder",
     "report_uninitialized_variables",
     "reset_default_graph",
+    "summary",
+    "train",
     "trainable_variables",
     "update",
     "variables_initializer",

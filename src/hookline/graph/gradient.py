@@ -46,9 +46,9 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
     xs = [xs] if isinstance(xs, Tensor) else list(xs)
     for tensor in (*ys, *xs):
         _check_floating(tensor)
-    connected = [x for x in xs if between(ys, [x])]
+    connected = [x for x in xs if is_connected(ys, x)]
     for operation in between(ys, connected):
-        if operation.kind not in (Kind.DEVICE, Kind.GRADIENTS, Kind.VARIABLE):
+        if operation.kind not in (Kind.DEVICE, Kind.GRADIENTS):
             raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
     if not connected:
         return [None] * len(xs)
@@ -59,24 +59,32 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
 
 
 def between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Operation]:
-    """Returns the operations through which `xs` reach `ys`, in creation order, those of `xs` that `ys` view included."""
-    sources = {x.key: x for x in xs}
-    reaches: dict[Operation, bool] = {}
+    """Returns the operations that `ys` need and that a use of `xs`, or of a view of them, reaches, in creation order."""
+    sources = {x.key for x in xs}
 
     def starts(tensor: Tensor) -> bool:
         return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
 
-    ancestors: dict[Operation, None] = {}
+    ancestors: set[Operation] = set()
     pending = [y.op for y in ys]
     while pending:
         operation = pending.pop()
         if operation not in ancestors:
-            ancestors[operation] = None
-            pending.extend(tensor.op for tensor in operation.inputs if not starts(tensor))
+            ancestors.add(operation)
+            pending.extend(tensor.op for tensor in operation.inputs)
+    reached: dict[Operation, None] = {}
     for operation in sorted(ancestors, key=lambda operation: operation.index):
-        reaches[operation] = any(starts(tensor) or reaches.get(tensor.op, False) for tensor in operation.inputs)
-    path = [operation for operation, reached in reaches.items() if reached]
-    return path or [y.op for y in ys if starts(y)]
+        if any(starts(tensor) or tensor.op in reached for tensor in operation.inputs):
+            reached[operation] = None
+    return list(reached)
+
+
+def is_connected(ys: Sequence[Tensor], x: Tensor) -> bool:
+    """Whether a path leads from `x` to one of `ys`, which may be a view of it."""
+    ends = {y.op for y in ys}
+    return any(operation in ends for operation in between(ys, [x])) or any(
+        y.op is x.op and y.path[: len(x.path)] == x.path for y in ys
+    )
 
 
 def _check_floating(tensor: Tensor) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hookline.graph.spec import describe
+
 if TYPE_CHECKING:
     from hookline.graph.tensor import Operation, Tensor
 
@@ -217,7 +219,7 @@ class Graph:
         for operation in self._operations.values():
             inputs = [tensor.name for tensor in operation.inputs]
             inputs += [f"^{control.name}" for control in operation.control_inputs]
-            lines.append(f"{operation.name} = {operation.type}({', '.join(inputs)}) : {operation.output.spec}")
+            lines.append(f"{operation.name} = {operation.type}({', '.join(inputs)}) : {describe(operation.output.spec)}")
         return "\n".join(lines) + "\n"
 
 

@@ -145,7 +145,7 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
     """
     if np.dtype(dtype).kind in "OSU":
         # Strings and other objects are for host operations alone; they are fed as they are.
-        return Operation(Kind.PLACEHOLDER, name or "Placeholder").output
+        return Operation(Kind.PLACEHOLDER, name or "Placeholder", args=None).output
     array = specs.declared(dtype, shape or ())
     spec = specs.UNKNOWN if shape is None else array
     return Operation(Kind.PLACEHOLDER, name or "Placeholder", spec=spec, args=array.dtype).output

@@ -56,6 +56,18 @@ def open_shape(spec: Any) -> tuple[int | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
 
 
+def describe(spec: Any) -> str:
+    """Returns the spec in short: `float32[?,3]`, a larger structure with such leaves, or `unknown`."""
+    if spec is UNKNOWN:
+        return "unknown"
+
+    def leaf(array: Any) -> str:
+        dims = ",".join("?" if dim is None else str(dim) for dim in open_shape(array) or ())
+        return f"{array.dtype}[{dims}]"
+
+    return leaf(spec) if is_array(spec) else f"{jax.tree.map(leaf, spec)}".replace("'", "")
+
+
 def _is_open(spec: Any) -> bool:
     return any(not isinstance(dim, int) for leaf in jax.tree.leaves(spec) for dim in getattr(leaf, "shape", ()))
 

@@ -120,12 +120,20 @@ class Program:
 
 
 class _Scope:
-    """Values known at some place of a trace. Inside a gradient its sources take the place of the outer values."""
+    """Values known at some place of a trace. Inside a gradient its sources stand before the outer values.
 
-    def __init__(self, outer: _Scope | None = None, sources: dict[Any, Any] | None = None) -> None:
+    Attributes:
+        values: The value of each operation computed here.
+        sources: What is differentiated, by (operation, path, version): either it takes the place of the value, or
+            (`added`) it is a zero added to a value that itself depends on another source.
+        added: Which sources are such zeros.
+    """
+
+    def __init__(self, outer: _Scope | None = None) -> None:
         self.values: dict[Operation, Any] = {}
         self.outer = outer
-        self.sources = sources or {}
+        self.sources: dict[tuple[Operation, tuple[Any, ...], int], Any] = {}
+        self.added: set[tuple[Operation, tuple[Any, ...], int]] = set()
 
     def find(self, operation: Operation) -> Any:
         scope: _Scope | None = self
@@ -139,9 +147,12 @@ class _Scope:
         scope: _Scope | None = self
         while scope is not None:
             for depth in range(len(tensor.path) + 1) if scope.sources else ():
-                value = scope.sources.get((tensor.op, tensor.path[:depth], version))
-                if value is not None:
-                    return (take_path(value[0], tensor.path[depth:]),)
+                key = (tensor.op, tensor.path[:depth], version)
+                if key in scope.sources:
+                    value = scope.sources[key]
+                    if key in scope.added:
+                        value = jax.tree.map(jnp.add, take_path(self.find(tensor.op), tensor.path[:depth]), value)
+                    return (take_path(value, tensor.path[depth:]),)
             scope = scope.outer
         return None
 
@@ -240,9 +251,7 @@ class _Frame:
     def _behind_barrier(self, tensor: Tensor, version: int, value: Any) -> Any:
         key = (tensor.key, version)
         if key not in self._barriered:
-            self._barriered[key] = jax.tree.map(
-                lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, jax.core.Tracer) else leaf, value
-            )
+            self._barriered[key] = _barrier(value)
         return self._barriered[key]
 
     def _compute(self, operation: Operation, scope: _Scope) -> Any:
@@ -275,21 +284,40 @@ class _Frame:
     def _gradients(self, operation: Operation, scope: _Scope) -> Any:
         ys, xs = operation.bind(lambda tensor: tensor)
         path = self._paths[operation]
+        keys = [(x.op, x.path, self.plan.version(x.op.output, operation) if x.op.kind is Kind.VARIABLE else 0) for x in xs]
+        # One of the xs may lie behind another: replacing its value would cut the other's way.
+        added = {key for key in keys if key[0] in path}
 
         def forward(*values: Any) -> tuple[Any, list[Any]]:
-            sources = {}
-            for x, value in zip(xs, values, strict=True):
-                version = self.plan.version(x.op.output, operation) if x.op.kind is Kind.VARIABLE else 0
-                sources[x.op, x.path, version] = (value,)
-            inside = _Scope(scope, sources)
+            inside = _Scope(scope)
+            inside.sources.update(zip(keys, values, strict=True))
+            inside.added |= added
             for step in path:
                 inside.values[step] = self._compute(step, inside)
             total = sum(jnp.sum(self._read(y, operation, inside)) for y in ys)
             return total, [inside.values[step] for step in path]
 
-        total, pull_back, computed = jax.vjp(forward, *[self._read(x, operation, scope) for x in xs], has_aux=True)
+        # Only the shapes of what is computed here are used.
+        shapes = _Scope(scope)
+        for step in path if added else ():
+            shapes.values[step] = self._compute(step, shapes)
+        starts = [self._read(x, operation, shapes) for x in xs]
+        starts = [
+            jax.tree.map(jnp.zeros_like, start) if key in added else start
+            for key, start in zip(keys, starts, strict=True)
+        ]
+        total, pull_back, computed = jax.vjp(forward, *starts, has_aux=True)
         scope.values.update(zip(path, computed, strict=True))
-        return pull_back(jnp.ones_like(total))
+        # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would otherwise
+        # fuse them into the update where nobody watches, and round differently.
+        return _barrier(pull_back(jnp.ones_like(total)))
+
+
+def _barrier(value: Any) -> Any:
+    # Leaf by leaf: one barrier around all would keep them all alive until the last is there.
+    return jax.tree.map(
+        lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, jax.core.Tracer) else leaf, value
+    )
 
 
 def _as_held(variable: Variable, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -108,11 +109,14 @@ class Session:
             raise self._aborted() from self._lost
 
     def _aborted(self) -> errors.AbortedError:
+        # The engine's message may hold a whole traceback, which stays readable on the cause.
+        lines = str(self._lost).splitlines() or [repr(self._lost)]
+        reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
         return errors.AbortedError(
             None,
             None,
             f"The session is lost: a program that was to write its variables failed, and their values are gone "
-            f"({self._lost}). Make a new session and restore a checkpoint; a MonitoredSession does so.",
+            f"({reason}). Make a new session and restore a checkpoint; a MonitoredSession does so.",
         )
 
     # Running ----------------------------------------------------------------------------------------------------
@@ -176,7 +180,8 @@ class Session:
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
             names = options.debug_tensor_watches
-            result, (watched_results, *values) = self._run(fetches, (watched or (), *names), feed_dict, None, metadata)
+            options = dataclasses.replace(options, debug_tensor_watches=())
+            result, (watched_results, *values) = self._run(fetches, (watched or (), *names), feed_dict, options, metadata)
             metadata.watched.update(zip(names, values, strict=True))
             return result, watched_results
         key = (fetch_key(fetches), watched and fetch_key(watched), feed_dict and tuple(feed_dict))

@@ -1,0 +1,135 @@
+"""Which programs are compiled, and that watching does not change what is computed."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+
+
+def compilations(caplog) -> int:
+    return sum("Compiling a program" in record.message for record in caplog.records)
+
+
+@pytest.fixture
+def sess(caplog):
+    caplog.set_level(logging.INFO, logger="hookline")
+    with hl.Session() as session:
+        yield session
+
+
+def mlp(seed: int = 0):
+    """A small network trained with Adam on fixed data: enough arithmetic for fusion to matter."""
+
+    def init():
+        keys = jax.random.split(jax.random.key(seed), 2)
+        return {
+            "w1": jax.random.normal(keys[0], (32, 64)) / 6,
+            "b1": jnp.zeros(64),
+            "w2": jax.random.normal(keys[1], (64, 1)) / 8,
+            "b2": jnp.zeros(1),
+        }
+
+    def predict(p, x):
+        return jnp.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(64, 32)).astype("float32"), rng.normal(size=(64, 1)).astype("float32")
+    params = hl.Variable(init, name="params")
+    hidden = hl.op(lambda p, x: jnp.tanh(x @ p["w1"] + p["b1"]), name="hidden")(params, x)
+    loss = hl.op(lambda p: jnp.mean((predict(p, x) - y) ** 2), name="loss")(params)
+    optimizer = hl.train.Optimizer(optax.adam(1e-2))
+    pairs = optimizer.compute_gradients(loss)
+    train = optimizer.apply_gradients(pairs, hl.train.get_or_create_global_step())
+    watched = {
+        "loss": loss,
+        "norm": hl.op(optax.tree.norm)(pairs[0][0]),
+        "histogram": hl.op(lambda g: jnp.histogram(g["w1"], 10)[0])(pairs[0][0]),
+        "hidden": hl.op(jnp.std)(hidden),
+        "weights": hl.op(jnp.linalg.norm)(params["w1"]),
+    }
+    return params, loss, train, watched
+
+
+def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
+    params, _, train, watched = mlp()
+    init = hl.global_variables_initializer()
+    finals = []
+    for watching in (False, True):
+        sess.run(init)
+        for step in range(40):
+            if watching and step % 3:
+                sess.run_watched(train, (watched, None))
+            else:
+                sess.run(train)
+        finals.append(jax.tree.map(np.asarray, sess.run(params)))
+    jax.tree.map(np.testing.assert_array_equal, *finals)
+
+
+def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
+    _, _, train, watched = mlp()
+    sess.run(hl.global_variables_initializer())
+    caplog.clear()
+    for step in range(10):
+        if step % 5:
+            sess.run(train)
+        else:
+            sess.run_watched(train, (watched,))
+    assert compilations(caplog) == 2
+    causes = [record.message for record in caplog.records if "Compiling" in record.message]
+    assert "and what hooks watch" in causes[0]
+    assert "first run" in causes[1]
+
+
+def test_reading_counters_compiles_nothing_and_shares_the_step(sess, caplog):
+    step = hl.train.get_or_create_global_step()
+    v = hl.Variable(0.0, name="v")
+    train = hl.group(v.assign_add(1.0), step.assign_add(1))
+    sess.run(hl.global_variables_initializer())
+    sess.run(train)
+    caplog.clear()
+    values = [sess.run(step), *sess.run([train, step]), sess.global_step, *sess.run_watched(train, (step, None))]
+    assert values == [1, None, 1, 2, None, (2, None)]
+    assert isinstance(values[0], np.integer)
+    assert compilations(caplog) == 0
+
+
+def test_new_shapes_compile_again_and_say_why(sess, caplog):
+    x = hl.placeholder("float32", [None], name="x")
+    total = hl.op(jnp.sum)(x)
+    for length in (2, 3, 2, 3):
+        sess.run(total, {x: np.ones(length)})
+    assert compilations(caplog) == 2
+    assert "the shapes of its inputs changed" in caplog.text
+
+
+def test_the_forward_pass_of_a_gradient_is_computed_once(sess):
+    v = hl.Variable(np.ones(4, "float32"), name="v")
+
+    def scanned(v):
+        return jax.lax.scan(lambda c, _: (jnp.sin(c), None), v, None, length=7)[0].sum()
+
+    loss = hl.op(scanned)(v)
+    (gradient,) = hl.gradients(loss, v)
+    metadata = hl.RunMetadata()
+    sess.run(v.initializer)
+    sess.run([loss, gradient], options=hl.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    forward_loops = metadata.partition_graphs[0].count(" while(")
+    assert forward_loops <= 2, "one loop forward, one back"
+
+
+def test_a_counter_changed_by_the_device_is_read_back(sess):
+    step = hl.train.get_or_create_global_step()
+    jump = step.assign(hl.op(lambda s: s * 10)(step))
+    bump = step.assign_add(1)
+    sess.run(step.initializer)
+    for run, expected in ((bump, 1), (jump, 10), (bump, 11), (jump, 110), (step.initializer, 0)):
+        sess.run(run)
+        assert sess.global_step == expected
+        assert sess.run(step) == expected

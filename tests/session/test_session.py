@@ -1,0 +1,364 @@
+"""Sessions: fetches, feeds, stages, life and death."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import errors
+
+
+@pytest.fixture
+def sess():
+    with hl.Session() as session:
+        yield session
+
+
+# Fetches ----------------------------------------------------------------------------------------------------------
+
+
+def test_results_have_the_structure_of_the_fetches(sess):
+    a, b = hl.constant(1.0, name="a"), hl.constant(2.0, name="b")
+    point = namedtuple("point", "x y")
+
+    assert sess.run(a) == 1.0
+    assert sess.run([a, b]) == [1.0, 2.0]
+    assert sess.run((a, [b, a])) == (1.0, [2.0, 1.0])
+    assert sess.run({"one": a, "more": {"two": (b,)}}) == {"one": 1.0, "more": {"two": (2.0,)}}
+    result = sess.run(point(x=a, y=[b]))
+    assert isinstance(result, point)
+    assert result.y == [2.0]
+    assert sess.run([]) == []
+    assert sess.run({}) == {}
+
+
+def test_names_fetch_operations_and_tensors(sess):
+    hl.constant(1.0, name="a")
+    assert sess.run(["a", "a:0"]) == [None, 1.0]
+
+
+def test_what_cannot_be_fetched_is_named(sess):
+    hl.constant(1.0, name="loss")
+    with pytest.raises(ValueError, match=r"'los:0' cannot be fetched.*Did you mean 'loss'"):
+        sess.run("los:0")
+    with pytest.raises(TypeError, match=r"3 cannot be fetched.*type int"):
+        sess.run([3])
+    with pytest.raises(TypeError, match="None cannot be fetched"):
+        sess.run(None)
+    with hl.Graph().as_default():
+        foreign = hl.constant(1.0, name="foreign")
+    with pytest.raises(ValueError, match="'foreign:0' belongs to another graph"):
+        sess.run(foreign)
+
+
+def test_only_what_is_needed_runs(sess):
+    calls = []
+    wanted = hl.host_op(lambda: calls.append("wanted") or 1.0).node()
+    hl.host_op(lambda: calls.append("unwanted") or 1.0).node()
+    sess.run([wanted, wanted * 2])
+    assert calls == ["wanted"]
+
+
+def test_results_are_arrays_that_may_still_be_on_their_way(sess):
+    result = sess.run(hl.constant(np.ones((2, 2))) @ np.ones((2, 2)))
+    assert isinstance(result, jax.Array)
+
+
+# Feeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_any_tensor_may_be_fed_and_cuts_off_what_it_needed(sess):
+    calls = []
+    source = hl.host_op(lambda: calls.append(1) or {"x": 1.0, "y": 2.0}, spec={"x": 0.0, "y": 0.0}).node()
+    variable = hl.Variable(5.0, name="v")
+    doubled = source["x"] * 2
+
+    assert sess.run(doubled, {doubled: 7.0}) == 7.0
+    assert sess.run(doubled, {source: {"x": 4.0, "y": 0.0}}) == 8.0
+    assert sess.run(doubled, {source["x"]: 3.0}) == 6.0
+    assert sess.run(variable + 1.0, {variable: 1.0}) == 2.0
+    assert calls == []
+    assert sess.run([doubled, source["y"]], {source["x"]: 3.0}) == [6.0, 2.0]
+    assert calls == [1]
+
+
+def test_feeds_are_cast_within_their_kind(sess):
+    x = hl.placeholder("float32", [], name="x")
+    n = hl.placeholder("int32", [], name="n")
+    assert sess.run(x, {x: np.float64(1.5)}).dtype == jnp.float32
+    assert sess.run(x, {x: 2}) == 2.0
+    assert sess.run(n, {"n:0": np.int64(3)}).dtype == jnp.int32
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "message"),
+    [
+        ("x:0", np.ones((2, 4)), errors.InvalidArgumentError, r"'x:0' has shape \(2, 4\), but \(None, 3\) is required"),
+        ("x:0", np.ones(3), errors.InvalidArgumentError, r"'x:0' has shape \(3,\)"),
+        ("x:0", [[1.0], [1.0, 2.0]], errors.InvalidArgumentError, "'x:0' is not an array"),
+        ("x:0", [["a", "b", "c"]], errors.InvalidArgumentError, "'x:0' has dtype <U1"),
+        ("n:0", 1.5, errors.InvalidArgumentError, "'n:0' has dtype float64, which cannot be cast to int32"),
+        ("missing:0", 1.0, ValueError, "'missing:0' cannot be fed.*no operation 'missing'"),
+        ("x", 1.0, TypeError, "'x' is an operation; feed its tensor, 'x:0'"),
+        (3, 1.0, TypeError, "3 cannot be fed"),
+    ],
+)
+def test_a_wrong_feed_is_named_and_changes_nothing(sess, key, value, kind, message):
+    x = hl.placeholder("float32", [None, 3], name="x")
+    n = hl.placeholder("int32", [], name="n")
+    count = hl.Variable(0, name="count", trainable=False)
+    feeds = {x: np.zeros((1, 3)), n: 0}
+    sess.run(count.initializer)
+    bump = count.assign_add(1)
+    with pytest.raises(kind, match=message):
+        sess.run([x, n, bump], {k: v for k, v in feeds.items() if k.name != key} | {key: value})
+    assert sess.run(count) == 0
+
+
+def test_a_missing_feed_is_named_with_the_place_that_made_it(sess):
+    x = hl.placeholder("float32", [], name="x")
+    with pytest.raises(errors.InvalidArgumentError, match=r"must be fed for the placeholder 'x:0' \(made at .*test_session"):
+        sess.run(x * 2)
+
+
+def test_a_feed_given_twice_is_refused(sess):
+    x = hl.placeholder("float32", [], name="x")
+    with pytest.raises(ValueError, match="'x:0' is fed twice"):
+        sess.run(x, {x: 1.0, "x:0": 2.0})
+
+
+def test_strings_pass_through_to_host_operations(sess):
+    path = hl.placeholder(str, name="path")
+    assert sess.run(hl.host_op(lambda p: p.upper())(path), {path: "abc"}) == "ABC"
+
+
+# Stages -----------------------------------------------------------------------------------------------------------
+
+
+def test_host_device_host_is_one_run(sess):
+    batch = hl.host_op(lambda: np.arange(3.0, dtype="float32"), spec=np.zeros(3, "float32")).node()
+    total = hl.op(jnp.sum)(batch * 2)
+    text = hl.host_op(lambda value: f"total {value:.1f}, {type(value).__name__}")(total)
+    assert sess.run([text, total]) == ["total 6.0, ndarray", 6.0]
+
+
+def test_a_second_way_to_the_device_is_refused_with_its_path(sess):
+    value = hl.op(jnp.sum, name="sum")(hl.placeholder("float32", [None], name="x"))
+    middle = hl.host_op(lambda v: v, name="middle")(value)
+    last = hl.op(jnp.exp, name="last")(middle)
+    with pytest.raises(errors.InvalidArgumentError, match=r"'last' <- 'middle' <- 'sum'.*jax\.pure_callback"):
+        sess.run(last, {"x:0": [1.0]})
+
+
+def test_a_host_operation_may_read_the_global_step_before_the_device_runs(sess):
+    step = hl.train.get_or_create_global_step()
+    rate = hl.host_op(lambda s: np.float32(1.0 / (1 + s)))(step)
+    sess.run(step.initializer)
+    with hl.control_dependencies([rate * 2]):
+        bump = step.assign_add(1)
+    assert [float(sess.run([rate * 2, bump])[0]) for _ in range(3)] == pytest.approx([2.0, 1.0, 2 / 3])
+
+
+def test_a_host_source_that_ends_is_out_of_range_and_changes_nothing(sess):
+    items = iter([1.0])
+    item = hl.host_op(lambda: next(items), name="source").node()
+    total = hl.Variable(0.0, name="total")
+    add = total.assign_add(item)
+    sess.run(total.initializer)
+    sess.run(add)
+    with pytest.raises(errors.OutOfRangeError, match="'source'.*the input has ended"):
+        sess.run(add)
+    assert sess.run(total) == 1.0
+
+
+def test_a_host_operation_that_fails_after_the_device_leaves_the_writes(sess):
+    v = hl.Variable(0.0, name="v")
+    bump = v.assign_add(1.0)
+    report = hl.host_op(lambda _: 1 / 0, name="report")(bump)
+    sess.run(v.initializer)
+    with pytest.raises(ZeroDivisionError) as caught:
+        sess.run(report)
+    assert "'report'" in caught.value.__notes__[0]
+    assert sess.run(v) == 1.0
+
+
+def test_an_error_in_a_traced_function_keeps_its_type_and_names_the_operation(sess):
+    def bad(x):
+        raise LookupError("user error")
+
+    x = hl.placeholder("float32", name="x")
+    y = hl.op(bad, name="bad")(x)
+    v = hl.Variable(0.0, name="v")
+    bump = v.assign_add(1.0)
+    sess.run(v.initializer)
+    with pytest.raises(LookupError, match="user error") as caught:
+        sess.run([y, bump], {x: 1.0})
+    assert "'bad'" in caught.value.__notes__[0]
+    assert sess.run(v) == 0.0
+
+
+def test_large_constants_are_arguments_of_the_program_not_part_of_it(sess):
+    data = hl.constant(np.arange(5000.0, dtype="float32"))
+    metadata = hl.RunMetadata()
+    total = sess.run(hl.op(jnp.sum)(data), options=hl.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    assert total == np.arange(5000.0).sum()
+    assert "f32[5000]{0} parameter(" in metadata.partition_graphs[0]
+
+
+# Life -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_uninitialised_variable_is_named(sess):
+    v = hl.Variable(1.0, name="weights")
+    with pytest.raises(errors.FailedPreconditionError, match="Variable 'weights' has no value yet") as caught:
+        sess.run(v * 2)
+    assert caught.value.op is v.op
+
+
+def test_a_closed_session_says_so():
+    v = hl.Variable(1.0, name="v")
+    with hl.Session() as sess:
+        sess.run(v.initializer)
+        sess.run(v)
+    sess.close()
+    assert sess.closed
+    for use in (lambda: sess.run(v), lambda: sess.global_step, sess.snapshot):
+        with pytest.raises(RuntimeError, match="Attempted to use a closed Session"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [({"target": "grpc://a"}, ValueError), ({"config": {}}, ValueError), ({"graph": "graph"}, TypeError)],
+)
+def test_arguments_without_meaning_are_refused(arguments, kind):
+    with pytest.raises(kind, match="Session"):
+        hl.Session(**arguments)
+
+
+def test_a_session_makes_its_graph_the_default():
+    graph = hl.Graph()
+    with hl.Session(graph=graph) as sess:
+        assert sess.run(hl.constant(1.0)) == 1.0
+    assert hl.get_default_graph() is not graph
+
+
+def failing_update():
+    def explode(x):
+        raise RuntimeError("the device exploded")
+
+    def body(old):
+        return old + jax.pure_callback(explode, jax.ShapeDtypeStruct((), jnp.float32), old)
+
+    v = hl.Variable(1.0, name="v")
+    return v, hl.update(v, body)
+
+
+def test_a_failed_program_loses_the_session_and_every_later_run_says_why(sess):
+    v, update = failing_update()
+    sess.run(v.initializer)
+    with pytest.raises((errors.OpError, jax.errors.JaxRuntimeError)) as first:  # noqa: PT012
+        result = sess.run(update)
+        try:
+            float(result)
+        except jax.errors.JaxRuntimeError as error:
+            raise sess.map_error(error) from error
+    assert isinstance(first.value, errors.AbortedError)
+    assert "the device exploded" in str(first.value.__cause__)
+    for _ in range(2):
+        with pytest.raises(errors.AbortedError, match=r"session is lost.*restore a checkpoint"):
+            sess.run(v)
+
+
+def test_a_failed_program_that_writes_nothing_keeps_the_session(sess):
+    def explode(x):
+        raise RuntimeError("the device exploded")
+
+    v = hl.Variable(1.0, name="v")
+    broken = hl.op(lambda x: jax.pure_callback(explode, jax.ShapeDtypeStruct((), jnp.float32), x))(v)
+    shown = hl.host_op(str)(broken)
+    sess.run(v.initializer)
+    with pytest.raises(errors.InternalError, match="the device exploded"):
+        sess.run(shown)
+    assert sess.run(v) == 1.0
+
+
+def test_runs_from_many_threads_lose_no_update(sess):
+    step = hl.train.get_or_create_global_step()
+    total = hl.Variable(np.zeros(4, "float32"), name="total")
+    train = hl.group(total.assign_add(np.ones(4, "float32")), step.assign_add(1))
+    sess.run(hl.global_variables_initializer())
+
+    def work():
+        for _ in range(50):
+            sess.run(train)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sess.global_step == 200
+    assert sess.run(total).tolist() == [200.0] * 4
+
+
+def test_waiting_for_a_step_ends_with_the_run_that_reaches_it(sess):
+    step = hl.train.get_or_create_global_step()
+    bump = step.assign_add(1)
+    sess.run(step.initializer)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(sess.wait_for_step(3)))
+    thread.start()
+    for _ in range(3):
+        sess.run(bump)
+    thread.join()
+    assert seen == [3]
+    assert sess.wait_for_step(100, timeout_secs=0.0) == 3
+
+
+# Options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host_known", [True, False])
+def test_an_update_past_the_last_step_is_not_applied_and_the_run_succeeds(sess, host_known):
+    step = hl.train.get_or_create_global_step()
+    v = hl.Variable(0.0, name="v")
+    gain = 2 if host_known else hl.constant(2)
+    grown = v.assign_add(1.0)
+    train = hl.group(grown, step.assign_add(gain))
+    sess.run(hl.global_variables_initializer())
+    applied = []
+    for _ in range(4):
+        metadata = hl.RunMetadata()
+        result = sess.run([train, grown], options=hl.RunOptions(last_step=5), run_metadata=metadata)
+        applied.append((metadata.applied, float(result[1]), metadata.global_step))
+    assert applied == [(True, 1.0, 2), (True, 2.0, 4), (False, 3.0, 4), (False, 3.0, 4)]
+    assert sess.run(v) == 2.0
+
+
+def test_options_merge_to_what_satisfies_all():
+    merged = hl.session.merge_options(
+        [
+            hl.RunOptions(trace_level=1, debug_tensor_watches=("a:0",), last_step=9),
+            None,
+            hl.RunOptions(output_partition_graphs=True, debug_tensor_watches=("b:0",), last_step=7),
+        ]
+    )
+    assert merged == hl.RunOptions(1, True, ("a:0", "b:0"), 7)
+    assert hl.session.merge_options([None]) is None
+
+
+def test_metadata_tells_times_and_watched_values(sess):
+    a = hl.constant(np.ones(3), name="a")
+    b = hl.op(jnp.sum, name="b")(a)
+    metadata = hl.RunMetadata()
+    options = hl.RunOptions(trace_level=1, debug_tensor_watches=("a:0",))
+    assert sess.run(b, options=options, run_metadata=metadata) == 3.0
+    assert metadata.watched["a:0"].tolist() == [1.0, 1.0, 1.0]
+    assert metadata.stage_secs["device"] >= 0
