@@ -102,7 +102,7 @@ def test_a_tensor_has_no_truth_value_and_no_array():
 
 def test_tensors_compare_by_identity():
     x = hl.constant(1.0)
-    assert x == x  # noqa: PLR0124
+    assert x == x
     assert x != hl.constant(1.0)
     assert len({x, x}) == 1
 

@@ -105,7 +105,9 @@ def test_a_numpy_initial_value_may_be_changed_after_the_variable_is_made(sess):
 
 def test_typed_keys_and_small_dtypes_live_in_variables(sess):
     v = hl.Variable(
-        lambda: {"key": jax.random.key(7), "w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(2)}, name="v", trainable=False
+        lambda: {"key": jax.random.key(7), "w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(2)},
+        name="v",
+        trainable=False,
     )
 
     def advance(state):

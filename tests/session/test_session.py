@@ -123,7 +123,9 @@ def test_a_wrong_feed_is_named_and_changes_nothing(sess, key, value, kind, messa
 
 def test_a_missing_feed_is_named_with_the_place_that_made_it(sess):
     x = hl.placeholder("float32", [], name="x")
-    with pytest.raises(errors.InvalidArgumentError, match=r"must be fed for the placeholder 'x:0' \(made at .*test_session"):
+    with pytest.raises(
+        errors.InvalidArgumentError, match=r"must be fed for the placeholder 'x:0' \(made at .*test_session"
+    ):
         sess.run(x * 2)
 
 

@@ -16,8 +16,8 @@ from hookline.graph.variable import Variable
 def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name: str = "gradients") -> list[Any]:
     """Returns the gradient of the sum of `ys` with respect to each of `xs`.
 
-    A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where they
-    stand: a run that fetches both a loss and its gradients computes the loss once.
+    A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where
+    they stand: a run that fetches both a loss and its gradients computes the loss once.
 
     Args:
         ys: A tensor or several: floating point arrays, usually one scalar loss.
@@ -59,7 +59,7 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
 
 
 def between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Operation]:
-    """Returns the operations that `ys` need and that a use of `xs`, or of a view of them, reaches, in creation order."""
+    """Returns the operations that `ys` need and that a use of `xs`, or of a view of them, reaches, in order."""
     sources = {x.key for x in xs}
 
     def starts(tensor: Tensor) -> bool:
@@ -94,6 +94,6 @@ def _check_floating(tensor: Tensor) -> None:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             advice = " Make a variable of its own of what is not trained, with trainable=False."
             raise TypeError(
-                f"gradients: {tensor.name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; only floating point values "
-                f"have gradients.{advice if isinstance(tensor, Variable) else ''}"
+                f"gradients: {tensor.name}{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; only floating point "
+                f"values have gradients.{advice if isinstance(tensor, Variable) else ''}"
             )

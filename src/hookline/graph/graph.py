@@ -219,7 +219,9 @@ class Graph:
         for operation in self._operations.values():
             inputs = [tensor.name for tensor in operation.inputs]
             inputs += [f"^{control.name}" for control in operation.control_inputs]
-            lines.append(f"{operation.name} = {operation.type}({', '.join(inputs)}) : {describe(operation.output.spec)}")
+            lines.append(
+                f"{operation.name} = {operation.type}({', '.join(inputs)}) : {describe(operation.output.spec)}"
+            )
         return "\n".join(lines) + "\n"
 
 

@@ -33,7 +33,7 @@ class Op:
         functools.update_wrapper(self, fn, updated=())
         self._fn, self._name, self._kind, self._spec = fn, name or _plain_name(fn), kind, spec
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return self.node(*args, **kwargs) if holds_tensor((args, kwargs)) else self._fn(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -167,7 +167,9 @@ def constant(value: Any, name: str | None = None) -> Tensor:
     if holds_tensor(value):
         raise TypeError("constant takes plain values; a tensor is in it. Use the tensor itself, or hookline.op.")
     # Only what is a list through and through is meant as an array, as in NumPy; a list of arrays is a pytree.
-    if isinstance(value, list) and all(isinstance(leaf, bool | int | float | complex) for leaf in jax.tree.leaves(value)):
+    if isinstance(value, list) and all(
+        isinstance(leaf, bool | int | float | complex) for leaf in jax.tree.leaves(value)
+    ):
         value = np.asarray(value)
     value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
     try:

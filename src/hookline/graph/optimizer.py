@@ -44,7 +44,9 @@ class Optimizer:
 
     def __init__(self, transformation: optax.GradientTransformation, name: str = "optimizer") -> None:
         if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
-            raise TypeError(f"Optimizer requires an Optax transformation such as optax.adam(1e-3), got {transformation!r}.")
+            raise TypeError(
+                f"Optimizer requires an Optax transformation such as optax.adam(1e-3), got {transformation!r}."
+            )
         self._transformation = optax.with_extra_args_support(transformation)
         self._name = name
         self.slots: list[Variable] = []
@@ -75,7 +77,9 @@ class Optimizer:
         """Returns pairs of gradient and variable; the gradient is `None` where the loss does not depend on it."""
         variables = trainable_variables() if var_list is None else list(var_list)
         if not variables:
-            raise ValueError("Optimizer: there is no variable to train; make one with trainable=True, or give var_list.")
+            raise ValueError(
+                "Optimizer: there is no variable to train; make one with trainable=True, or give var_list."
+            )
         return list(zip(gradients(loss, variables), variables, strict=True))
 
     def apply_gradients(
@@ -118,7 +122,7 @@ class Optimizer:
         return update((variables, slots), apply, grads, name=f"{name}/apply")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
-        """Whether the transformation does to each variable what it would do to it alone, so that each may live apart."""
+        """Whether the transformation does to each variable what it would do to it alone, so that they may part."""
         params = [variable.spec for variable in variables]
         try:
             state = jax.eval_shape(self._transformation.init, params)
@@ -128,7 +132,9 @@ class Optimizer:
         except Exception:
             # A transformation that needs the whole structure (masks, labels), or shapes not known yet.
             return False
-        if any(leaf.dtype == "uint32" or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)):
+        if any(
+            leaf.dtype == "uint32" or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)
+        ):
             # Random keys are split over the leaves: apart, all variables would draw the same noise.
             return False
         owners = [i for i, spec in enumerate(params) for _ in jax.tree.leaves(spec)]

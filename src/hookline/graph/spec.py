@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -76,8 +77,8 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """Returns the spec of `call(*values)` for values of the given specs.
 
     Nothing is computed. An error that `call` raises on fully known shapes is the caller's and goes through, at the line
-    that built the op. With open dimensions it may only mean that the symbol cannot be reasoned about (`int(x.shape[0])`,
-    two lengths that happen to agree): the spec is then `UNKNOWN`, and the first run decides.
+    that built the op. With open dimensions it may only mean that the symbol cannot be reasoned about
+    (`int(x.shape[0])`, two lengths that happen to agree): the spec is then `UNKNOWN`, and the first run decides.
     """
     if any(spec is UNKNOWN for spec in specs):
         return UNKNOWN
@@ -107,12 +108,12 @@ def same_kind(given: Any, wanted: Any) -> bool:
     """
     if given == wanted:
         return True
-    if jax.dtypes.issubdtype(given, jax.dtypes.extended) or jax.dtypes.issubdtype(wanted, jax.dtypes.extended):
+    if jnp.issubdtype(given, jax.dtypes.extended) or jnp.issubdtype(wanted, jax.dtypes.extended):
         return False
     ranks = (np.bool_, np.integer, np.floating, np.complexfloating)
 
     def rank(dtype: Any) -> int:
-        return next((i for i, kind in enumerate(ranks) if jax.dtypes.issubdtype(dtype, kind)), -1)
+        return next((i for i, kind in enumerate(ranks) if jnp.issubdtype(dtype, kind)), -1)
 
     given_rank, wanted_rank = rank(given), rank(wanted)
     return 0 < given_rank <= wanted_rank or given_rank == wanted_rank == 0

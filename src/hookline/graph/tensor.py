@@ -113,8 +113,8 @@ class Tensor:
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
-    unpacking (`t["loss"]`, `t[0]`, `t.params`, `a, b = t`) are views: they add nothing to the graph and work on a finalized
-    one. Equality and hashing go by identity.
+    unpacking (`t["loss"]`, `t[0]`, `t.params`, `a, b = t`) are views: they add nothing to the graph and work on a
+    finalized one. Equality and hashing go by identity.
 
     Attributes:
         op: The operation that computes it.
@@ -195,12 +195,14 @@ class Tensor:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"{self.name} has no truth value before it is run. Use it inside hookline.op with jax.lax.cond or jnp.where, "
-            f"or run it in a session first."
+            f"{self.name} has no truth value before it is run. Use it inside hookline.op with jax.lax.cond or "
+            f"jnp.where, or run it in a session first."
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        raise TypeError(f"{self.name} has no value before it is run; wrap the NumPy function in hookline.op or host_op.")
+        raise TypeError(
+            f"{self.name} has no value before it is run; wrap the NumPy function in hookline.op or host_op."
+        )
 
     __hash__ = object.__hash__
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from hookline.graph import spec as specs
 from hookline.graph.graph import get_default_graph
@@ -20,13 +21,13 @@ from hookline.graph.tensor import Kind, Operation, Tensor, as_spec
 class Variable(Tensor):
     """A value that stays in the session from run to run: any pytree of arrays.
 
-    Reading it in an operation reads it; `assign`, `assign_add`, `assign_sub` and `update` write. In a run every read sees the
-    value from before that run, unless the reading operation depends on an update, through `control_dependencies` or by
-    using the update's result.
+    Reading it in an operation reads it; `assign`, `assign_add`, `assign_sub` and `update` write. In a run every read
+    sees the value from before that run, unless the reading operation depends on an update, through
+    `control_dependencies` or by using the update's result.
 
     Args:
-        initial_value: A pytree of arrays; or a function without arguments that returns one, so that nothing is allocated
-            while the graph is built; or a tensor. What it needs of other variables it takes from their
+        initial_value: A pytree of arrays; or a function without arguments that returns one, so that nothing is
+            allocated while the graph is built; or a tensor. What it needs of other variables it takes from their
             `initialized_value()`.
         name: Its name; numbered if taken.
         trainable: Whether optimizers change it by default.
@@ -62,9 +63,7 @@ class Variable(Tensor):
         with graph.name_scope(f"{node.name}/"), graph.control_dependencies(None):
             self._initial = _initial_tensor(initial_value, node)
             self.spec = _strong(self._initial.spec)
-            self._initializer = Update(
-                "Assign", self, _replace, (self._initial,), overwrites=True, initialises=True
-            )
+            self._initializer = Update("Assign", self, _replace, (self._initial,), overwrites=True, initialises=True)
         for key in dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections):
             graph.add_to_collection(key, self)
         if trainable:
@@ -96,9 +95,7 @@ class Variable(Tensor):
         return self._shift("assign_sub", delta, operator.sub, -1)
 
     def _shift(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
-        update_ = Update(
-            f"{self.op.name}/{name}", self, lambda old, by: jax.tree.map(change, old, by), (delta,)
-        )
+        update_ = Update(f"{self.op.name}/{name}", self, lambda old, by: jax.tree.map(change, old, by), (delta,))
         if is_counter(self) and isinstance(delta, int | np.integer) and not isinstance(delta, bool):
             update_.increment = sign * int(delta)
         return update_.output
@@ -205,8 +202,8 @@ def check_value(name: str, spec: Any, value: Any) -> None:
 def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Tensor:
     """Returns an update that applies `fn` to the variables, where they live.
 
-    This is the primitive that all writing is made of: in one process it is fused into the step; on a parameter server it
-    runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes of a
+    This is the primitive that all writing is made of: in one process it is fused into the step; on a parameter server
+    it runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes of a
     run become visible together.
 
     Args:
@@ -262,7 +259,7 @@ def _initial_tensor(initial_value: Any, node: Operation) -> Tensor:
         result = initial_value()
         results.append(result)
         _refuse_module(result, node)
-        concrete.extend(not isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(result))
+        concrete.extend(not isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result))
         return None if holds_tensor(result) else result
 
     spec = jax.eval_shape(probe)
@@ -279,8 +276,8 @@ def _refuse_module(value: Any, node: Operation) -> None:
         if kind.__name__ == "Module" and kind.__module__.startswith("flax.nnx"):
             raise TypeError(
                 f"Variable {node.name!r}: a whole nnx.Module is no value. Split it: `graphdef, params, rest = "
-                f"nnx.split(model, nnx.Param, ...)`, make one variable of `params` and one, trainable=False, of `rest`, "
-                f"and call nnx.merge(graphdef, params, rest) inside hookline.op."
+                f"nnx.split(model, nnx.Param, ...)`, make one variable of `params` and one, trainable=False, of "
+                f"`rest`, and call nnx.merge(graphdef, params, rest) inside hookline.op."
             )
 
 
@@ -336,4 +333,6 @@ def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -
         `tf.report_uninitialized_variables`. The value is a list of Python strings.
     """
     watched = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
-    return Operation(Kind.SESSION, "report_uninitialized_variables", fn=lambda session: session.uninitialized(watched)).output
+    return Operation(
+        Kind.SESSION, "report_uninitialized_variables", fn=lambda session: session.uninitialized(watched)
+    ).output

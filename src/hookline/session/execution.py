@@ -145,10 +145,14 @@ class Execution:
         fed = self.plan.fed_place(element)
         if fed is not None:
             place, depth = fed
-            return (lambda run: take_path(run.feeds[place], path[depth:])) if path[depth:] else lambda run: run.feeds[place]
+            return (
+                (lambda run: take_path(run.feeds[place], path[depth:]))
+                if path[depth:]
+                else lambda run: run.feeds[place]
+            )
         if self._is_known_counter(element):
             variable: Any = op.output
-            offset = self.plan.gain(variable, self.plan.version(variable, reader))
+            offset = self.plan.gain(variable, self.plan.version(variable, reader)) or 0
             scalar = np.dtype(variable.dtype).type
             return lambda run: scalar(run.counters[variable] + offset)
         if element.key in places and reader is None:

@@ -56,7 +56,7 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
             accepted.add(form)
         if on_device and given.dtype == dtype:
             return given
-        # JAX may use the memory of a NumPy array in place while the run goes on; the caller is free to change it at once.
+        # JAX may use the memory of a NumPy array in place while the run goes on; the caller may change it at once.
         return given.astype(dtype)
 
     return check

@@ -49,7 +49,9 @@ def _collect(graph: Graph, fetches: Any, elements: list[Tensor | Operation]) -> 
     try:
         element = graph.as_graph_element(fetches)
     except TypeError as error:
-        raise TypeError(f"Fetches may be nested in lists, tuples and dicts; {fetches!r} cannot be fetched. {error}") from None
+        raise TypeError(
+            f"Fetches may be nested in lists, tuples and dicts; {fetches!r} cannot be fetched. {error}"
+        ) from None
     except KeyError as error:
         raise ValueError(f"{fetches!r} cannot be fetched. {error.args[0]}") from None
     except ValueError as error:

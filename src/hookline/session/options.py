@@ -12,7 +12,8 @@ class RunOptions:
     """How to run, beside what.
 
     Attributes:
-        trace_level: From 1 on, the stages' times are put into `RunMetadata.stage_secs`; the run then waits for the device.
+        trace_level: From 1 on, the stages' times are put into `RunMetadata.stage_secs`; the run then waits for the
+            device.
         output_partition_graphs: Whether to put the text of the compiled step into `RunMetadata.partition_graphs`.
         debug_tensor_watches: Names of tensors whose values to put into `RunMetadata.watched`.
         last_step: A limit: updates that would take the global step past it are not applied. The run still succeeds and

@@ -87,8 +87,8 @@ class Plan:
                 raise InvalidArgumentError(
                     operation.node_def,
                     operation,
-                    f"A value must be fed for the placeholder {operation.output.name!r} (made at {operation.location}): "
-                    f"give feed_dict={{{operation.output.name!r}: ...}}.",
+                    f"A value must be fed for the placeholder {operation.output.name!r} (made at "
+                    f"{operation.location}): give feed_dict={{{operation.output.name!r}: ...}}.",
                 )
             pending.extend(self.dependencies(operation))
         return sorted(needed, key=lambda operation: operation.index)
@@ -116,7 +116,7 @@ class Plan:
         return latest[operation]
 
     def version(self, variable: Variable, reader: Operation | None) -> int:
-        """Returns how many of this run's updates of `variable` the operation `reader` sees; a fetch (`None`) sees none."""
+        """Returns how many of this run's updates of `variable` the operation `reader` sees; a fetch sees none."""
         updates = self.updates.get(variable)
         if not updates or reader is None:
             return 0
@@ -162,8 +162,8 @@ class Plan:
         return InvalidArgumentError(
             operation.node_def,
             operation,
-            f"{operation.node_def} needs a host operation that itself needs a value from the device ({route}); a run goes "
-            f"to the device once. Use jax.pure_callback inside an op, or run the two in turn.",
+            f"{operation.node_def} needs a host operation that itself needs a value from the device ({route}); a run "
+            f"goes to the device once. Use jax.pure_callback inside an op, or run the two in turn.",
         )
 
     def needs_device(self, tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from hookline.graph import spec as specs
 from hookline.graph.gradient import between
@@ -29,8 +30,8 @@ class Program:
         plan: What to compute.
         inputs: Tensors whose values are handed in: fed, from the host, or large constants.
         outputs: Tensors that the caller or a host operation reads.
-        watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles the
-            rest as if nobody were watching.
+        watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
+            the rest as if nobody were watching.
         structure: Gives the tree structure of a variable at the time of tracing.
     """
 
@@ -88,7 +89,7 @@ class Program:
         seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
 
         def distinct(leaf: Any) -> Any:
-            if id(leaf) in seen or not isinstance(leaf, jax.core.Tracer):
+            if id(leaf) in seen or not isinstance(leaf, Tracer):
                 leaf = jnp.copy(leaf)
             seen.add(id(leaf))
             return leaf
@@ -260,12 +261,17 @@ class _Frame:
                 return self._update(operation, scope)
             if operation.kind is Kind.GRADIENTS:
                 return self._gradients(operation, scope)
-            args, kwargs = operation.bind(lambda tensor: self._read(tensor, operation, scope))
+            args, kwargs = self._bind(operation, scope)
             assert operation.fn is not None
             return operation.fn(*args, **kwargs)
         except Exception as error:
             operation.note(error)
             raise
+
+    def _bind(self, operation: Operation, scope: _Scope) -> Any:
+        # Each reader gets containers of its own: a function may change what it is given (Flax modules do), and their
+        # objects belong to the trace that made them.
+        return operation.bind(lambda tensor: jax.tree.map(lambda leaf: leaf, self._read(tensor, operation, scope)))
 
     def _update(self, operation: Update, scope: _Scope) -> Any:
         places = [self.plan.updates[variable].index(operation) for variable in operation.variables]
@@ -273,9 +279,10 @@ class _Frame:
             None if operation.overwrites else self._versions[variable, place]
             for variable, place in zip(operation.variables, places, strict=True)
         ]
-        args = operation.bind(lambda tensor: self._read(tensor, operation, scope))
+        args = self._bind(operation, scope)
         assert operation.fn is not None
-        news = operation.check_new(operation.fn(jax.tree.unflatten(operation.structure, olds), *args))
+        old = jax.tree.map(lambda leaf: leaf, jax.tree.unflatten(operation.structure, olds))
+        news = operation.check_new(operation.fn(old, *args))
         kept = [_as_held(v, new) for v, new in zip(operation.variables, news, strict=True)]
         for variable, place, value in zip(operation.variables, places, kept, strict=True):
             self._versions[variable, place + 1] = value
@@ -284,7 +291,9 @@ class _Frame:
     def _gradients(self, operation: Operation, scope: _Scope) -> Any:
         ys, xs = operation.bind(lambda tensor: tensor)
         path = self._paths[operation]
-        keys = [(x.op, x.path, self.plan.version(x.op.output, operation) if x.op.kind is Kind.VARIABLE else 0) for x in xs]
+        keys = [
+            (x.op, x.path, self.plan.version(x.op.output, operation) if x.op.kind is Kind.VARIABLE else 0) for x in xs
+        ]
         # One of the xs may lie behind another: replacing its value would cut the other's way.
         added = {key for key in keys if key[0] in path}
 
@@ -308,16 +317,14 @@ class _Frame:
         ]
         total, pull_back, computed = jax.vjp(forward, *starts, has_aux=True)
         scope.values.update(zip(path, computed, strict=True))
-        # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would otherwise
-        # fuse them into the update where nobody watches, and round differently.
+        # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would
+        # otherwise fuse them into the update where nobody watches, and round differently.
         return _barrier(pull_back(jnp.ones_like(total)))
 
 
 def _barrier(value: Any) -> Any:
     # Leaf by leaf: one barrier around all would keep them all alive until the last is there.
-    return jax.tree.map(
-        lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, jax.core.Tracer) else leaf, value
-    )
+    return jax.tree.map(lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, Tracer) else leaf, value)
 
 
 def _as_held(variable: Variable, value: Any) -> Any:

@@ -20,8 +20,7 @@ from hookline.session.feeds import resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.program import Program
-from hookline.session.store import LocalStore, VariableStore
-
+from hookline.session.store import VariableStore, local_store
 
 
 class Session:
@@ -48,7 +47,9 @@ class Session:
 
     def __init__(self, target: str = "", graph: Graph | None = None, config: None = None) -> None:
         if target:
-            raise ValueError(f"Session: target {target!r} is not known; variables live in this process, with target=''.")
+            raise ValueError(
+                f"Session: target {target!r} is not known; variables live in this process, with target=''."
+            )
         if config is not None:
             raise ValueError(f"Session: config must be None, got {config!r}; configure JAX itself, with jax.config.")
         if graph is not None and not isinstance(graph, Graph):
@@ -99,7 +100,7 @@ class Session:
             with self._lock:
                 self._check_usable()
                 if self._store is None:
-                    self._store = LocalStore(get_global_step(self._graph))
+                    self._store = local_store(get_global_step(self._graph))
         return self._store
 
     def _check_usable(self) -> None:
@@ -181,7 +182,9 @@ class Session:
         if options is not None and options.debug_tensor_watches and metadata is not None:
             names = options.debug_tensor_watches
             options = dataclasses.replace(options, debug_tensor_watches=())
-            result, (watched_results, *values) = self._run(fetches, (watched or (), *names), feed_dict, options, metadata)
+            result, (watched_results, *values) = self._run(
+                fetches, (watched or (), *names), feed_dict, options, metadata
+            )
             metadata.watched.update(zip(names, values, strict=True))
             return result, watched_results
         key = (fetch_key(fetches), watched and fetch_key(watched), feed_dict and tuple(feed_dict))
@@ -257,7 +260,7 @@ class Session:
         arguments = (taken, store.take(program.kept), tuple([get(run) for get in execution.input_getters]))
         if options is not None:
             if metadata is not None and options.output_partition_graphs:
-                metadata.partition_graphs.append(program.run.lower(*arguments).compile().as_text())
+                metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
             if options.last_step is not None and execution.step_gain != 0:
                 return self._dispatch_limited(execution, program, run, arguments, options.last_step, metadata)
         start = clock.monotonic() if options is not None and options.trace_level else 0.0
@@ -282,7 +285,7 @@ class Session:
         last_step: int,
         metadata: RunMetadata | None,
     ) -> None:
-        """Runs with nothing donated, and throws the new values away if they would take the global step past the limit."""
+        """Throws the new values away if they would take the global step past the limit."""
         store = self.store
         before = store.step()
         known = execution.step_gain is not None

@@ -21,8 +21,8 @@ Leaves = tuple[jax.Array, ...]
 class VariableStore(Protocol):
     """What a session needs of the place where its variables live.
 
-    A run is an exchange: `take` hands out the values that the run's program reads, `put` takes the new ones and advances
-    the counters. The caller holds the session's lock between the two.
+    A run is an exchange: `take` hands out the values that the run's program reads, `put` takes the new ones and
+    advances the counters. The caller holds the session's lock between the two.
     """
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
@@ -69,6 +69,15 @@ class VariableStore(Protocol):
         ...
 
 
+def local_store(global_step: Variable | None) -> VariableStore:
+    """Returns a store that keeps variables in this process, as arrays on its devices.
+
+    Args:
+        global_step: The graph's global step, if it has one.
+    """
+    return _LocalStore(global_step)
+
+
 class _Slot:
     """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
 
@@ -93,7 +102,7 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-class LocalStore:
+class _LocalStore:
     """Variables in this process, as arrays on its devices."""
 
     def __init__(self, global_step: Variable | None) -> None:

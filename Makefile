@@ -1,0 +1,33 @@
+# Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
+.DEFAULT_GOAL := test
+.PHONY: demo test lint bench
+
+RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.hookline-ready
+
+demo: $(READY)
+	@$(BIN)/python examples/digits.py
+
+test: $(READY)
+	@$(BIN)/python -m pytest
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+
+bench: $(READY)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+$(READY): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then \
+		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
+			echo "hookline needs Python 3.11 or newer; found none (PYTHON='$(PYTHON)')." \
+				"Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+		"$(PYTHON)" -m venv .venv; \
+	fi
+	@echo "Setting up .venv (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@

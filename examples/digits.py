@@ -1,0 +1,120 @@
+"""Handwritten digits: a small convolutional network trained under a monitored session.
+
+python examples/digits.py                 train, less than a minute on two CPU cores
+python examples/digits.py --steps 2000    go on from the checkpoint, to step 2000
+"""
+
+import argparse
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import hookline as hl
+
+BATCH = 64
+
+
+class Network(nnx.Module):
+    """Two convolutions and two dense layers; batch normalisation and dropout carry state that is not trained."""
+
+    def __init__(self, rngs):
+        self.conv1 = nnx.Conv(1, 32, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(32, rngs=rngs)
+        self.conv2 = nnx.Conv(32, 64, (3, 3), strides=2, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+        self.dense = nnx.Linear(4 * 4 * 64, 128, rngs=rngs)
+        self.logits = nnx.Linear(128, 10, rngs=rngs)
+
+    def __call__(self, images):
+        x = nnx.relu(self.norm(self.conv1(images[..., None])))
+        x = nnx.relu(self.conv2(x)).reshape(images.shape[0], -1)
+        return self.logits(self.dropout(nnx.relu(self.dense(x))))
+
+
+class ProgressLine(hl.train.SessionRunHook):
+    """A hook of our own: every 25th step it asks the run for the loss as well, and shows it."""
+
+    def __init__(self, loss, last_step):
+        self.ask, self.last_step, self.rate = hl.train.SessionRunArgs(loss), last_step, 0.0
+        self.timer = hl.train.SecondOrStepTimer(every_steps=25)
+
+    def after_create_session(self, session, coord):
+        step, done = session.global_step, session.global_step >= self.last_step
+        print(f"Already trained to step {step}: nothing to do." if done else f"Training from step {step}.")
+
+    def before_run(self, run_context):
+        step = run_context.session.global_step + 1
+        return self.ask if self.timer.should_trigger_for_step(step) or step == self.last_step else None
+
+    def after_run(self, run_context, run_values):
+        if run_values.results is not None:
+            loss, step = float(run_values.results), run_context.session.global_step  # waits for the device, only here
+            secs, steps = self.timer.update_last_triggered_step(step)
+            self.rate = steps / secs if secs else self.rate
+            line = f"step {step}/{self.last_step}  loss {loss:.4f}  {self.rate:.0f} steps/s"
+            print(f"\r{line:60}", end="\n" if step >= self.last_step else "", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and goes on where it stopped.")
+    parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
+    parser.add_argument("--logdir", default="runs/digits", help="where checkpoints and summaries go")
+    args = parser.parse_args()
+
+    digits = load_digits()
+    images, labels = (digits.images / 16).astype("float32"), digits.target
+    x_train, x_test, y_train, y_test = train_test_split(images, labels, test_size=0.2, random_state=0)
+
+    # The graph: every node is a function, of JAX or (host_op) of plain Python.
+    step = hl.train.get_or_create_global_step()
+    graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
+    params = hl.Variable(params, name="params")
+    state = hl.Variable(state, name="state", trainable=False)
+
+    def draw_batch(step):
+        """The batch belongs to the step, so a resumed run goes on with the right one."""
+        epoch, place = divmod(int(step), len(x_train) // BATCH)
+        chosen = np.random.default_rng(epoch).permutation(len(x_train))[place * BATCH : (place + 1) * BATCH]
+        return x_train[chosen], y_train[chosen]
+
+    def forward(params, state, images, labels):
+        model = nnx.merge(graphdef, params, state)
+        model.train()
+        logits = model(images)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        accuracy = jnp.mean(logits.argmax(-1) == labels)
+        return {"loss": loss, "accuracy": accuracy, "state": nnx.split(model, nnx.Param, ...)[2]}
+
+    def evaluate(params, state):
+        model = nnx.merge(graphdef, params, state)
+        model.eval()
+        return jnp.mean(model(x_test).argmax(-1) == y_test)
+
+    batch = hl.host_op(draw_batch, spec=draw_batch(0))(step)
+    out = hl.op(forward)(params, state, *batch)
+    schedule = optax.cosine_decay_schedule(2e-3, args.steps, alpha=0.1)
+    optimizer = hl.train.Optimizer(optax.adam(schedule))
+    gradients = optimizer.compute_gradients(out["loss"])
+    train_op = hl.group(optimizer.apply_gradients(gradients, step), state.assign(out["state"]))
+
+    hl.summary.scalar("loss", out["loss"])
+    hl.summary.scalar("accuracy", out["accuracy"])
+    hl.summary.scalar("learning_rate", hl.op(schedule)(step))
+    hl.summary.histogram("gradients", [gradient for gradient, _ in gradients])
+    final = hl.train.FinalOpsHook(hl.op(evaluate)(params, state))
+
+    hooks = [hl.train.StopAtStepHook(last_step=args.steps), ProgressLine(out["loss"], args.steps), final]
+    with hl.train.MonitoredTrainingSession(checkpoint_dir=args.logdir, hooks=hooks, save_checkpoint_secs=10) as sess:
+        while not sess.should_stop():
+            sess.run(train_op)
+
+    print(f"Curves: tensorboard --logdir {args.logdir}")
+    print(f"test accuracy: {final.final_ops_values:.2f}")
+
+
+if __name__ == "__main__":
+    main()

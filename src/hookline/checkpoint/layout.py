@@ -1,0 +1,218 @@
+"""Checkpoints as directories: complete or invisible, replaced by renames, removed without leaving halves behind.
+
+A checkpoint is written beside its place, as `<path>.hookline-saving`. Once it holds its manifest it is complete;
+renaming it to `<path>` is what remains. Whoever looks for `<path>` in between finds it under that name (`locate`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+
+from hookline import errors
+from hookline.checkpoint import failures
+from hookline.checkpoint.manifest import FILE_NAME, Manifest
+
+SAVING_SUFFIX = ".hookline-saving"
+REPLACED_SUFFIX = ".hookline-replaced"
+REMOVED_SUFFIX = ".hookline-removed"
+# What Orbax calls a directory in which it is still writing (orbax_io, which is not imported for a look at a directory).
+_ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
+_LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed)(\.orbax-checkpoint-tmp)?")
+
+_logger = logging.getLogger(__name__)
+_being_written: set[str] = set()
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Writes a small file such that any reader, at any moment, sees the old or the new text."""
+    temporary = f"{path}.json-tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def locate(path: str) -> str | None:
+    """Returns the directory in which the complete checkpoint `path` is found now; None if there is none."""
+    for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed while we looked.
+        if os.path.isfile(os.path.join(directory, FILE_NAME)):
+            return directory
+    return None
+
+
+def names(directory: str) -> list[str]:
+    """Returns the names of all complete checkpoints in a directory, sorted; none if there is no such directory."""
+    try:
+        entries = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failures.not_read(error, directory, "") from error
+    found = {entry.removesuffix(SAVING_SUFFIX) for entry in entries}
+    return sorted(
+        name
+        for name in found
+        if not name.endswith((REPLACED_SUFFIX, REMOVED_SUFFIX, _ORBAX_SUFFIX))
+        and locate(os.path.join(directory, name)) is not None
+    )
+
+
+def read_manifest(path: str) -> tuple[str, Manifest]:
+    """Finds a checkpoint and reads its manifest.
+
+    Args:
+        path: The checkpoint.
+
+    Returns:
+        The directory it is in now, and its manifest.
+
+    Raises:
+        NotFoundError: There is nothing at `path`.
+        InvalidArgumentError: There is something, which hookline did not write.
+        DataLossError: The manifest cannot be read.
+    """
+    path = os.fspath(path)
+    directory = locate(path)
+    if directory is None:
+        raise _absent(path)
+    try:
+        with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
+            return directory, Manifest.from_json(file.read())
+    except (OSError, ValueError) as error:
+        raise failures.not_read(error, path, previous_advice(path)) from error
+
+
+def _absent(path: str) -> errors.OpError:
+    parent = os.path.dirname(path) or "."
+    known = names(parent)
+    there = f"Checkpoints in '{parent}': {', '.join(known) or 'none'}."
+    if os.path.isdir(path):
+        inside = names(path)
+        if inside:
+            return errors.InvalidArgumentError(
+                None,
+                None,
+                f"'{path}' is a directory of checkpoints ({', '.join(inside)}), not a checkpoint: use one of them, or "
+                f"latest_checkpoint('{path}').",
+            )
+        orbax = os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA"))
+        return errors.InvalidArgumentError(
+            None,
+            None,
+            f"'{path}' was not written by hookline: it has no {FILE_NAME}. "
+            + ("It is an Orbax checkpoint of another program: read it with Orbax itself. " if orbax else "")
+            + there,
+        )
+    if os.path.exists(path):
+        return errors.InvalidArgumentError(None, None, f"'{path}' is a file; a checkpoint is a directory. {there}")
+    return errors.NotFoundError(None, None, f"There is no checkpoint '{path}'. {there}")
+
+
+def previous_advice(path: str) -> str:
+    """Says which other checkpoints could be restored instead of a broken one."""
+    parent = os.path.dirname(path) or "."
+    others = [os.path.join(parent, name) for name in names(parent) if name != os.path.basename(path)]
+    if not others:
+        return "There is no other checkpoint in its directory."
+    return f"Restore another one, such as the newest of: {', '.join(others)}."
+
+
+def prepare(path: str) -> str:
+    """Makes ready for the writing of a checkpoint.
+
+    Args:
+        path: Its final place.
+
+    Returns:
+        The directory to write it to, which does not exist.
+
+    Raises:
+        AlreadyExistsError: At `path` is something that is not a checkpoint, and will not be overwritten.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.lexists(path) and locate(path) != path:
+        raise errors.AlreadyExistsError(
+            None,
+            None,
+            f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save elsewhere.",
+        )
+    saving = path + SAVING_SUFFIX
+    _finish_or_discard(path)
+    _being_written.add(saving)
+    return saving
+
+
+def commit(path: str, manifest: Manifest) -> None:
+    """Makes the checkpoint written to the directory of `prepare` complete, and puts it into its place."""
+    saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
+    write_atomically(os.path.join(saving, FILE_NAME), manifest.to_json())
+    if os.path.lexists(path):
+        _discard(replaced)
+        os.rename(path, replaced)
+    os.rename(saving, path)
+    _being_written.discard(saving)
+    _discard(replaced)
+
+
+def abandon(path: str) -> None:
+    """Removes what a failed attempt to write `path` has left."""
+    saving = path + SAVING_SUFFIX
+    _discard(saving + _ORBAX_SUFFIX)
+    with contextlib.suppress(OSError):  # The failure that led here is the one to be told.
+        _finish_or_discard(path)
+    _being_written.discard(saving)
+
+
+def remove(path: str) -> None:
+    """Removes a checkpoint: it disappears at once, its files follow. One that is gone already is no error."""
+    removed = path + REMOVED_SUFFIX
+    _discard(removed)
+    try:
+        os.rename(path, removed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _logger.warning("The old checkpoint %s could not be removed: %s", path, error)
+        return
+    _discard(removed)
+
+
+def clean(path: str) -> None:
+    """Removes what killed processes have left of checkpoints called like `path`, with any step number.
+
+    A complete one that was only to be renamed yet is put into its place.
+    """
+    directory, base = os.path.split(path)
+    for entry in os.listdir(directory):
+        if not entry.startswith(base) or not _LEFTOVER.fullmatch(entry[len(base) :]):
+            continue
+        leftover = os.path.join(directory, entry)
+        if leftover.removesuffix(_ORBAX_SUFFIX) in _being_written:
+            continue
+        if entry.endswith(SAVING_SUFFIX):
+            _finish_or_discard(leftover.removesuffix(SAVING_SUFFIX))
+        else:
+            _discard(leftover)
+
+
+def _finish_or_discard(path: str) -> None:
+    saving = path + SAVING_SUFFIX
+    if not os.path.lexists(path) and locate(path) == saving:
+        os.rename(saving, path)
+    else:
+        _discard(saving)
+
+
+def _discard(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.remove(path)
+    if os.path.lexists(path):
+        _logger.warning("A left-over of an earlier checkpoint could not be removed: %s", path)

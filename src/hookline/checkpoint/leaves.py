@@ -1,0 +1,147 @@
+"""Between the pytrees that variables hold and the flat tree of named arrays that a checkpoint stores."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.checkpoint.manifest import Entry, Leaf
+from hookline.errors import InvalidArgumentError
+
+_IN_MANIFEST = {bool: "bool", int: "int", float: "float", str: "str"}
+_SUPPORTED = "arrays (JAX or NumPy), typed PRNG keys, NumPy numbers, bool, int, float, str and bytes"
+
+
+def with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Flattens a pytree into (path, leaf) pairs and its structure; paths look like "dense/kernel" and are unique."""
+    pairs, structure = jax.tree.flatten_with_path(tree)
+    return [("/".join(_quoted(key) for key in keys), leaf) for keys, leaf in pairs], structure
+
+
+def _quoted(key: Any) -> str:
+    return jax.tree_util.keystr((key,), simple=True).replace("%", "%25").replace("/", "%2F")
+
+
+def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """Takes variables apart.
+
+    Args:
+        values: Pytrees by variable name.
+
+    Returns:
+        The manifest's entries, and what is to be stored as arrays, by leaf name.
+
+    Raises:
+        InvalidArgumentError: A leaf of a type that cannot be stored.
+    """
+    entries: dict[str, Entry] = {}
+    stored: dict[str, Any] = {}
+    taken: set[str] = set()
+    for variable, value in values.items():
+        pairs, structure = with_paths(value)
+        described = []
+        for path, leaf in pairs:
+            name = _unique(f"{variable}/{path}" if path else variable, taken)
+            described.append(_describe(path, name, leaf))
+            array = _stored(described[-1], leaf)
+            if array is not None:
+                stored[name] = array
+        entries[variable] = Entry(tuple(described), _serialized(structure))
+    return entries, stored
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    # Variable "a" with a leaf "b" and a variable "a/b" may stand side by side.
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}#{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _describe(path: str, name: str, leaf: Any) -> Leaf:
+    if isinstance(leaf, jax.Array):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return Leaf(path, name, "key", leaf.shape, str(leaf.dtype), str(jax.random.key_impl(leaf)))
+        return Leaf(path, name, "array", leaf.shape, str(leaf.dtype))
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm":
+        return Leaf(path, name, "numpy" if isinstance(leaf, np.ndarray) else "scalar", leaf.shape, leaf.dtype.name)
+    if type(leaf) in _IN_MANIFEST:
+        kind = _IN_MANIFEST[type(leaf)]
+        return Leaf(path, name, kind, dtype=kind, value=leaf)
+    if isinstance(leaf, bytes):
+        return Leaf(path, name, "bytes", (len(leaf),), "bytes")
+    described = getattr(leaf, "dtype", None) or type(leaf).__name__
+    raise InvalidArgumentError(
+        None, None, f"Saver cannot store {name!r}, which is a {described}. It stores {_SUPPORTED}."
+    )
+
+
+def _stored(leaf: Leaf, value: Any) -> Any:
+    if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
+        return None  # Orbax refuses arrays without elements; the manifest says all there is to say about them.
+    if leaf.kind == "key":
+        return jax.random.key_data(value)
+    if leaf.kind == "bytes":
+        return np.frombuffer(value, np.uint8)
+    return np.asarray(value) if leaf.kind == "scalar" else value
+
+
+def _serialized(structure: Any) -> str | None:
+    try:
+        return base64.b64encode(structure.serialize_using_proto()).decode()
+    except ValueError:
+        return None  # A custom node: only the graph's own variable can tell how to build it.
+
+
+def structure_of(entry: Entry) -> Any | None:
+    """Returns the tree structure noted in the manifest; None for one with custom nodes."""
+    if entry.structure is None:
+        return None
+    serialized = base64.b64decode(entry.structure)
+    return jax.tree_util.PyTreeDef.deserialize_using_proto(jax.tree_util.default_registry, serialized)
+
+
+def abstract(leaf: Leaf, sharding: Any) -> Any | None:
+    """Returns what is to be read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored."""
+    if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
+        return None
+    if leaf.kind == "array":
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
+    if leaf.kind == "key":
+        data = _key_data(leaf)
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+    return np.ndarray
+
+
+def _key_data(leaf: Leaf) -> Any:
+    one = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=leaf.value)))
+    return jax.ShapeDtypeStruct((*leaf.shape, *one.shape), one.dtype)
+
+
+def unpack(leaf: Leaf, stored: Any) -> Any:
+    """Returns the leaf as it was saved; `stored` is what was read for it, None where nothing is stored."""
+    if leaf.kind in _IN_MANIFEST.values():
+        return leaf.value
+    if leaf.kind == "bytes":
+        return b"" if stored is None else stored.tobytes()
+    if leaf.kind == "key":
+        data = jnp.zeros(_key_data(leaf).shape, _key_data(leaf).dtype) if stored is None else stored
+        return jax.random.wrap_key_data(data, impl=leaf.value)
+    if stored is None:
+        make: Callable[..., Any] = jnp.zeros if leaf.kind == "array" else np.zeros
+        return make(leaf.shape, jnp.dtype(leaf.dtype))
+    return stored[()] if leaf.kind == "scalar" else stored
+
+
+def nbytes(leaf: Leaf) -> int:
+    """Returns about how many bytes reading the leaf takes."""
+    if leaf.kind in ("array", "numpy"):
+        return int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
+    return 0 if leaf.kind != "bytes" else leaf.shape[0]

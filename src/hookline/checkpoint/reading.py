@@ -1,0 +1,201 @@
+"""Looking into checkpoints: what is in one, one leaf of it, and new ones as they come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline import clock
+from hookline.checkpoint import failures, layout, leaves
+from hookline.checkpoint.fitting import Match
+from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.state import latest_checkpoint
+from hookline.errors import NotFoundError
+
+
+def read(path: str, choose: Callable[[Manifest], dict[str, Match]]) -> dict[str, Any]:
+    """Reads values of a checkpoint onto the default device.
+
+    Args:
+        path: The checkpoint.
+        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
+
+    Returns:
+        A value for each match.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        InvalidArgumentError: It was not written by hookline.
+        DataLossError: The files are broken.
+    """
+    found = layout.read_manifest(path)
+    while True:
+        directory, manifest = found
+        values, failure = {}, None
+        matches = choose(manifest)
+        try:
+            values = _read(directory, matches)
+        except Exception as error:
+            failure = error
+        found = layout.read_manifest(path)
+        if found == (directory, manifest):
+            if failure is None:
+                return values
+            raise failures.not_read(failure, path, layout.previous_advice(path)) from failure
+
+
+def _read(directory: str, matches: dict[str, Match]) -> dict[str, Any]:
+    from hookline.checkpoint import orbax_io
+
+    wanted = [leaf for match in matches.values() for leaf in match.leaves]
+    sharding = jnp.zeros(()).sharding
+    abstract = {leaf.name: leaves.abstract(leaf, sharding) for leaf in wanted}
+    stored = orbax_io.read(
+        os.path.abspath(directory),
+        {name: array for name, array in abstract.items() if array is not None},
+        max(map(leaves.nbytes, wanted), default=0),
+    )
+    return {
+        key: match.structure.unflatten([leaves.unpack(leaf, stored.pop(leaf.name, None)) for leaf in match.leaves])
+        for key, match in matches.items()
+    }
+
+
+def list_variables(checkpoint_path: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Lists what a checkpoint holds, without reading the values.
+
+    Args:
+        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
+
+    Returns:
+        (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        InvalidArgumentError: It was not written by hookline.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.checkpoint import Saver
+        >>> w = hl.Variable({"a": [1.0, 2.0], "b": 3.0}, name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     list_variables(Saver().save(sess, logdir + "/model.ckpt"))
+        [('w/a/0', ()), ('w/a/1', ()), ('w/b', ())]
+
+    References:
+        `tf.train.list_variables`.
+    """
+    manifest = layout.read_manifest(_checkpoint(checkpoint_path))[1]
+    return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
+
+
+def load_variable(checkpoint_path: str, name: str) -> Any:
+    """Reads one variable, or one leaf of one, out of a checkpoint.
+
+    Args:
+        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
+        name: A name as `list_variables` gives it, or the name of a variable made of dicts, lists and tuples.
+
+    Returns:
+        The value as it was saved.
+
+    Raises:
+        NotFoundError: There is no such checkpoint, or nothing of that name in it.
+        DataLossError: The files are broken.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.checkpoint import Saver
+        >>> w = hl.Variable({"a": 1.0, "b": 2.0}, name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     float(load_variable(Saver().save(sess, logdir + "/model.ckpt"), "w/b"))
+        2.0
+
+    References:
+        `tf.train.load_variable`. Also reads a whole structure.
+    """
+    path = _checkpoint(checkpoint_path)
+    return read(path, lambda manifest: {name: _called(name, path, manifest)})[name]
+
+
+def _called(name: str, path: str, manifest: Manifest) -> Match:
+    by_name = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
+    if name in by_name:
+        return Match((by_name[name],), jax.tree.structure(0))
+    structure = leaves.structure_of(manifest.variables[name]) if name in manifest.variables else None
+    if structure is None:
+        raise NotFoundError(
+            None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
+        )
+    return Match(manifest.variables[name].leaves, structure)
+
+
+def _checkpoint(path: str) -> str:
+    path = os.fspath(path)
+    if layout.locate(path) is None and os.path.isdir(path):
+        return latest_checkpoint(path) or path
+    return path
+
+
+def checkpoints_iterator(
+    checkpoint_dir: str,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    *,
+    poll_secs: float = 1.0,
+) -> Iterator[str]:
+    """Yields each new checkpoint of a directory when it is complete: the newest, if several came meanwhile.
+
+    Args:
+        checkpoint_dir: The directory; need not exist yet.
+        min_interval_secs: At least so many seconds lie between two of them.
+        timeout: After so many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
+        timeout_fn: Called without arguments when the time is over; True stops, False waits once more.
+        poll_secs: How often to look.
+
+    Yields:
+        Paths. The same path again if the checkpoint there was written anew.
+
+    Example:
+        >>> list(checkpoints_iterator("/nowhere", timeout=0))
+        []
+
+    References:
+        `tf.train.checkpoints_iterator`. `poll_secs` is new.
+    """
+    seen: tuple[str, float] | None = None
+    while True:
+        found = _wait_for_another(checkpoint_dir, seen, timeout, poll_secs)
+        if found is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        yielded_at, seen = clock.monotonic(), found
+        yield found[0]
+        clock.sleep(yielded_at + min_interval_secs - clock.monotonic())
+
+
+def _wait_for_another(
+    checkpoint_dir: str, seen: tuple[str, float] | None, timeout: float | None, poll_secs: float
+) -> tuple[str, float] | None:
+    started = clock.monotonic()
+    while True:
+        path = latest_checkpoint(checkpoint_dir)
+        if path is not None:
+            try:
+                found = (path, layout.read_manifest(path)[1].timestamp)
+            except NotFoundError:  # Removed while we looked.
+                continue
+            if found != seen:
+                return found
+        left = float("inf") if timeout is None else started + timeout - clock.monotonic()
+        if left <= 0:
+            return None
+        clock.sleep(min(poll_secs, left))

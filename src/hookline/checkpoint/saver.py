@@ -1,0 +1,314 @@
+"""Saving and restoring the variables of a session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from hookline import clock
+from hookline.checkpoint import failures, fitting, layout, leaves, reading
+from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.retention import Retention
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, write_state
+from hookline.errors import InvalidArgumentError
+from hookline.graph import GraphKeys, Variable
+from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class PendingSave:
+    """A checkpoint that is being written in the background.
+
+    Wait for it before the process ends: otherwise it is given up, with a line in the log, and does not appear.
+
+    Example:
+        >>> pending = PendingSave("runs/a/model.ckpt-1", finish=lambda: None)
+        >>> pending.wait()
+        >>> pending.done(), pending.path
+        (True, 'runs/a/model.ckpt-1')
+    """
+
+    def __init__(self, path: str, finish: Callable[[], None]) -> None:
+        self.path = path
+        self._finish = finish
+        self._error: BaseException | None = None
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name=f"hookline-save-{os.path.basename(path)}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._finish()
+        except BaseException as error:
+            self._error = error
+            _logger.error("%s", error)
+
+    def done(self) -> bool:
+        """Returns whether it is over, well or badly. Never blocks."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Blocks until the checkpoint is complete.
+
+        Raises:
+            OpError: It could not be written; the cause is attached. Raised by each call.
+        """
+        self._thread.join()
+        self._told = True
+        if self._error is not None:
+            raise self._error
+
+    def wait_unless_told(self) -> None:
+        """Blocks likewise, but does not raise again what `wait` has raised before."""
+        if self._told:
+            self._thread.join()
+        else:
+            self.wait()
+
+
+class Saver:
+    """Saves variables of a session as checkpoints, keeps the newest of them, and restores.
+
+    A checkpoint is a directory that Orbax alone can read (`ocp.load(path)` gives a dict from leaf names to arrays). It
+    is complete or invisible: a process killed at any moment leaves the checkpoint before, and nothing that merely looks
+    like one. One of the same path is replaced when the new one is complete.
+
+    Args:
+        var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
+            means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
+        max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
+        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours.
+        name: A name for messages.
+
+    Raises:
+        TypeError: An item of `var_list` is not a variable.
+        ValueError: `var_list` is empty or names a variable twice; a number is out of range.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> w = hl.Variable(1.0, name="w")
+        >>> change = w.assign(0.0)
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     saver = Saver(max_to_keep=3)
+        ...     path = saver.save(sess, logdir + "/model.ckpt", global_step=100)
+        ...     print(os.path.basename(path))
+        ...     _ = sess.run(change)
+        ...     saver.restore(sess, path)
+        ...     print(sess.run(w))
+        model.ckpt-100
+        1.0
+
+    References:
+        `tf.train.Saver`. Variables may be pytrees. Saving may be asynchronous. Old checkpoints are removed only when
+        the new one is complete. Misfits are reported all at once, and change nothing.
+    """
+
+    def __init__(
+        self,
+        var_list: Iterable[Variable] | Mapping[str, Variable] | None = None,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or "Saver"
+        self._variables = None if var_list is None else _by_name(var_list)
+        self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
+        self._pending: PendingSave | None = None
+        self._cleaned: set[str] = set()
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """The checkpoints it has written or recovered and may still remove, oldest first."""
+        return self._retention.paths
+
+    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
+        """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
+
+        Args:
+            checkpoint_paths: Their paths, oldest first; those that are gone are left out.
+        """
+        self.wait()
+        found = [os.fspath(path) for path in checkpoint_paths if layout.locate(os.fspath(path))]
+        self._retention.recover([(path, layout.read_manifest(path)[1].timestamp) for path in found])
+
+    def save(
+        self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None
+    ) -> str:
+        """Writes a checkpoint and returns when it is complete.
+
+        Args:
+            sess: The session that holds the variables.
+            save_path: Where: a directory and the beginning of a name, such as "runs/a/model.ckpt".
+            global_step: The number of completed steps, appended to the name: a number, or a tensor to read it from.
+            latest_filename: The name of the state file in that directory, if not "checkpoint".
+
+        Returns:
+            The path of the checkpoint: "runs/a/model.ckpt-100".
+
+        Raises:
+            FailedPreconditionError: A variable has no value, or a file is where a directory should be.
+            PermissionDeniedError: The directory may not be written to.
+            ResourceExhaustedError: The disk is full.
+            AlreadyExistsError: At that path is something that is not a checkpoint.
+            InvalidArgumentError: A path or a value that cannot be saved.
+        """
+        pending = self.save_async(sess, save_path, global_step, latest_filename)
+        pending.wait()
+        return pending.path
+
+    def save_async(
+        self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None
+    ) -> PendingSave:
+        """Starts to write a checkpoint, and returns as soon as the values have been copied.
+
+        What the session does afterwards does not change what is written. A save that is under way is waited for first.
+
+        Args:
+            sess: As in `save`, like the other arguments.
+            save_path: As in `save`.
+            global_step: As in `save`.
+            latest_filename: As in `save`.
+
+        Returns:
+            The save under way. Old checkpoints are removed, and the state file is written, when it is complete.
+
+        Raises:
+            OpError: As in `save`, where it is known at once; also the failure of the save before, if `wait` has not
+                raised it yet.
+        """
+        self.wait()
+        variables = self._of(sess)
+        values = sess.snapshot(list(variables.values()))
+        step = _step(sess, global_step, values)
+        path, state_file = _checked(save_path, step), latest_filename or STATE_FILE_NAME
+        if os.path.basename(path) == state_file:
+            raise InvalidArgumentError(
+                None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
+            )
+        place = os.path.abspath(path)
+        entries, stored = leaves.pack({name: values[variable.op.name] for name, variable in variables.items()})
+        wait_for_orbax = self._begin(path, place, stored)
+
+        def finish() -> None:
+            try:
+                wait_for_orbax()
+                manifest = Manifest(entries, step, clock.time())
+                layout.commit(place, manifest)
+            except Exception as error:
+                layout.abandon(place)
+                raise failures.not_written(error, path) from error
+            self._committed(path, manifest.timestamp, latest_filename)
+
+        self._pending = PendingSave(path, finish)
+        return self._pending
+
+    def wait(self) -> None:
+        """Blocks until the save under way, if any, is complete.
+
+        Raises:
+            OpError: It failed, and nobody has been told yet.
+        """
+        if self._pending is not None:
+            self._pending.wait_unless_told()
+
+    def _begin(self, path: str, place: str, stored: Mapping[str, Any]) -> Callable[[], None]:
+        from hookline.checkpoint import orbax_io
+
+        try:
+            saving = layout.prepare(place)
+            self._clean(place)
+            return orbax_io.start_writing(saving, stored)
+        except Exception as error:
+            layout.abandon(place)
+            mapped = failures.not_written(error, path)
+            if mapped is error:
+                raise
+            raise mapped from error
+
+    def _clean(self, place: str) -> None:
+        base = re.sub(r"-\d+$", "", place)
+        if base not in self._cleaned:
+            layout.clean(base)
+            self._cleaned.add(base)
+
+    def _committed(self, path: str, timestamp: float, latest_filename: str | None) -> None:
+        removed = self._retention.add(path, timestamp)
+        state = CheckpointState(path, tuple(self._retention.paths), tuple(self._retention.timestamps))
+        directory = os.path.dirname(path) or "."
+        try:
+            write_state(directory, state, latest_filename)
+        except OSError as error:
+            state_file = os.path.join(directory, latest_filename or STATE_FILE_NAME)
+            raise failures.not_written(error, state_file) from error
+        for old in removed:
+            layout.remove(old)
+
+    def restore(self, sess: Session, save_path: str) -> None:
+        """Sets the variables of a session to the values in a checkpoint. Variables need not be initialised before.
+
+        Args:
+            sess: The session.
+            save_path: The checkpoint, as `save` or `latest_checkpoint` returned it.
+
+        Raises:
+            NotFoundError: There is no such checkpoint, or something is missing in it.
+            InvalidArgumentError: It does not fit the graph, or is not a checkpoint of hookline.
+            DataLossError: Its files are broken.
+        """
+        self.wait()
+        variables = self._of(sess)
+        path = os.fspath(save_path)
+        specs = {name: variable.spec for name, variable in variables.items()}
+        values = reading.read(path, lambda manifest: fitting.fit(path, manifest, specs))
+        # Nobody else knows these arrays: a copy of a large model would be one too many.
+        sess.load({variables[name].op.name: value for name, value in values.items()}, owned=True)
+
+    def _of(self, sess: Session) -> dict[str, Variable]:
+        if self._variables is not None:
+            return self._variables
+        variables = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        if not variables:
+            raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
+        return _by_name(variables)
+
+
+def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable]) -> dict[str, Variable]:
+    named = cast("Mapping[str, Variable]", var_list) if isinstance(var_list, Mapping) else None
+    variables = list(cast("Iterable[Variable]", var_list) if named is None else named.values())
+    for variable in variables:
+        if not isinstance(variable, Variable):
+            raise TypeError(f"Saver requires variables in var_list, got {type(variable).__name__}: {variable!r}.")
+    if not variables:
+        raise ValueError("Saver requires a variable or more in var_list (None means all global variables), got none.")
+    if len(set(variables)) < len(variables):
+        raise ValueError(f"Saver requires each variable once in var_list, got {[v.op.name for v in variables]}.")
+    return {v.op.name: v for v in variables} if named is None else dict(named)
+
+
+def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | None:
+    if global_step is None or isinstance(global_step, int | np.integer):
+        return None if global_step is None else int(global_step)
+    if isinstance(global_step, Variable) and global_step.op.name in values:
+        return int(values[global_step.op.name])  # What is in the checkpoint; the session may have gone on.
+    return int(sess.run(global_step))
+
+
+def _checked(save_path: str, step: int | None) -> str:
+    path = os.fspath(save_path)
+    if "://" in path:
+        raise InvalidArgumentError(
+            None, None, f"Saver writes to directories of the file system, got '{path}': mount it as a directory."
+        )
+    if not os.path.basename(path):
+        raise InvalidArgumentError(
+            None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
+        )
+    return path if step is None else f"{path}-{step}"

@@ -1,0 +1,155 @@
+"""Which checkpoints a directory holds, and which is the newest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+
+from hookline.checkpoint import layout
+from hookline.errors import DataLossError
+
+STATE_FILE_NAME = "checkpoint"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointState:
+    """The complete checkpoints of a directory.
+
+    Attributes:
+        model_checkpoint_path: The newest.
+        all_model_checkpoint_paths: Those that a saver still manages, oldest first; the newest among them.
+        timestamps: When each of them became complete, in seconds since the epoch.
+
+    References:
+        `tf.train.CheckpointState`. Every path in it exists and is complete.
+    """
+
+    model_checkpoint_path: str
+    all_model_checkpoint_paths: tuple[str, ...] = ()
+    timestamps: tuple[float, ...] = ()
+
+
+def write_state(directory: str, state: CheckpointState, latest_filename: str | None = None) -> None:
+    """Writes the state file; paths are kept relative to the directory, so that it can be moved as a whole."""
+    text = json.dumps(
+        {
+            "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
+            "all_model_checkpoint_paths": [
+                os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths
+            ],
+            "timestamps": list(state.timestamps),
+        },
+        indent=1,
+    )
+    layout.write_atomically(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
+
+
+def _recorded(directory: str, latest_filename: str | None) -> CheckpointState | None:
+    path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
+    try:
+        with open(path, encoding="utf-8") as file:
+            fields = json.load(file)
+        return CheckpointState(
+            os.path.join(directory, fields["model_checkpoint_path"]),
+            tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
+            tuple(float(timestamp) for timestamp in fields["timestamps"]),
+        )
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
+        return None
+
+
+def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
+    """Returns which complete checkpoints a directory holds.
+
+    What is on the disk decides. A checkpoint that became complete just before its process was killed, and is not in the
+    state file yet, counts; one in the state file that was deleted by hand does not; half-written ones are never seen.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file, if not "checkpoint".
+
+    Returns:
+        The state, or None if there is no complete checkpoint (or no directory).
+
+    Example:
+        >>> get_checkpoint_state("/nowhere") is None
+        True
+
+    References:
+        `tf.train.get_checkpoint_state`. There the state file alone decides.
+    """
+    checkpoint_dir = os.fspath(checkpoint_dir)
+    recorded = _recorded(checkpoint_dir, latest_filename)
+    listed: list[tuple[str, float]] = []
+    newest, since = None, float("-inf")
+    if recorded is not None:
+        everything = zip(recorded.all_model_checkpoint_paths, recorded.timestamps, strict=False)
+        listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
+        since = max(recorded.timestamps, default=since)
+        if layout.locate(recorded.model_checkpoint_path):
+            newest = recorded.model_checkpoint_path
+    known = set(recorded.all_model_checkpoint_paths) if recorded else set()
+    later = _later(checkpoint_dir, known, since if listed else float("-inf"))
+    listed += later
+    if later or (newest is None and listed):
+        newest = listed[-1][0]
+    if newest is None:
+        return None
+    return CheckpointState(newest, tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed))
+
+
+def _later(checkpoint_dir: str, known: set[str], since: float) -> list[tuple[str, float]]:
+    found = []
+    for name in layout.names(checkpoint_dir):
+        path = os.path.join(checkpoint_dir, name)
+        if path in known:
+            continue
+        try:
+            manifest = layout.read_manifest(path)[1]
+        except DataLossError as error:
+            _logger.warning("Not considered: %s", error)
+            continue
+        if manifest.timestamp > since:
+            found.append((manifest.timestamp, manifest.step or 0, path))
+    return [(path, timestamp) for timestamp, _, path in sorted(found)]
+
+
+def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
+    """Returns the path of the newest complete checkpoint in a directory, or None if there is none.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file, if not "checkpoint".
+
+    Example:
+        >>> latest_checkpoint("/nowhere") is None
+        True
+
+    References:
+        `tf.train.latest_checkpoint`. Also right where the state file is missing, stale or broken.
+    """
+    state = get_checkpoint_state(checkpoint_dir, latest_filename)
+    return None if state is None else state.model_checkpoint_path
+
+
+def checkpoint_exists(checkpoint_prefix: str) -> bool:
+    """Returns whether there is a complete checkpoint at this path.
+
+    Args:
+        checkpoint_prefix: The path, such as "runs/a/model.ckpt-100".
+
+    Example:
+        >>> checkpoint_exists("/nowhere/model.ckpt-1")
+        False
+
+    References:
+        `tf.train.checkpoint_exists`.
+    """
+    return layout.locate(os.fspath(checkpoint_prefix)) is not None

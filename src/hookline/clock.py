@@ -1,0 +1,142 @@
+"""The time: the only place in hookline that reads it, sleeps, or waits with a limit.
+
+Everything else calls the functions of this module, which ask the installed `Clock`. `hookline.testing.FakeClock` is
+another one, so no test has to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time as _time
+from collections.abc import Callable
+
+_LONGEST_WAIT_SECS = threading.TIMEOUT_MAX
+
+
+class Clock:
+    """Real time. Subclass it and override all five methods to make another kind of time.
+
+    Example:
+        >>> clock = Clock()
+        >>> start = clock.monotonic()
+        >>> clock.sleep(0)
+        >>> clock.monotonic() >= start
+        True
+    """
+
+    def monotonic(self) -> float:
+        """Returns the seconds since an arbitrary moment; never goes back."""
+        return _time.monotonic()
+
+    def time(self) -> float:
+        """Returns the seconds since the epoch, as the calendar has them."""
+        return _time.time()
+
+    def sleep(self, secs: float) -> None:
+        """Lets `secs` seconds pass; none for a negative number."""
+        _time.sleep(max(secs, 0))
+
+    def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
+        """Blocks until `event` is set or the time is over, and returns whether it is set."""
+        return event.wait(_bounded(timeout_secs))
+
+    def wait_for(
+        self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
+    ) -> bool:
+        """Blocks until `predicate()` is true or the time is over, and returns what it is then."""
+        return bool(condition.wait_for(predicate, _bounded(timeout_secs)))
+
+
+def _bounded(timeout_secs: float | None) -> float | None:
+    # A user's "for ever" may be float("inf"), which the threading module refuses.
+    return None if timeout_secs is None else min(max(timeout_secs, 0), _LONGEST_WAIT_SECS)
+
+
+_installed = Clock()
+
+
+def install(clock: Clock) -> Clock:
+    """Makes `clock` the one that the functions of this module ask.
+
+    Args:
+        clock: The new clock, for the whole process.
+
+    Returns:
+        The clock installed until now, to be put back later.
+
+    Example:
+        >>> previous = install(Clock())
+        >>> _ = install(previous)
+    """
+    global _installed
+    previous, _installed = _installed, clock
+    return previous
+
+
+def monotonic() -> float:
+    """Returns the seconds since an arbitrary moment; never goes back. Measure durations with it.
+
+    Example:
+        >>> monotonic() <= monotonic()
+        True
+    """
+    return _installed.monotonic()
+
+
+def time() -> float:
+    """Returns the seconds since the epoch. Stamp events with it; the user may set the calendar back.
+
+    Example:
+        >>> time() > 0
+        True
+    """
+    return _installed.time()
+
+
+def sleep(secs: float) -> None:
+    """Lets time pass.
+
+    Args:
+        secs: How many seconds; none for a negative number.
+
+    Example:
+        >>> sleep(0)
+    """
+    _installed.sleep(secs)
+
+
+def wait(event: threading.Event, timeout_secs: float | None = None) -> bool:
+    """Blocks until an event is set or the time is over.
+
+    Args:
+        event: The event.
+        timeout_secs: At most how many seconds; None for no limit.
+
+    Returns:
+        Whether the event is set.
+
+    Example:
+        >>> wait(threading.Event(), timeout_secs=0)
+        False
+    """
+    return _installed.wait(event, timeout_secs)
+
+
+def wait_for(condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None = None) -> bool:
+    """Blocks until a predicate is true or the time is over. Call it with the condition held.
+
+    Args:
+        condition: The condition that whoever makes the predicate true notifies.
+        predicate: Asked with the condition held, at the start and after each notification.
+        timeout_secs: At most how many seconds; None for no limit.
+
+    Returns:
+        What the predicate says at the end.
+
+    Example:
+        >>> condition = threading.Condition()
+        >>> with condition:
+        ...     wait_for(condition, lambda: True, timeout_secs=0)
+        True
+    """
+    return _installed.wait_for(condition, predicate, timeout_secs)

@@ -1,0 +1,247 @@
+"""A stop flag that several threads share, with the exception that raised it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from hookline import clock, errors
+
+_logger = logging.getLogger(__name__)
+
+ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+
+
+class Coordinator:
+    """Lets threads ask each other to stop, and brings the exception of one of them to whoever joins them.
+
+    Any thread may call any method at any time. The first call of `request_stop` decides the outcome: its exception, if
+    it has one that is not a clean stop, is what `join` and `raise_requested_exception` raise, with the traceback it had
+    when it was reported.
+
+    Args:
+        clean_stop_exception_types: Exceptions that stop the threads without being an error. None means
+            `(OutOfRangeError,)`, the end of the input; `()` means that every exception is an error.
+
+    Example:
+        >>> coord = Coordinator()
+        >>> def work():
+        ...     with coord.stop_on_exception():
+        ...         raise ValueError("bad record 7")
+        >>> thread = threading.Thread(target=work)
+        >>> thread.start()
+        >>> coord.join([thread])
+        Traceback (most recent call last):
+        ...
+        ValueError: bad record 7
+
+    References:
+        `tf.train.Coordinator`. Differences: an exception that comes after the first stop request is logged, not lost in
+        silence; `stop_on_exception` reports a `KeyboardInterrupt` or `SystemExit` and lets it go on, instead of holding
+        it back until `join`; `join` also waits for threads that are registered while it waits.
+    """
+
+    def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
+        if clean_stop_exception_types is None:
+            clean_stop_exception_types = (errors.OutOfRangeError,)
+        self._clean_stop_exception_types = tuple(clean_stop_exception_types)
+        # Its lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
+        self._changed = threading.Condition()
+        self._stop_requested = False
+        self._joined = False
+        self._error: tuple[BaseException, TracebackType | None] | None = None
+        self._registered: list[threading.Thread] = []
+
+    @property
+    def joined(self) -> bool:
+        """Whether `join` has come to its end, by returning or raising, since the last `clear_stop`."""
+        return self._joined
+
+    def should_stop(self) -> bool:
+        """Returns whether a stop was requested. Takes no lock: call it on every step."""
+        return self._stop_requested
+
+    def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
+        """Asks all threads to stop.
+
+        Only the first call records its exception; a later one is logged. After `join` nobody is left to look at a
+        record, so the exception is raised here.
+
+        Args:
+            ex: Why: an exception, or the tuple that `sys.exc_info()` returns in an `except` block. None, or an
+                exception of a clean type, is a normal stop. Anything else is recorded as a `ValueError`, so that
+                `join` reports the mistake and the threads stop all the same.
+
+        Raises:
+            BaseException: `ex` itself, after `join`.
+
+        Example:
+            >>> coord = Coordinator()
+            >>> coord.request_stop(errors.OutOfRangeError(None, None, "no more records"))
+            >>> coord.should_stop(), coord.join()
+            (True, None)
+        """
+        error = self._error_in(ex)
+        with self._changed:
+            if self._joined:
+                self._raise(error)
+            elif not self._stop_requested:
+                if error is not None:
+                    _logger.info("Error reported to the coordinator: %r", error[0])
+                self._error = error
+                self._stop_requested = True
+                self._changed.notify_all()
+            elif error is not None and (self._error is None or self._error[0] is not error[0]):
+                _logger.warning("Error reported after a stop was requested, not raised: %r", error[0])
+
+    def clear_stop(self) -> None:
+        """Forgets the stop, its exception, and that `join` was called: the coordinator is as new.
+
+        Threads that were registered and not joined stay registered.
+        """
+        with self._changed:
+            self._joined = False
+            self._error = None
+            self._stop_requested = False
+
+    def wait_for_stop(self, timeout: float | None = None) -> bool:
+        """Blocks until a stop is requested or the time is over.
+
+        Args:
+            timeout: At most how many seconds; None for no limit.
+
+        Returns:
+            Whether a stop was requested.
+
+        Example:
+            >>> Coordinator().wait_for_stop(timeout=0)
+            False
+        """
+        with self._changed:
+            return clock.wait_for(self._changed, self.should_stop, timeout)
+
+    @contextlib.contextmanager
+    def stop_on_exception(self) -> Iterator[None]:
+        """Returns a context manager that reports an exception of its body through `request_stop` and ends it there.
+
+        The code after the `with` block runs in any case. Two exceptions are reported and go on to the caller:
+        `KeyboardInterrupt` and `SystemExit`, which mean this very thread. After `join` every exception goes on.
+
+        Example:
+            >>> coord = Coordinator()
+            >>> with coord.stop_on_exception():
+            ...     raise ValueError("bad record 7")
+            >>> coord.should_stop()
+            True
+        """
+        try:
+            yield
+        except Exception as error:
+            self.request_stop(error)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self.request_stop(error)
+            raise
+
+    def register_thread(self, thread: threading.Thread) -> None:
+        """Adds a thread to those that `join` waits for.
+
+        Args:
+            thread: Started or not; one that never starts counts as finished.
+        """
+        with self._changed:
+            if thread not in self._registered:
+                self._registered.append(thread)
+
+    def join(
+        self,
+        threads: Iterable[threading.Thread] | None = None,
+        stop_grace_period_secs: float = 120,
+        ignore_live_threads: bool = False,
+    ) -> None:
+        """Waits until all threads have ended, and raises the exception that one of them reported.
+
+        Without a stop request it waits as long as it takes. From the request on it waits at most the grace period.
+        Afterwards the registered threads are forgotten, also those still alive.
+
+        Args:
+            threads: Threads to wait for beside the registered ones.
+            stop_grace_period_secs: How many seconds the threads may take to end once a stop was requested.
+            ignore_live_threads: Whether to log, instead of raising, that threads are alive after the grace period.
+
+        Raises:
+            BaseException: The exception recorded by `request_stop`, also if threads are alive.
+            RuntimeError: Threads are alive after the grace period; it names them.
+
+        Example:
+            >>> coord = Coordinator()
+            >>> thread = threading.Thread(target=coord.wait_for_stop)
+            >>> thread.start()
+            >>> coord.request_stop()
+            >>> coord.join([thread])
+            >>> coord.joined
+            True
+        """
+        given = list(threads or ())
+        with self._changed:
+            if self._alive(given):
+                self._watch(given)
+                clock.wait_for(self._changed, lambda: self._stop_requested or not self._alive(given), None)
+                clock.wait_for(self._changed, lambda: not self._alive(given), stop_grace_period_secs)
+            stragglers = " ".join(thread.name for thread in self._alive(given))
+            self._joined = True
+            self._registered.clear()
+            self._raise(self._error)
+        if stragglers:
+            message = f"Coordinator stopped with threads still running: {stragglers}"
+            if not ignore_live_threads:
+                raise RuntimeError(message)
+            _logger.info(message)
+
+    def raise_requested_exception(self) -> None:
+        """Raises the exception recorded by `request_stop`, with its original traceback; does nothing without one.
+
+        Example:
+            >>> coord = Coordinator()
+            >>> coord.raise_requested_exception()
+            >>> coord.request_stop(ValueError("bad record 7"))
+            >>> coord.raise_requested_exception()
+            Traceback (most recent call last):
+            ...
+            ValueError: bad record 7
+        """
+        self._raise(self._error)
+
+    def _error_in(self, ex: object) -> tuple[BaseException, TracebackType | None] | None:
+        error, trace = (ex[1], ex[2]) if isinstance(ex, tuple) and len(ex) == 3 else (ex, None)
+        if (error is None and ex is None) or isinstance(error, self._clean_stop_exception_types):
+            return None
+        if not isinstance(error, BaseException):
+            message = (
+                "Coordinator.request_stop requires an exception, the tuple of sys.exc_info() in an `except` block, or "
+                f"None, got {ex!r}."
+            )
+            return ValueError(message), None
+        return error, trace or error.__traceback__
+
+    @staticmethod
+    def _raise(error: tuple[BaseException, TracebackType | None] | None) -> None:
+        if error is not None:
+            # Each raise lengthens the traceback of the exception, so it starts again from the recorded one.
+            raise error[0].with_traceback(error[1])
+
+    def _alive(self, given: list[threading.Thread]) -> list[threading.Thread]:
+        return [thread for thread in dict.fromkeys([*given, *self._registered]) if thread.is_alive()]
+
+    def _watch(self, given: list[threading.Thread]) -> None:
+        # A thread tells only its joiners that it has ended; this one passes it on, so that `join` can wait for the end,
+        # a stop request and the clock at once. It outlives `join` only beside a thread that does not stop.
+        def watch() -> None:
+            while alive := self._alive(given):
+                alive[0].join()
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=watch, name="hookline-coordinator-watch", daemon=True).start()

@@ -1,0 +1,104 @@
+"""A thread that does one thing again and again until its coordinator stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hookline import clock
+from hookline.coordination.coordinator import Coordinator
+
+
+class LooperThread(threading.Thread):
+    """A daemon thread, registered with its coordinator, that calls `run_loop` repeatedly until a stop is requested.
+
+    `run_loop` calls the target; a subclass may override it instead, and `start_loop` and `stop_loop`, which run once
+    before and after. An exception of any of them is reported to the coordinator and ends the thread; `stop_loop` is not
+    called then.
+
+    Args:
+        coord: The coordinator that stops the thread and hears of its exceptions.
+        timer_interval_secs: Seconds from the start of one call to the start of the next, the first one being at once;
+            calls that a slow one has delayed follow without a pause. None means back to back.
+        target: What `run_loop` calls.
+        args: Positional arguments of the target.
+        kwargs: Keyword arguments of the target.
+
+    Raises:
+        ValueError: `coord` is no `Coordinator`, or there are arguments without a target.
+
+    Example:
+        >>> coord = Coordinator()
+        >>> records, read = iter(["a", "b", None]), []
+        >>> def read_one():
+        ...     record = next(records)
+        ...     read.append(record) if record else coord.request_stop()
+        >>> thread = LooperThread.loop(coord, timer_interval_secs=None, target=read_one)
+        >>> coord.join()
+        >>> read
+        ['a', 'b']
+
+    References:
+        `tf.train.LooperThread`.
+    """
+
+    def __init__(
+        self,
+        coord: Coordinator,
+        timer_interval_secs: float | None,
+        target: Callable[..., object] | None = None,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(coord, Coordinator):
+            raise ValueError(f"LooperThread requires a Coordinator as coord, got {coord!r}.")
+        if target is None and (args or kwargs):
+            raise ValueError(
+                f"LooperThread requires a target for its arguments, got args={args}, kwargs={kwargs} alone."
+            )
+        super().__init__(daemon=True)
+        self._coord = coord
+        self._interval_secs = timer_interval_secs
+        self._call = None if target is None else (target, tuple(args or ()), dict(kwargs or {}))
+        coord.register_thread(self)
+
+    @staticmethod
+    def loop(
+        coord: Coordinator,
+        timer_interval_secs: float | None,
+        target: Callable[..., object],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> LooperThread:
+        """Makes a thread, starts it and returns it; the arguments are those of the class."""
+        thread = LooperThread(coord, timer_interval_secs, target, args, kwargs)
+        thread.start()
+        return thread
+
+    def run(self) -> None:
+        """Runs in the thread until the coordinator stops; call `start`, not this."""
+        with self._coord.stop_on_exception():
+            self.start_loop()
+            boundary_secs = clock.monotonic()
+            while not self._stop_before(boundary_secs):
+                boundary_secs += self._interval_secs or 0
+                self.run_loop()
+            self.stop_loop()
+
+    def start_loop(self) -> None:
+        """Called once in the thread, before the first `run_loop`; does nothing unless overridden."""
+
+    def run_loop(self) -> None:
+        """Called at each boundary of the timer; calls the target unless overridden."""
+        if self._call is not None:
+            target, args, kwargs = self._call
+            target(*args, **kwargs)
+
+    def stop_loop(self) -> None:
+        """Called once in the thread, when a stop was requested; does nothing unless overridden."""
+
+    def _stop_before(self, boundary_secs: float) -> bool:
+        if self._interval_secs is None:
+            return self._coord.should_stop()
+        return self._coord.wait_for_stop(boundary_secs - clock.monotonic())

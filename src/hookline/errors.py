@@ -1,0 +1,237 @@
+"""The exceptions hookline raises for what goes wrong while training runs.
+
+Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. What the world, the
+engine or the user's own function does wrong at run time is in this tree::
+
+    Exception
+    ├── OpError                        base; one subclass a status code
+    │   ├── CancelledError              1  somebody cancelled the run
+    │   ├── UnknownError                2  no better status is known
+    │   ├── InvalidArgumentError        3  a value can never be right
+    │   ├── DeadlineExceededError       4  a limit of time ran out
+    │   ├── NotFoundError               5  a file, checkpoint or name is absent
+    │   ├── AlreadyExistsError          6  a thing to be made is there already
+    │   ├── PermissionDeniedError       7  the caller may not do this
+    │   ├── ResourceExhaustedError      8  out of memory, disk, quota
+    │   ├── FailedPreconditionError     9  the system is not in the state needed (an uninitialised variable)
+    │   ├── AbortedError               10  the session is lost: recover           (preemption)
+    │   ├── OutOfRangeError            11  the input has ended                    (end of input)
+    │   ├── UnimplementedError         12  not supported here
+    │   ├── InternalError              13  an invariant of the engine broke
+    │   ├── UnavailableError           14  a peer is away: recover                (preemption)
+    │   ├── DataLossError              15  data cannot be read back
+    │   └── UnauthenticatedError       16  the caller is not known
+    └── RuntimeError                   of Python
+        └── NanLossDuringTrainingError     the loss is not a number
+
+References:
+    `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: an engine error becomes one of these classes
+    through `from_exception` and stays reachable as `__cause__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class OpError(Exception):
+    """Base of all errors that carry a status code.
+
+    Args:
+        node_def: Description of the failing node, or None where no single node is to blame.
+        op: The failing operation, or None.
+        message: What happened, to whom, and what to do; also the text of the exception.
+
+    Example:
+        >>> raise NotFoundError(None, None, "No checkpoint in '/runs/a'.")
+        Traceback (most recent call last):
+        ...
+        hookline.errors.NotFoundError: No checkpoint in '/runs/a'.
+
+    References:
+        `tf.errors.OpError`. Difference: the code belongs to the class and is not an argument.
+    """
+
+    error_code: ClassVar[int] = 2
+
+    def __init__(self, node_def: Any, op: Any, message: str) -> None:
+        super().__init__(node_def, op, message)
+        self.node_def = node_def
+        self.op = op
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class CancelledError(OpError):
+    """Somebody cancelled the run before it finished."""
+
+    error_code = 1
+
+
+class UnknownError(OpError):
+    """An error for which no better status is known."""
+
+    error_code = 2
+
+
+class InvalidArgumentError(OpError):
+    """A value was given that can never be right, whatever state the system is in."""
+
+    error_code = 3
+
+
+class DeadlineExceededError(OpError):
+    """A limit of time ran out before the work was done."""
+
+    error_code = 4
+
+
+class NotFoundError(OpError):
+    """Something that was asked for (a file, a checkpoint, a name) does not exist."""
+
+    error_code = 5
+
+
+class AlreadyExistsError(OpError):
+    """Something that was to be created exists already."""
+
+    error_code = 6
+
+
+class PermissionDeniedError(OpError):
+    """The caller may not do what it asked for."""
+
+    error_code = 7
+
+
+class ResourceExhaustedError(OpError):
+    """Memory, disk space or another quota has run out."""
+
+    error_code = 8
+
+
+class FailedPreconditionError(OpError):
+    """The system is not in the state this needs, such as a variable that was never initialised."""
+
+    error_code = 9
+
+
+class AbortedError(OpError):
+    """The session was lost; a recoverable session creates a new one and tries again."""
+
+    error_code = 10
+
+
+class OutOfRangeError(OpError):
+    """The input has ended; training ends cleanly."""
+
+    error_code = 11
+
+
+class UnimplementedError(OpError):
+    """The engine does not support what was asked for."""
+
+    error_code = 12
+
+
+class InternalError(OpError):
+    """An invariant of the engine was broken."""
+
+    error_code = 13
+
+
+class UnavailableError(OpError):
+    """A peer cannot be reached now; a recoverable session creates a new session and tries again."""
+
+    error_code = 14
+
+
+class DataLossError(OpError):
+    """Stored data is damaged and cannot be read back."""
+
+    error_code = 15
+
+
+class UnauthenticatedError(OpError):
+    """The caller has no valid credentials."""
+
+    error_code = 16
+
+
+class NanLossDuringTrainingError(RuntimeError):
+    """The loss (or another watched tensor) holds a NaN.
+
+    Example:
+        >>> issubclass(NanLossDuringTrainingError, OpError)
+        False
+
+    References:
+        `tf.estimator.NanLossDuringTrainingError`. Difference: it carries the message of whoever raises it, which names
+        the step.
+    """
+
+
+PREEMPTION_ERRORS = (AbortedError, UnavailableError)
+"""What a recoverable session recovers from."""
+
+END_OF_INPUT = (OutOfRangeError, StopIteration)
+"""What ends training cleanly."""
+
+_CLASS_OF_STATUS: dict[str, type[OpError]] = {
+    "CANCELLED": CancelledError,
+    "UNKNOWN": UnknownError,
+    "INVALID_ARGUMENT": InvalidArgumentError,
+    "DEADLINE_EXCEEDED": DeadlineExceededError,
+    "NOT_FOUND": NotFoundError,
+    "ALREADY_EXISTS": AlreadyExistsError,
+    "PERMISSION_DENIED": PermissionDeniedError,
+    "UNAUTHENTICATED": UnauthenticatedError,
+    "RESOURCE_EXHAUSTED": ResourceExhaustedError,
+    "FAILED_PRECONDITION": FailedPreconditionError,
+    "ABORTED": AbortedError,
+    "OUT_OF_RANGE": OutOfRangeError,
+    "UNIMPLEMENTED": UnimplementedError,
+    "INTERNAL": InternalError,
+    "UNAVAILABLE": UnavailableError,
+    "DATA_LOSS": DataLossError,
+}
+
+
+def from_exception(exc: BaseException) -> BaseException:
+    """Returns the hookline error for an error of the engine; any other exception comes back unchanged.
+
+    The engine (`jax.errors.JaxRuntimeError`) starts its text with the name of a status, such as `UNAVAILABLE: ...`. An
+    engine error without a status that is known here becomes `UnknownError`.
+
+    Args:
+        exc: Any exception, of the engine or not.
+
+    Returns:
+        A new `OpError` whose text is that of the engine and whose `__cause__` is `exc`, or `exc` itself.
+
+    Example:
+        >>> from jax.errors import JaxRuntimeError
+        >>> from_exception(JaxRuntimeError("UNAVAILABLE: peer 3 is away"))
+        UnavailableError(None, None, 'UNAVAILABLE: peer 3 is away')
+        >>> error = KeyError("w")
+        >>> from_exception(error) is error
+        True
+    """
+    if not _is_engine_error(exc):
+        return exc
+    message = str(exc)
+    status, _, _ = message.partition(":")
+    mapped = _CLASS_OF_STATUS.get(status.strip(), UnknownError)(None, None, message)
+    mapped.__cause__ = exc
+    return mapped
+
+
+def _is_engine_error(exc: BaseException) -> bool:
+    # By name: importing JAX only to look at an exception would load it in programs that do not use it.
+    return any(
+        kind.__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+        and kind.__module__.partition(".")[0] in ("jax", "jaxlib")
+        for kind in type(exc).__mro__
+    )

@@ -1,0 +1,35 @@
+"""Hooks: the contract between a session and what rides along with it, timers, and the built-in hooks."""
+
+from __future__ import annotations
+
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.checkpoint_saver import CheckpointSaverHook
+from hookline.hooks.feed_fn import FeedFnHook
+from hookline.hooks.final_ops import FinalOpsHook
+from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
+from hookline.hooks.logging_tensor import LoggingTensorHook
+from hookline.hooks.nan_tensor import NanTensorHook
+from hookline.hooks.step_counter import StepCounterHook
+from hookline.hooks.stop_at_step import StopAtStepHook
+from hookline.hooks.summary_saver import SummarySaverHook
+from hookline.hooks.timers import EitherTimer, NeverTriggerTimer, SecondOrStepTimer, Timer
+
+__all__ = [
+    "CheckpointSaverHook",
+    "EitherTimer",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanTensorHook",
+    "NeverTriggerTimer",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "Timer",
+]

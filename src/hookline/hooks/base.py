@@ -1,0 +1,184 @@
+"""The contract between a monitored session and what rides along with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import RunMetadata, RunOptions, Session
+
+
+class SessionRunArgs(NamedTuple):
+    """What a run is asked for: fetches, feeds and options.
+
+    A hook returns one from `before_run` to add to the run that is about to start. It may return the same object each
+    time; a hook on the per-step path should.
+
+    Args:
+        fetches: Any nesting of lists, tuples, named tuples and dicts around tensors, operations and names of them, or
+            None to ask for nothing. `SessionRunValues.results` has exactly this structure; an operation yields None.
+        feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
+        options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
+            the smaller), booleans are or-ed, lists are joined.
+
+    Example:
+        >>> SessionRunArgs({"loss": "loss:0"}).fetches
+        {'loss': 'loss:0'}
+
+    References:
+        `tf.train.SessionRunArgs`.
+    """
+
+    fetches: Any
+    feed_dict: Mapping[Any, Any] | None = None
+    options: RunOptions | None = None
+
+
+class SessionRunValues(NamedTuple):
+    """What came of a run, as one hook sees it.
+
+    Args:
+        results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
+            are `jax.Array`s that may still be on their way: whoever reads one waits for it.
+        options: The merged options of the run.
+        run_metadata: What the run recorded about itself.
+
+    Example:
+        >>> SessionRunValues(results={"loss": 0.5}, options=None, run_metadata=None).results["loss"]
+        0.5
+
+    References:
+        `tf.train.SessionRunValues`. Difference: results are `jax.Array`s, not NumPy arrays.
+    """
+
+    results: Any
+    options: RunOptions | None
+    run_metadata: RunMetadata | None
+
+
+def _nothing_to_settle() -> None:
+    pass
+
+
+class SessionRunContext:
+    """One run call, as all hooks see it: made before `before_run`, shared up to the last `after_run`.
+
+    Args:
+        original_args: What the caller asked for, without what hooks add.
+        session: The raw session. Running it triggers no hooks.
+        settle: Calls the `settle` of every hook; whoever builds the context knows the hooks.
+
+    Attributes:
+        original_args: As above.
+        session: As above.
+        stop_requested: Whether a hook has called `request_stop` on this run.
+
+    Example:
+        >>> context = SessionRunContext(SessionRunArgs("train_op"), session=None)
+        >>> context.request_stop()
+        >>> context.stop_requested
+        True
+
+    References:
+        `tf.train.SessionRunContext`. Difference: `settle`.
+    """
+
+    __slots__ = ("_settle", "original_args", "session", "stop_requested")
+
+    def __init__(
+        self, original_args: SessionRunArgs, session: Session, settle: Callable[[], None] = _nothing_to_settle
+    ) -> None:
+        self.original_args = original_args
+        self.session = session
+        self.stop_requested = False
+        self._settle = settle
+
+    def request_stop(self) -> None:
+        """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
+        self.stop_requested = True
+
+    def settle(self) -> None:
+        """Lets every hook look at what it has asked for and not looked at yet.
+
+        A hook that is about to make the present state permanent calls it first: a loss that was NaN three runs ago must
+        not get into a checkpoint because nobody has read it.
+        """
+        self._settle()
+
+
+class SessionRunHook:
+    """Rides along with the runs of a monitored session. Override what you need; every method here does nothing.
+
+    | callback | when | the graph |
+    |---|---|---|
+    | `begin` | once, before a session exists | open: ops may be added |
+    | `after_create_session` | after the session was created, and again after every recovery | finalized |
+    | `before_run` | before every run | finalized |
+    | `after_run` | after every run that succeeded | finalized |
+    | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
+
+    Hooks are called in list order. Three more callbacks are looked up by name and are not defined here, so that a hook
+    without them costs nothing:
+
+    - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
+      of the input, and no recovery follows. Called in reverse list order, in place of `end`; errors it raises are
+      logged.
+    - `settle(session)`: look now at what you have asked for and not looked at yet. Called before any checkpoint is
+      written and before the first `end`.
+    - `steps_until_trigger(global_step) -> int`: the number of steps after which the run that reaches
+      `global_step + n` must be seen; 1, which is also the answer of a hook without this method, means the next run.
+      The session may leave out `before_run` and `after_run` of the runs that end before that step, so a hook that
+      counts runs must answer 1. The session asks again after each run that the hook has seen.
+
+    Example:
+        >>> class CountRuns(SessionRunHook):
+        ...     def begin(self):
+        ...         self.runs = 0
+        ...     def after_run(self, run_context, run_values):
+        ...         self.runs += 1
+
+    References:
+        `tf.train.SessionRunHook`. Difference: the three optional callbacks.
+    """
+
+    def begin(self) -> None:
+        """Called once, in the constructor of the monitored session, with the graph to be run as default graph.
+
+        May add to the graph, or look things up in it. A second call on the same graph must not change it.
+        """
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Called when a session was created and initialised or restored, and again after every recovery.
+
+        Args:
+            session: The raw session. Running it triggers no hooks.
+            coord: Keeps track of the threads. Register there the ones you start.
+        """
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Called before each run.
+
+        Args:
+            run_context: The run that is about to start.
+
+        Returns:
+            What to add to the run, or None.
+        """
+        return None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Called after each run that did not raise.
+
+        Args:
+            run_context: The same object that `before_run` was given. Its `request_stop()` ends the training.
+            run_values: The results of what this hook asked for.
+        """
+
+    def end(self, session: Session) -> None:
+        """Called on close, unless an error other than the end of the input is leaving.
+
+        Args:
+            session: The raw session, about to be closed; last ops may be run.
+        """

@@ -1,0 +1,232 @@
+"""CheckpointSaverHook: saves the variables at a cadence."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from hookline import summary
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists
+from hookline.errors import PREEMPTION_ERRORS
+from hookline.graph import Graph, GraphKeys
+from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.timers import EitherTimer, SecondOrStepTimer, Timer
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class _HasSaver(Protocol):
+    @property
+    def saver(self) -> Saver | None: ...
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves a checkpoint when the session is created, then at a cadence, and at the end.
+
+    The cadence looks at the global step after the run, and costs no run of its own. The write goes on while training
+    does, unless a listener defines `after_save`, which is promised a complete checkpoint. A save that fails ends the
+    training at the next run, with its cause. A step that is on disk when the session is created is not written again,
+    but its listeners are called. Runs `begin`, `after_create_session`, `after_run` and `end`, whose save is complete
+    when it returns, and on an exception waits for a pending save.
+
+    Args:
+        checkpoint_dir: Where to save.
+        save_secs: Seconds from one save to the next.
+        save_steps: Global steps from one save to the next. With `save_secs` as well, whichever comes first.
+        saver: Saves; by default that of the scaffold, or the one in collection `SAVERS`.
+        checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
+        scaffold: Has the saver to use.
+        listeners: Called around every save, in order.
+        save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
+
+    Raises:
+        ValueError: No cadence, or both saver and scaffold.
+        RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
+
+    Example:
+        >>> hook = CheckpointSaverHook("/tmp/job", save_secs=600, save_steps=5000)
+        >>> CheckpointSaverHook("/tmp/job")
+        Traceback (most recent call last):
+        ...
+        ValueError: CheckpointSaverHook requires save_secs, save_steps or both, got neither.
+
+    References:
+        `tf.train.CheckpointSaverHook`. Differences: no extra run a step; both cadences at once; saves in the
+        background; `graph.txt`, a listing, in place of `graph.pbtxt`.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Saver | None = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: _HasSaver | None = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
+    ) -> None:
+        if saver is not None and scaffold is not None:
+            raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
+        self._timer = _timer(save_secs, save_steps)
+        self._checkpoint_dir = checkpoint_dir
+        self._save_path = os.path.join(checkpoint_dir, checkpoint_basename)
+        self._given_saver = saver
+        self._scaffold = scaffold
+        self._listeners = tuple(listeners or ())
+        self._save_graph_def = save_graph_def
+        self._in_background = not any(_defines_after_save(listener) for listener in self._listeners)
+        self._saver: Saver | None = None
+        self._writer: FileWriter | None = None
+        self._pending: tuple[int, PendingSave] | None = None
+        self._saved_step: int | None = None
+        self._graph_written = False
+
+    def begin(self) -> None:
+        """Opens the writer, and calls the listeners' `begin`."""
+        require_global_step(self)
+        self._timer.reset()
+        self._saver = None
+        self._pending = None
+        self._saved_step = None
+        self._graph_written = False
+        self._writer = FileWriterCache.get(self._checkpoint_dir)
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Describes the graph, and saves unless the state was restored from this very step."""
+        self._forget_pending(session)
+        self._saver = self._look_up_saver(session.graph)
+        if self._save_graph_def and not self._graph_written:
+            self._write_graph(session.graph)
+            self._graph_written = True
+        global_step = session.global_step
+        self._timer.update_last_triggered_step(global_step)
+        if checkpoint_exists(f"{self._save_path}-{global_step}"):
+            self._call_listeners("before_save", session, global_step)
+            self._saved_step = global_step
+            self._call_listeners("after_save", session, global_step)
+        else:
+            self._save(session, global_step, in_background=self._in_background)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Saves if it is due, and looks after a save that is under way.
+
+        Raises:
+            Exception: What made the save under way fail.
+        """
+        session = run_context.session
+        global_step = session.global_step
+        if self._timer.should_trigger_for_step(global_step):
+            run_context.settle()
+            self._timer.update_last_triggered_step(global_step)
+            if self._save(session, global_step, in_background=self._in_background):
+                run_context.request_stop()
+        elif self._pending is not None and self._pending[1].done():
+            self._finish_pending()
+
+    def end(self, session: Session) -> None:
+        """Saves if the last save was at another step, completely, and calls the listeners' `end`."""
+        try:
+            self._finish_pending()
+        finally:
+            # Even where the save before it has failed, the last state is worth an attempt.
+            global_step = session.global_step
+            if global_step != self._saved_step:
+                self._save(session, global_step, in_background=False)
+            self._call_listeners("end", session, global_step)
+            if self._writer is not None:
+                self._writer.flush()
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Waits for a save that is under way: the checkpoint that a restart needs."""
+        self._finish_pending()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next save is due; 1 while one is under way."""
+        return 1 if self._pending is not None else self._timer.steps_until_trigger(global_step)
+
+    def _save(self, session: Session, global_step: int, *, in_background: bool) -> bool:
+        """Saves, and returns whether a listener wants to stop."""
+        assert self._saver is not None
+        self._finish_pending()
+        self._call_listeners("before_save", session, global_step)
+        if in_background:
+            self._pending = global_step, self._saver.save_async(session, self._save_path, global_step=global_step)
+            return False
+        self._note_commit(global_step, self._saver.save(session, self._save_path, global_step=global_step))
+        return self._call_listeners("after_save", session, global_step)
+
+    def _finish_pending(self) -> None:
+        if self._pending is None:
+            return
+        (global_step, save), self._pending = self._pending, None
+        save.wait()
+        self._note_commit(global_step, save.path)
+
+    def _forget_pending(self, session: Session) -> None:
+        """Waits for the save of a session that was lost. What lost the session may have ended the save as well."""
+        try:
+            self._finish_pending()
+        except Exception as exc:
+            if not isinstance(session.map_error(exc), PREEMPTION_ERRORS):
+                raise
+            _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
+
+    def _note_commit(self, global_step: int, path: str) -> None:
+        self._saved_step = global_step
+        _logger.info("Saved checkpoint %s.", path)
+        if self._writer is not None:
+            self._writer.add_session_log(
+                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), global_step
+            )
+
+    def _call_listeners(self, callback: str, session: Session, global_step: int) -> bool:
+        """Calls all listeners, and returns whether any answered True."""
+        answers = [getattr(listener, callback)(session, global_step) for listener in self._listeners]
+        return any(answers)
+
+    def _look_up_saver(self, graph: Graph) -> Saver:
+        saver = self._scaffold.saver if self._scaffold is not None else self._given_saver
+        if saver is not None:
+            return saver
+        savers = graph.get_collection(GraphKeys.SAVERS)
+        if len(savers) != 1:
+            raise RuntimeError(
+                f"CheckpointSaverHook requires exactly one saver in collection {GraphKeys.SAVERS!r}, "
+                f"found {len(savers)}. Pass saver= or scaffold=."
+            )
+        return savers[0]
+
+    def _write_graph(self, graph: Graph) -> None:
+        path = os.path.join(self._checkpoint_dir, "graph.txt")
+        os.makedirs(self._checkpoint_dir, exist_ok=True)
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            file.write(graph.as_text())
+        os.replace(path + ".tmp", path)
+        if self._writer is not None:
+            self._writer.add_graph(graph)
+
+
+def _timer(save_secs: float | None, save_steps: int | None) -> Timer:
+    timers = []
+    if save_secs is not None:
+        timers.append(SecondOrStepTimer(every_secs=save_secs))
+    if save_steps is not None:
+        timers.append(SecondOrStepTimer(every_steps=save_steps))
+    if not timers:
+        raise ValueError("CheckpointSaverHook requires save_secs, save_steps or both, got neither.")
+    return timers[0] if len(timers) == 1 else EitherTimer(*timers)
+
+
+def _defines_after_save(listener: CheckpointSaverListener) -> bool:
+    return type(listener).after_save is not CheckpointSaverListener.after_save

@@ -1,0 +1,31 @@
+"""FeedFnHook: feeds every run with what a function returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
+
+
+class FeedFnHook(SessionRunHook):
+    """Adds `feed_fn()` to the feeds of each run. Runs `before_run` only.
+
+    Args:
+        feed_fn: Called before each run, without arguments; returns a feed dict. To end the training it may raise
+            `StopIteration` or `OutOfRangeError`.
+
+    Example:
+        >>> batches = iter([{"x:0": 1.0}, {"x:0": 2.0}])
+        >>> hook = FeedFnHook(lambda: next(batches))
+
+    References:
+        `tf.train.FeedFnHook`.
+    """
+
+    def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
+        self._feed_fn = feed_fn
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Asks the function for the feed of this run."""
+        return SessionRunArgs(None, feed_dict=self._feed_fn())

@@ -1,0 +1,63 @@
+"""FinalOpsHook: evaluates something once, at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookline.errors import END_OF_INPUT
+from hookline.hooks.base import SessionRunHook
+
+if TYPE_CHECKING:
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class FinalOpsHook(SessionRunHook):
+    """Evaluates `final_ops` when the session ends, and keeps the result. Runs `end` only; nothing after an exception.
+
+    Args:
+        final_ops: Any structure that a session can fetch.
+        final_ops_feed_dict: Feeds for that run.
+
+    Example:
+        >>> hook = FinalOpsHook({"accuracy": "accuracy:0"})
+        >>> hook.final_ops_values is None
+        True
+
+    References:
+        `tf.train.FinalOpsHook`.
+    """
+
+    def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
+        self._final_ops = final_ops
+        self._feed_dict = final_ops_feed_dict
+        self._values: Any = None
+
+    @property
+    def final_ops_values(self) -> Any:
+        """The values of `final_ops`, in their structure; None before the session has ended."""
+        return self._values
+
+    def begin(self) -> None:
+        """Forgets the values of an earlier session."""
+        self._values = None
+
+    def end(self, session: Session) -> None:
+        """Evaluates.
+
+        Raises:
+            OutOfRangeError: An op among `final_ops` reads an input that is at its end; likewise `StopIteration`.
+        """
+        if self._final_ops is None:
+            return
+        try:
+            self._values = session.run(self._final_ops, feed_dict=self._feed_dict)
+        except END_OF_INPUT:
+            _logger.warning(
+                "FinalOpsHook met the end of the input: something in final_ops reads a batch, and none is left when a "
+                "session ends. Let final_ops depend on variables only, or feed what they read."
+            )
+            raise

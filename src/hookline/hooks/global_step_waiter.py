@@ -1,0 +1,127 @@
+"""GlobalStepWaiterHook: starts this worker later than the others."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from hookline import clock
+from hookline.errors import DeadlineExceededError
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.timers import NEVER
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_LOG_EVERY_STEPS = 1000
+
+
+class GlobalStepWaiterHook(SessionRunHook):
+    """Holds back this worker's first run until the shared global step is at least `wait_until_step`.
+
+    For workers that train one model out of step, and should join it one after the other:
+    `wait_until_step=int(K * log(task_id + 1))`, task 0 being the chief. Once started it never waits again, recoveries
+    included; only `begin` resets it. A recovery during the wait waits on.
+
+    If the coordinator is asked to stop meanwhile, the wait ends with a `StopIteration`: no step runs, and the session
+    closes as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
+
+    Args:
+        wait_until_step: The global step to wait for; 0 and less never waits.
+        timeout_secs: How long to wait, over all recoveries; None for ever.
+        poll_secs: How often to look for a stop request. The step needs no polling: the session tells of it.
+
+    Raises:
+        ValueError: `poll_secs` is not positive.
+
+    Example:
+        >>> import math
+        >>> hook = GlobalStepWaiterHook(wait_until_step=int(500 * math.log(3 + 1)), timeout_secs=3600)
+
+    References:
+        `tf.train.GlobalStepWaiterHook`. Differences: it leaves the wait when the training ends; `timeout_secs`; it is
+        told of the step, where the reference asks for it twice a second.
+    """
+
+    def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
+        if poll_secs <= 0:
+            raise ValueError(f"GlobalStepWaiterHook requires poll_secs > 0, got {poll_secs}.")
+        self._wait_until_step = wait_until_step
+        self._timeout_secs = timeout_secs
+        self._poll_secs = poll_secs
+        self._coord: Coordinator | None = None
+        self._started = False
+        self._deadline: float | None = None
+
+    def begin(self) -> None:
+        """Checks that there is a global step, and makes the next run wait."""
+        require_global_step(self)
+        self._started = self._wait_until_step <= 0
+        self._deadline = None
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Remembers whom to ask whether the training has been stopped."""
+        self._coord = coord
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Waits, the first time.
+
+        Raises:
+            StopIteration: The training was stopped meanwhile.
+            DeadlineExceededError: `timeout_secs` are over.
+        """
+        if not self._started:
+            self._wait(run_context.session)
+            self._started = True
+        return None
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns 1 until the wait is over; the hook need not be called after that."""
+        return NEVER if self._started else 1
+
+    def _wait(self, session: Session) -> None:
+        wanted = self._wait_until_step
+        step = session.global_step
+        if step >= wanted:
+            return
+        _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
+        # A session over shared variables says so; any other is the only one to move its step.
+        if not getattr(session, "shared", False):
+            _logger.warning(
+                "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
+                "nobody else can advance the step. Give this hook to workers only.",
+                wanted,
+            )
+        if self._timeout_secs is not None and self._deadline is None:
+            self._deadline = clock.monotonic() + self._timeout_secs
+        next_logged = step + _LOG_EVERY_STEPS
+        while step < wanted:
+            self._check_stop(session, step)
+            step = session.wait_for_step(min(wanted, next_logged), timeout_secs=self._slice_secs(step))
+            if next_logged <= step < wanted:
+                _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
+                next_logged = step + _LOG_EVERY_STEPS
+
+    def _check_stop(self, session: Session, step: int) -> None:
+        if session.closed or (self._coord is not None and self._coord.should_stop()):
+            raise StopIteration(
+                f"GlobalStepWaiterHook leaves its wait for global step {self._wait_until_step}: the training was "
+                f"stopped at step {step}."
+            )
+
+    def _slice_secs(self, step: int) -> float:
+        if self._deadline is None:
+            return self._poll_secs
+        left_secs = self._deadline - clock.monotonic()
+        if left_secs <= 0:
+            raise DeadlineExceededError(
+                None,
+                None,
+                f"GlobalStepWaiterHook waited {self._timeout_secs:g} s for global step {self._wait_until_step}, and it "
+                f"is {step}. Check that the chief and the other workers train, or raise timeout_secs.",
+            )
+        return min(self._poll_secs, left_secs)

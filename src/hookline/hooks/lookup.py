@@ -1,0 +1,63 @@
+"""What hooks look up in the default graph in their `begin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookline.graph import Tensor, get_default_graph, get_global_step
+
+if TYPE_CHECKING:
+    from hookline.hooks.base import SessionRunHook
+
+
+def require_global_step(hook: SessionRunHook) -> Tensor:
+    """Returns the global step of the default graph.
+
+    Args:
+        hook: The hook that cannot do without it, named in the error.
+
+    Raises:
+        RuntimeError: The default graph has no global step.
+
+    Example:
+        >>> from hookline.graph import Graph, create_global_step
+        >>> from hookline.hooks import StopAtStepHook
+        >>> with Graph().as_default():
+        ...     _ = create_global_step()
+        ...     print(require_global_step(StopAtStepHook(last_step=10)).name)
+        global_step:0
+    """
+    global_step = get_global_step()
+    if global_step is None:
+        raise RuntimeError(
+            f"{type(hook).__name__} requires a global step, and the graph has none. Create it with "
+            "train.get_or_create_global_step() and hand it to the optimizer's minimize(global_step=...)."
+        )
+    return global_step
+
+
+def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
+    """Returns a tensor of the default graph, given itself or its name.
+
+    Args:
+        hook: The hook that asks, named in the error.
+        tensor: A tensor, or a name. Unlike in a fetch, `"loss"` means the tensor `"loss:0"`: an operation has no value
+            that a hook could look at.
+
+    Raises:
+        KeyError: The graph has no tensor of this name.
+        TypeError: It is something else than a tensor.
+
+    Example:
+        >>> from hookline.graph import Graph, constant
+        >>> from hookline.hooks import NanTensorHook
+        >>> with Graph().as_default():
+        ...     loss = constant(0.5, name="loss")
+        ...     print(find_tensor(NanTensorHook("loss"), "loss") is loss)
+        True
+    """
+    name = f"{tensor}:0" if isinstance(tensor, str) and ":" not in tensor else tensor
+    found = get_default_graph().as_graph_element(name)
+    if not isinstance(found, Tensor):
+        raise TypeError(f"{type(hook).__name__} requires tensors or names of them, got {found!r}.")
+    return found

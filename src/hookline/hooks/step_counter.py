@@ -1,0 +1,124 @@
+"""StepCounterHook: how many steps a second."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from hookline import summary
+from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.timers import SecondOrStepTimer
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_MAX_WARNINGS = 5
+
+
+class StepCounterHook(SessionRunHook):
+    """Writes and logs the steps a second, at a cadence.
+
+    The tag is `<name of the global step>/sec`. There is nothing to tell at the first firing, which only starts the
+    measurement, and so at the first one after a recovery that moved the step back. Warns, at most five times, when the
+    runs it sees leave the global step where it was. Runs `begin`, `after_create_session`, `after_run` and `end`, which
+    flushes; nothing after an exception.
+
+    Args:
+        every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
+        every_n_secs: Seconds from one to the next.
+        output_dir: Where to write; the writer is the one that all hooks with this directory share.
+        summary_writer: Writes in place of `output_dir`. With neither, the rate is only logged.
+
+    Raises:
+        ValueError: Not exactly one cadence.
+
+    Example:
+        >>> StepCounterHook(every_n_secs=60)
+        Traceback (most recent call last):
+        ...
+        ValueError: StepCounterHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs...
+
+    References:
+        `tf.train.StepCounterHook`. Differences: rates are never negative; it makes no run of its own.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: FileWriter | None = None,
+    ) -> None:
+        if (every_n_steps is None) == (every_n_secs is None):
+            given = "neither" if every_n_steps is None else "both"
+            raise ValueError(
+                "StepCounterHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs, "
+                f"got {given}."
+            )
+        self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self._output_dir = output_dir
+        self._given_writer = summary_writer
+        self._writer = summary_writer
+        self._tag = ""
+        self._seen_step: int | None = None
+        self._moves = False
+        self._warnings = 0
+
+    def begin(self) -> None:
+        """Opens the writer and names the tag."""
+        self._tag = f"{require_global_step(self).op.name}/sec"
+        self._timer.reset()
+        self._warnings = 0
+        if self._given_writer is None and self._output_dir:
+            self._writer = FileWriterCache.get(self._output_dir)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Moves back with a session that was restored from an earlier step."""
+        self._timer.rewind(session.global_step)
+        self._seen_step = None
+        self._moves = False
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Writes the rate if it is due."""
+        step = run_context.session.global_step
+        if self._timer.should_trigger_for_step(step):
+            self._report(step)
+        if step == self._seen_step:
+            self._warn(step)
+        else:
+            self._moves = self._seen_step is not None
+            self._seen_step = step
+
+    def end(self, session: Session) -> None:
+        """Flushes the writer."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next rate is due; 1 until the step was seen to move, so as to warn if it does not."""
+        return self._timer.steps_until_trigger(global_step) if self._moves else 1
+
+    def _report(self, step: int) -> None:
+        elapsed_secs, elapsed_steps = self._timer.update_last_triggered_step(step)
+        if not elapsed_secs or elapsed_steps is None:
+            return
+        rate = elapsed_steps / elapsed_secs
+        _logger.info("%s: %g", self._tag, rate)
+        if self._writer is not None:
+            self._writer.add_summary(
+                summary.Summary(value=[summary.Summary.Value(tag=self._tag, simple_value=rate)]), step
+            )
+
+    def _warn(self, step: int) -> None:
+        if self._warnings < _MAX_WARNINGS:
+            self._warnings += 1
+            _logger.warning(
+                "The global step has stayed at %d over two runs. If they were meant to train, check that they fetch "
+                "the train_op and that the optimizer was given the global step: minimize(loss, global_step=...).",
+                step,
+            )

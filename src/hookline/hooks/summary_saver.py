@@ -1,0 +1,147 @@
+"""SummarySaverHook: writes summaries for TensorBoard at a cadence."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hookline import summary
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.timers import NEVER, SecondOrStepTimer, Timer
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.graph import Tensor
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class _HasSummaryOp(Protocol):
+    @property
+    def summary_op(self) -> Any: ...
+
+
+class SummarySaverHook(SessionRunHook):
+    """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
+
+    On other runs the summaries are not asked for, so nothing of them is computed. The first run of each session also
+    writes `SessionLog(START)`, which makes TensorBoard drop what a crashed run had written at that step and later. Runs
+    `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes; nothing after an exception.
+
+    Args:
+        save_steps: Global steps from one to the next.
+        save_secs: Seconds from one to the next.
+        output_dir: Where to write; the writer is the one that all hooks with this directory share.
+        summary_writer: Writes in place of `output_dir`. With neither, a warning at `begin`, and nothing is written.
+        scaffold: Has the `summary_op` to use, looked up after the graph was finalized; None there writes nothing.
+        summary_op: A tensor of a serialized `Summary`, or a list of them.
+        timer: Says when, in place of `save_steps` and `save_secs`: an `EitherTimer`, say.
+
+    Raises:
+        ValueError: Not exactly one cadence, or not exactly one of scaffold and `summary_op`.
+
+    Example:
+        >>> SummarySaverHook(save_steps=100, save_secs=60, summary_op="merged:0")
+        Traceback (most recent call last):
+        ...
+        ValueError: SummarySaverHook requires exactly one of save_steps, save_secs or timer, got save_steps, save_secs.
+
+    References:
+        `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
+        again; `timer`.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: FileWriter | None = None,
+        scaffold: _HasSummaryOp | None = None,
+        summary_op: Tensor | list[Tensor] | None = None,
+        *,
+        timer: Timer | None = None,
+    ) -> None:
+        cadences = {"save_steps": save_steps, "save_secs": save_secs, "timer": timer}
+        given = [name for name, value in cadences.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "SummarySaverHook requires exactly one of save_steps, save_secs or timer, "
+                f"got {', '.join(given) or 'none'}."
+            )
+        if (scaffold is None) == (summary_op is None):
+            found = "neither" if scaffold is None else "both"
+            raise ValueError(f"SummarySaverHook requires exactly one of scaffold or summary_op, got {found}.")
+        self._timer = timer or SecondOrStepTimer(every_steps=save_steps, every_secs=save_secs)
+        self._output_dir = output_dir
+        self._given_writer = summary_writer
+        self._writer = summary_writer
+        self._scaffold = scaffold
+        self._summary_op = summary_op
+        self._args: SessionRunArgs | None = None
+        self._started = False
+        self._step_before = 0
+        self._gain = 1
+
+    def begin(self) -> None:
+        """Opens the writer."""
+        require_global_step(self)
+        self._timer.reset()
+        self._gain = 1
+        self._started = False
+        self._args = None
+        if self._given_writer is None and self._output_dir:
+            self._writer = FileWriterCache.get(self._output_dir)
+        if self._writer is None:
+            _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Moves back with a session that was restored from an earlier step."""
+        self._step_before = session.global_step
+        self._timer.rewind(self._step_before)
+        self._started = False
+        self._args = self._look_up_args()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
+        if self._args is None:
+            return None
+        self._step_before = run_context.session.global_step
+        return self._args if self._timer.should_trigger_for_step(self._step_before + self._gain) else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Writes what was asked for, with the step as it is now."""
+        summaries = run_values.results
+        step = run_context.session.global_step
+        if step > self._step_before:
+            self._gain = step - self._step_before
+        if self._writer is None or (self._started and summaries is None):
+            return
+        if not self._started:
+            self._started = True
+            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
+        # Asked anew, for the run may have gained less.
+        if summaries is not None and self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            for serialized in summaries:
+                self._writer.add_summary(serialized, step)
+
+    def end(self, session: Session) -> None:
+        """Flushes the writer."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next summaries are due."""
+        if self._writer is None or (self._started and self._args is None):
+            return NEVER
+        return self._timer.steps_until_trigger(global_step) if self._started else 1
+
+    def _look_up_args(self) -> SessionRunArgs | None:
+        summary_op = self._scaffold.summary_op if self._scaffold is not None else self._summary_op
+        if summary_op is None or self._writer is None:
+            return None
+        return SessionRunArgs(list(summary_op) if isinstance(summary_op, (list, tuple)) else [summary_op])

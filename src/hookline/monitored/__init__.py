@@ -1,0 +1,35 @@
+"""Sessions that initialise or restore themselves, call hooks around every run, recover, and end in an orderly way."""
+
+from __future__ import annotations
+
+from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession, StopRequest
+from hookline.monitored.monitored_session import MonitoredSession, SingularMonitoredSession
+from hookline.monitored.recoverable import RecoverableSession
+from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.scaffold import Scaffold
+from hookline.monitored.session_manager import SessionManager
+from hookline.monitored.step_context import StepContext
+from hookline.monitored.training_session import USE_DEFAULT, MonitoredTrainingSession
+
+__all__ = [
+    "DEFAULT_RECOVERY",
+    "USE_DEFAULT",
+    "ChiefSessionCreator",
+    "CoordinatedSession",
+    "HookList",
+    "HookedSession",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "RecoverableSession",
+    "RecoveryPolicy",
+    "Scaffold",
+    "SessionCreator",
+    "SessionManager",
+    "SingularMonitoredSession",
+    "StepContext",
+    "StopRequest",
+    "WorkerSessionCreator",
+]

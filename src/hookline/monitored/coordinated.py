@@ -1,0 +1,122 @@
+"""CoordinatedSession: the part of a monitored session that lives and stops with its coordinator."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from hookline.coordination import Coordinator
+from hookline.errors import PREEMPTION_ERRORS
+from hookline.monitored.hooked import HookedSession
+from hookline.session import RunMetadata, RunOptions
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class CoordinatedSession:
+    """A hooked session whose end is also the end of the threads around it, and the other way round.
+
+    Args:
+        session: The hooked session.
+        coord: The coordinator of the threads that serve this session.
+        stop_grace_period_secs: How long `close` waits for the threads to stop.
+
+    References:
+        The coordinated session inside `tf.train.MonitoredSession`.
+    """
+
+    def __init__(self, session: HookedSession, coord: Coordinator, stop_grace_period_secs: float = 120) -> None:
+        self.hooked = session
+        self.coord = coord
+        self._stop_grace_period_secs = stop_grace_period_secs
+        self._reported: BaseException | None = None
+        self._mapped: BaseException | None = None
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Runs with the hooks.
+
+        Raises:
+            BaseException: What the run raised; or, where a thread had reported a preemption error before, that error,
+                as the root cause.
+        """
+        try:
+            return self.hooked.run(fetches, feed_dict, options, run_metadata)
+        except Exception as exc:
+            self._raise_root_cause(exc)
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Calls a function that uses the raw session, with the same root cause for its errors as `run` has."""
+        try:
+            return function()
+        except Exception as exc:
+            mapped = self.hooked.raw.map_error(exc)
+            self._raise_root_cause(mapped)
+            if mapped is exc:
+                raise
+            raise mapped from exc
+
+    def should_stop(self) -> bool:
+        """Returns whether a hook or the coordinator wants to stop; raises the error a thread has reported."""
+        error = self.reported_error()
+        if error is not None:
+            raise error
+        return self.hooked.should_stop() or self.coord.should_stop()
+
+    def stop_requested_cleanly(self) -> bool:
+        """Returns whether somebody stopped the coordinator without an error."""
+        return self.coord.should_stop() and self.reported_error() is None
+
+    def reported_error(self) -> BaseException | None:
+        """Returns the error that a thread has reported, if any, mapped as the errors of a run are."""
+        try:
+            self.coord.raise_requested_exception()
+        except BaseException as exc:
+            if exc is not self._reported:
+                self._reported, self._mapped = exc, self.hooked.raw.map_error(exc)
+            return self._mapped
+        return None
+
+    def close(self) -> None:
+        """Stops the threads, waits for them at most the grace period, and closes the session.
+
+        Raises:
+            BaseException: The error that a thread has reported. A preemption error of the closing itself is only
+                logged: there is nothing left to lose.
+        """
+        self.coord.request_stop()
+        try:
+            self.coord.join(stop_grace_period_secs=self._stop_grace_period_secs, ignore_live_threads=True)
+        except Exception as exc:
+            error = self.reported_error()
+            if error is None or error is exc:
+                raise
+            raise error from exc
+        finally:
+            self._close_raw()
+
+    def _close_raw(self) -> None:
+        raw = self.hooked.raw
+        try:
+            raw.close()
+        except Exception as exc:
+            mapped = raw.map_error(exc)
+            if not isinstance(mapped, PREEMPTION_ERRORS):
+                raise
+            logger.warning("Closing a lost session failed, which changes nothing: %s", mapped)
+
+    def _raise_root_cause(self, exc: BaseException) -> None:
+        if isinstance(exc, PREEMPTION_ERRORS):
+            return
+        root_cause = self.reported_error()
+        if isinstance(root_cause, PREEMPTION_ERRORS):
+            raise root_cause from exc

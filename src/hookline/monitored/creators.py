@@ -1,0 +1,147 @@
+"""SessionCreator and its two kinds: the chief makes the model ready, a worker waits until it is."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from hookline.graph import get_default_graph
+from hookline.monitored.scaffold import Scaffold
+from hookline.monitored.session_manager import SessionManager, check_one_source
+from hookline.session import Session
+
+
+class SessionCreator(abc.ABC):
+    """Makes the raw session of a monitored session, at the start and after each loss.
+
+    Example:
+        >>> class Plain(SessionCreator):
+        ...     def create_session(self):
+        ...         return Session()
+
+    References:
+        `tf.train.SessionCreator`.
+    """
+
+    @abc.abstractmethod
+    def create_session(self) -> Session:
+        """Returns a session whose model is ready, on the default graph."""
+
+
+class ChiefSessionCreator(SessionCreator):
+    """Makes a session and restores its model from a checkpoint if there is one; else initialises it.
+
+    Args:
+        scaffold: What to initialise, restore and check with; a default one if None.
+        master: Where to run; only this process ("").
+        config: Of the session.
+        checkpoint_dir: Restore its newest checkpoint, if there is one.
+        checkpoint_filename_with_path: Restore this checkpoint.
+
+    Raises:
+        ValueError: Both a directory and a checkpoint are given.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default():
+        ...     weight = hl.Variable(2.0, name="weight")
+        ...     session = ChiefSessionCreator().create_session()
+        >>> print(session.run(weight))
+        2.0
+
+    References:
+        `tf.train.ChiefSessionCreator`.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._checkpoint_dir = checkpoint_dir
+        self._checkpoint_filename_with_path = checkpoint_filename_with_path
+
+    @property
+    def scaffold(self) -> Scaffold:
+        """The scaffold."""
+        return self._scaffold
+
+    def create_session(self) -> Session:
+        """Finalizes the scaffold and returns a session whose model is ready."""
+        scaffold = self._scaffold.finalize()
+        return _manager(scaffold).prepare_session(
+            self._master,
+            init_op=scaffold.init_op,
+            saver=scaffold.saver,
+            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
+            config=self._config,
+            init_feed_dict=scaffold.init_feed_dict,
+            init_fn=scaffold.init_fn,
+        )
+
+
+class WorkerSessionCreator(SessionCreator):
+    """Makes a session and waits until the chief has made the model ready.
+
+    Args:
+        scaffold: What to check with; a default one if None.
+        master: Where to run.
+        config: Of the session.
+        max_wait_secs: How long to wait.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default():
+        ...     weight = hl.Variable(2.0, name="weight")
+        ...     WorkerSessionCreator(max_wait_secs=0).create_session()
+        Traceback (most recent call last):
+        ...
+        hookline.errors.DeadlineExceededError: Waited 0 seconds for the chief to make the model ready ...
+
+    References:
+        `tf.train.WorkerSessionCreator`.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: Any = None,
+        max_wait_secs: float = 1800,
+    ) -> None:
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._max_wait_secs = max_wait_secs
+
+    @property
+    def scaffold(self) -> Scaffold:
+        """The scaffold."""
+        return self._scaffold
+
+    def create_session(self) -> Session:
+        """Finalizes the scaffold and returns a session once its model is ready.
+
+        Raises:
+            DeadlineExceededError: The model was not ready in time.
+        """
+        scaffold = self._scaffold.finalize()
+        return _manager(scaffold).wait_for_session(self._master, config=self._config, max_wait_secs=self._max_wait_secs)
+
+
+def _manager(scaffold: Scaffold) -> SessionManager:
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+        graph=get_default_graph(),
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+    )

@@ -1,0 +1,201 @@
+"""The hooks of one monitored session: checked, claimed, and their callbacks looked up once."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hookline.coordination import Coordinator
+from hookline.hooks.base import SessionRunHook
+from hookline.session import Session
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[..., Any]
+"""A bound callback of a hook."""
+
+CALLBACKS = (
+    "begin",
+    "after_create_session",
+    "before_run",
+    "after_run",
+    "end",
+    "on_exception",
+    "settle",
+    "steps_until_trigger",
+)
+"""What a session calls of a hook. Each is optional."""
+
+
+class HookList:
+    """The hooks of one monitored session, in list order.
+
+    Which callback a hook really has is looked up here, once: a missing method and the no-op of `SessionRunHook` are
+    never called. Hooks need not inherit from `SessionRunHook`.
+
+    Args:
+        hooks: The hooks; None for none.
+
+    Raises:
+        TypeError: An item is a class, a function, or has no callback at all.
+
+    Example:
+        >>> class Greeting:
+        ...     def begin(self):
+        ...         print("hello")
+        >>> hooks = HookList([Greeting()])
+        >>> hooks.begin()
+        hello
+        >>> HookList([Greeting])
+        Traceback (most recent call last):
+        ...
+        TypeError: hooks[0] is the class Greeting, not an instance of it: write Greeting(...).
+    """
+
+    def __init__(self, hooks: Iterable[Any] | None) -> None:
+        self.hooks: tuple[Any, ...] = checked_hooks(hooks)
+        self._begin = self.overrides("begin")
+        self._after_create_session = self.overrides("after_create_session")
+        self._settle = self.overrides("settle")
+        self._end = self.overrides("end")
+        self._on_exception = self.overrides("on_exception")
+
+    def overrides(self, name: str) -> list[tuple[Any, Callback]]:
+        """Returns the hooks that really have the callback `name`, each with its bound method."""
+        found = ((hook, override(hook, name)) for hook in self.hooks)
+        return [(hook, callback) for hook, callback in found if callback is not None]
+
+    def begin(self) -> None:
+        """Calls every `begin`."""
+        for _, begin in self._begin:
+            begin()
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Calls every `after_create_session`."""
+        for _, after_create_session in self._after_create_session:
+            after_create_session(session, coord)
+
+    def settle(self, session: Session) -> None:
+        """Lets every hook read what it has asked for and not looked at yet."""
+        for _, settle in self._settle:
+            settle(session)
+
+    def end(self, session: Session) -> list[BaseException]:
+        """Calls every `end`, whatever the others raise.
+
+        Returns:
+            What they raised, in order.
+        """
+        failures = []
+        for hook, end in self._end:
+            try:
+                end(session)
+            except BaseException as exc:
+                failure = session.map_error(exc)
+                failure.add_note(f"Raised by the end of {describe(hook)}.")
+                failures.append(failure)
+        return failures
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Calls every `on_exception`, the last hook first; what they raise is logged."""
+        for hook, on_exception in reversed(self._on_exception):
+            try:
+                on_exception(session, exception)
+            except Exception:
+                logger.exception(
+                    "%s failed in on_exception, called for %s; the first error goes on.",
+                    describe(hook),
+                    type(exception).__name__,
+                )
+
+    def claim(self, owner: object) -> None:
+        """Makes `owner` the session these hooks serve.
+
+        A claim ends with `release`, or with the life of its owner.
+
+        Raises:
+            RuntimeError: One of them serves another live session, or is listed twice.
+        """
+        with _claims_lock:
+            for position, hook in enumerate(self.hooks):
+                if any(hook is earlier for earlier in self.hooks[:position]):
+                    raise RuntimeError(
+                        f"{describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
+                        "Check hooks and chief_only_hooks."
+                    )
+                claim = _claims.get(id(hook))
+                if claim is not None and claim() is not None:
+                    raise RuntimeError(
+                        f"{describe(hook)} serves another session that is still open: a hook holds the state of one "
+                        "session at a time. Close that session first, or make a second hook."
+                    )
+            for hook in self.hooks:
+                _claims[id(hook)] = weakref.ref(owner)
+
+    def release(self) -> None:
+        """Gives up the claim, so that another session may use these hooks."""
+        with _claims_lock:
+            for hook in self.hooks:
+                _claims.pop(id(hook), None)
+
+
+# By identity, for a hook need not be hashable. An entry outlives its hook only when a session was dropped without being
+# closed; its reference is dead then, and so counts for nothing.
+_claims: dict[int, weakref.ref[object]] = {}
+_claims_lock = threading.Lock()
+
+
+def override(hook: Any, name: str) -> Callback | None:
+    """Returns the bound callback `name` of a hook, or None where there is nothing to call."""
+    callback = getattr(hook, name, None)
+    if callback is None:
+        return None
+    inherited = getattr(SessionRunHook, name, None)
+    if inherited is not None and getattr(callback, "__func__", None) is inherited:
+        return None
+    return callback
+
+
+def describe(hook: Any) -> str:
+    """Returns what to call a hook in a message."""
+    return f"The hook {type(hook).__name__}"
+
+
+def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
+    """Returns the hooks as a tuple.
+
+    Args:
+        hooks: As a user gave them.
+        argument: What the user calls them.
+
+    Raises:
+        TypeError: An item is a class, a function, or has no callback at all; or they are no list.
+    """
+    if hooks is None:
+        return ()
+    if not isinstance(hooks, Iterable):
+        raise TypeError(f"{argument} must be a list of hooks, got {hooks!r}. Put it in a list.")
+    checked = tuple(hooks)
+    for position, hook in enumerate(checked):
+        _check(f"{argument}[{position}]", hook)
+    return checked
+
+
+def _check(place: str, hook: Any) -> None:
+    if inspect.isclass(hook):
+        raise TypeError(f"{place} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
+    if inspect.isroutine(hook):
+        kind = "generator function" if inspect.isgeneratorfunction(hook) else "function"
+        raise TypeError(
+            f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
+            "Derive a class from SessionRunHook."
+        )
+    if not any(callable(getattr(hook, name, None)) for name in CALLBACKS):
+        raise TypeError(
+            f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
+            "Derive its class from SessionRunHook."
+        )

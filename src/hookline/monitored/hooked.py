@@ -1,0 +1,166 @@
+"""HookedSession: one run of the graph with the hooks around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.pacing import Pacing
+from hookline.monitored.ridership import Ridership
+from hookline.session import RunMetadata, RunOptions, Session
+
+_NOTHING = SessionRunValues(results=None, options=None, run_metadata=None)
+
+
+class StopRequest:
+    """Whether a hook has requested the stop; one a monitored session, so that it outlives the raw session.
+
+    Attributes:
+        requested: The stop holds: no further run.
+        carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
+            success the request holds.
+    """
+
+    __slots__ = ("carried", "requested")
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.carried = False
+
+
+class HookedSession:
+    """A raw session whose runs the hooks ride along on.
+
+    One run calls `before_run` of the hooks in list order, runs the caller's fetches and theirs at once, and calls
+    `after_run` in list order. Hooks that said through `steps_until_trigger` that they have nothing to do yet are left
+    out.
+
+    Args:
+        session: The raw session.
+        hooks: The hooks.
+        stop: Where a hook's request to stop is kept; a new one by default.
+
+    References:
+        The hooked session inside `tf.train.MonitoredSession`.
+    """
+
+    def __init__(self, session: Session, hooks: HookList, stop: StopRequest | None = None) -> None:
+        self.raw = session
+        self._settle: Callable[[], None] = lambda: hooks.settle(session)
+        self._stop = stop or StopRequest()
+        self._everyone = Ridership(hooks.hooks)
+        self._pacing = Pacing.of(session, hooks, self._everyone)
+        self._args_of_fetches = SessionRunArgs(None)
+
+    def should_stop(self) -> bool:
+        """Returns whether a hook has requested the stop."""
+        return self._stop.requested or self._stop.carried
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Runs the caller's fetches with the hooks.
+
+        Returns:
+            The results of the caller's fetches.
+
+        Raises:
+            RuntimeError: A hook has requested the stop; or two feed the same tensor.
+            BaseException: What the run or a callback raised, errors of the engine mapped to `hookline.errors`.
+        """
+        if self._stop.requested:
+            raise RuntimeError("Run called even after should_stop requested.")
+        try:
+            pacing = self._pacing
+            if pacing is None:
+                if not self._everyone.riding:
+                    return self.raw.run(fetches, feed_dict, options, run_metadata)
+                return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
+            due = pacing.due()
+            if not due.riding:
+                return self.raw.run(fetches, feed_dict, options, run_metadata)
+            result = self._run_with(due, fetches, feed_dict, options, run_metadata)
+            if pacing.overdue:
+                pacing.plan()
+            return result
+        except BaseException as exc:
+            mapped = self.raw.map_error(exc)
+            if mapped is exc:
+                raise
+            raise mapped from mapped.__cause__ or exc
+
+    def _run_with(
+        self,
+        riders: Ridership,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> Any:
+        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, self._settle)
+        try:
+            riders.ask(context)
+            if riders.asks:
+                result = self._run_watched(riders, context, fetches, feed_dict, options, run_metadata)
+            else:
+                result = self.raw.run(fetches, feed_dict, options, run_metadata)
+                if riders.after:
+                    nothing = options is None and run_metadata is None
+                    values = _NOTHING if nothing else SessionRunValues(None, options, run_metadata)
+                    for _, after_run in riders.after:
+                        after_run(context, values)
+        except BaseException:
+            if context.stop_requested:
+                self._stop.carried = True
+            raise
+        if context.stop_requested or self._stop.carried:
+            self._stop.requested = True
+        return result
+
+    def _run_watched(
+        self,
+        riders: Ridership,
+        context: SessionRunContext,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> Any:
+        merged = riders.merged_options(options)
+        if run_metadata is None and merged is not None and _records(merged):
+            run_metadata = RunMetadata()
+        feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
+        if not riders.watches:
+            result = self.raw.run(fetches, feeds, merged, run_metadata)
+            watched = riders.watched
+        else:
+            try:
+                result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
+            except (KeyError, TypeError, ValueError) as exc:
+                riders.blame(exc, self.raw.graph)
+                raise
+        for slot, after_run in riders.after:
+            after_run(context, SessionRunValues(watched[slot], merged, run_metadata))
+        return result
+
+    def _original_args(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None
+    ) -> SessionRunArgs:
+        # A training loop asks for the same each time. With a feed nothing is kept: batches should not live longer.
+        kept = self._args_of_fetches
+        if feed_dict is None and options is None:
+            if kept.fetches is not fetches:
+                kept = self._args_of_fetches = SessionRunArgs(fetches)
+            return kept
+        return SessionRunArgs(fetches, dict(feed_dict) if feed_dict is not None else None, options)
+
+
+def _records(options: RunOptions) -> bool:
+    """Returns whether the options make the run record something about itself."""
+    return bool(options.trace_level or options.output_partition_graphs or options.debug_tensor_watches)

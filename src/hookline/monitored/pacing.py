@@ -1,0 +1,92 @@
+"""Pacing: leaving hooks out of the runs on which they have nothing to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.monitored.hook_list import Callback, HookList
+from hookline.monitored.ridership import Ridership
+from hookline.session import Session
+
+_LOOK_AGAIN_STEPS = 64
+
+
+class Pacing:
+    """Decides before each run who rides along: everyone, or only those that look at every step.
+
+    A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next. How many steps a run
+    gains is not known before it, so the largest gain seen so far is assumed; a run that gains more still is followed by
+    one on which everyone is seen. Being seen too often is harmless.
+
+    Args:
+        session: The raw session.
+        hooks: All hooks.
+        everyone: All of them as they ride.
+
+    Attributes:
+        overdue: Whether everyone must be asked anew after this run.
+    """
+
+    __slots__ = (
+        "_always",
+        "_due_step",
+        "_everyone",
+        "_gain",
+        "_last_step",
+        "_paced",
+        "_session",
+        "_unpaced",
+        "overdue",
+    )
+
+    def __init__(self, session: Session, hooks: HookList, everyone: Ridership) -> None:
+        self._session = session
+        self._everyone = everyone
+        self.overdue = True
+        paced = {id(hook): steps for hook, steps in hooks.overrides("steps_until_trigger")}
+        self._paced: list[tuple[Any, Callback]] = [
+            (hook, paced[id(hook)]) for hook in everyone.hooks if id(hook) in paced
+        ]
+        self._unpaced = [hook for hook in everyone.hooks if id(hook) not in paced]
+        self._always = everyone
+        self._last_step = self._due_step = session.global_step
+        self._gain = 1
+
+    @classmethod
+    def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
+        """Returns the pacing of a session, or None where no hook can ever be left out."""
+        if not hooks.overrides("steps_until_trigger"):
+            return None
+        try:
+            return cls(session, hooks, everyone)
+        except RuntimeError:  # the graph has no global step
+            return None
+
+    def due(self) -> Ridership:
+        """Returns who rides along on the run that is about to start."""
+        step = self._session.global_step
+        gained = step - self._last_step
+        self._last_step = step
+        if gained > self._gain:
+            self._gain = gained
+        # A step that moved back (a hook restored older values) says nothing about when hooks are due.
+        self.overdue = gained < 0 or step + self._gain >= self._due_step
+        return self._everyone if self.overdue else self._always
+
+    def plan(self) -> None:
+        """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""
+        step = self._session.global_step
+        due_step = step + _LOOK_AGAIN_STEPS
+        always = list(self._unpaced)
+        for hook, steps_until_trigger in self._paced:
+            steps = steps_until_trigger(step)
+            if steps <= 1:
+                always.append(hook)
+            else:
+                due_step = min(due_step, step + steps)
+        self._due_step = due_step
+        if len(always) == len(self._everyone.hooks):
+            self._always = self._everyone
+        elif {id(hook) for hook in always} != {id(hook) for hook in self._always.hooks}:
+            ids = {id(hook) for hook in always}
+            self._always = Ridership([hook for hook in self._everyone.hooks if id(hook) in ids])

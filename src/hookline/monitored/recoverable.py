@@ -1,0 +1,195 @@
+"""RecoverableSession: creates its session again when it is lost, and retries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from hookline import clock
+from hookline.errors import PREEMPTION_ERRORS
+from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.recovery import RecoveryPolicy
+from hookline.session import RunMetadata, RunOptions, Session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RecoverableSession:
+    """A coordinated session that outlives `AbortedError` and `UnavailableError`.
+
+    Such an error closes the session and makes a new one, restored from the last checkpoint; then the run is tried
+    again. The hooks get `after_create_session` again, never `begin`.
+
+    Args:
+        create: Makes the session; called in the constructor and at each recovery.
+        policy: How often and how patiently; None lets every error pass.
+
+    References:
+        The recoverable session inside `tf.train.MonitoredSession`. Differences: attempts have a limit and waits between
+        them, and every recovery is logged at ERROR with its reason and the steps it lost.
+    """
+
+    def __init__(self, create: Callable[[], CoordinatedSession], policy: RecoveryPolicy | None) -> None:
+        self._create = create
+        self._policy = policy
+        self._generator = policy.generator() if policy else None
+        self._attempts = 0
+        self._highest_step: int | None = None
+        self._failure: BaseException | None = None
+        try:
+            self._session = create()
+        except PREEMPTION_ERRORS as exc:
+            self._session = self._created_again(exc)
+
+    @property
+    def current(self) -> CoordinatedSession:
+        """The session as it is now."""
+        return self._session
+
+    @property
+    def raw(self) -> Session:
+        """The raw session as it is now; after a recovery it is another one."""
+        return self._session.hooked.raw
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of a recovery that `should_stop` attempted in vain; there is no live session then."""
+        return self._failure
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Runs with the hooks, as often as the policy allows.
+
+        Raises:
+            BaseException: What cannot be recovered from, or what is left when the attempts are used up.
+        """
+        while True:
+            try:
+                result = self._live().run(fetches, feed_dict, options, run_metadata)
+            except PREEMPTION_ERRORS as exc:
+                self._recover(exc)
+                continue
+            if self._attempts:
+                self._note_progress()
+            return result
+
+    def call(self, function: Callable[[CoordinatedSession], T]) -> T:
+        """Calls a function that uses the session, again after each recovery."""
+        while True:
+            session = self._live()
+            try:
+                result = session.call(lambda session=session: function(session))
+            except PREEMPTION_ERRORS as exc:
+                self._recover(exc)
+                continue
+            if self._attempts:
+                self._note_progress()
+            return result
+
+    def should_stop(self) -> bool:
+        """Returns whether to stop; recovers from a preemption error that a thread reported, and never raises."""
+        if self._failure is not None:
+            return True
+        try:
+            return self._session.should_stop()
+        except PREEMPTION_ERRORS as exc:
+            if self._policy is None:
+                return True
+            try:
+                self._recover(exc)
+                return self._session.should_stop()
+            except Exception as failure:
+                self._failure = self._failure or failure
+                return True
+        except Exception:
+            return True  # close() raises it
+
+    def request_stop(self) -> None:
+        """Asks the coordinator to stop."""
+        self._session.coord.request_stop()
+
+    def close(self) -> None:
+        """Stops the threads and closes the session, as `CoordinatedSession.close`."""
+        if self._failure is None:
+            self._session.close()
+
+    def _live(self) -> CoordinatedSession:
+        if self._failure is not None:
+            raise self._failure
+        return self._session
+
+    def _recover(self, exc: BaseException) -> None:
+        if self._policy is None:
+            raise exc
+        stop_requested = self._session.stop_requested_cleanly()
+        step_before = _global_step(self.raw)
+        self._highest_step = max(self._highest_step or 0, step_before or 0)
+        try:
+            self._session.close()
+        except Exception as closing:
+            if closing is not exc:
+                logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
+        try:
+            self._session = self._created_again(exc)
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        if stop_requested:
+            self._session.coord.request_stop()
+        logger.error("Recovered from %s. %s", _reason(exc), _loss(step_before, _global_step(self.raw)))
+
+    def _created_again(self, exc: BaseException) -> CoordinatedSession:
+        policy, generator = self._policy, self._generator
+        if policy is None or generator is None:
+            raise exc
+        while self._attempts < policy.max_attempts:
+            self._attempts += 1
+            backoff_secs = policy.backoff_secs(self._attempts, generator)
+            logger.error(
+                "The session was lost: %s. Attempt %d of %d to create it again follows in %.2f s.",
+                _reason(exc),
+                self._attempts,
+                policy.max_attempts,
+                backoff_secs,
+            )
+            clock.sleep(backoff_secs)
+            try:
+                return self._create()
+            except PREEMPTION_ERRORS as again:
+                exc = again
+        exc.add_note(f"Recovery gave up after {policy.max_attempts} attempts without progress; see RecoveryPolicy.")
+        raise exc
+
+    def _note_progress(self) -> None:
+        step = _global_step(self.raw)
+        # Without a global step the run that succeeded is all the progress there is to see.
+        if step is None or self._highest_step is None or step > self._highest_step:
+            self._attempts = 0
+
+
+def _global_step(session: Session) -> int | None:
+    try:
+        return session.global_step
+    except Exception:  # no global step in the graph, or none left in a lost session
+        return None
+
+
+def _reason(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}"
+
+
+def _loss(before: int | None, after: int | None) -> str:
+    if before is None or after is None:
+        return "How many steps were lost is not known: there is no global step to tell."
+    lost = max(before - after, 0)
+    if lost and not after:
+        return f"All {lost} steps were lost: there was no checkpoint, so the model was initialised anew."
+    return f"The global step went from {before} to {after}: {lost} steps were lost."

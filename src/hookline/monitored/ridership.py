@@ -1,0 +1,171 @@
+"""Ridership: the hooks that ride along on a run, and what they asked for, merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hookline.graph import Graph
+from hookline.hooks.base import SessionRunArgs, SessionRunContext
+from hookline.monitored.hook_list import describe, override
+from hookline.session import RunOptions, merge_options
+
+
+class Ridership:
+    """Some hooks of a session, as they ride along on a run.
+
+    Merging is done again only when a hook answers `before_run` with another object than the last time.
+
+    Args:
+        hooks: The hooks that are called on the run, in list order.
+
+    Attributes:
+        hooks: Those of them that have a callback for a run at all.
+        riding: Whether there are any.
+        after: Their `after_run`, each with its place in `watched`.
+        asks: Whether any asked for something, as of the last `ask`.
+        watches: Whether any asked for fetches.
+        watched: The fetches of each, or None.
+        feeders: Those that feed something, each with its feed.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_before",
+        "_caller_options",
+        "_merged_options",
+        "_options",
+        "_stale",
+        "after",
+        "asks",
+        "feeders",
+        "hooks",
+        "riding",
+        "watched",
+        "watches",
+    )
+
+    def __init__(self, hooks: Sequence[Any]) -> None:
+        self._before = []
+        self.after = []
+        riding = []
+        for hook in hooks:
+            before, after = override(hook, "before_run"), override(hook, "after_run")
+            if before is not None:
+                self._before.append((len(riding), before))
+            if after is not None:
+                self.after.append((len(riding), after))
+            if before is not None or after is not None:
+                riding.append(hook)
+        self.hooks = tuple(riding)
+        self.riding = bool(riding)
+        self._asked: list[SessionRunArgs | None] = [None] * len(riding)
+        self._stale = False
+        self._merge()
+
+    def ask(self, context: SessionRunContext) -> None:
+        """Calls every `before_run` and merges what they ask for.
+
+        Raises:
+            TypeError: One of them returned something else than None or a `SessionRunArgs`.
+        """
+        asked = self._asked
+        for slot, before_run in self._before:
+            args = before_run(context)
+            if args is not asked[slot]:
+                asked[slot] = args
+                self._stale = True
+        if self._stale:
+            self._merge()
+
+    def merged_options(self, options: RunOptions | None) -> RunOptions | None:
+        """Returns the caller's options merged with those of the hooks."""
+        if not self._options:
+            return options
+        if self._merged_options is None or options is not self._caller_options:
+            self._caller_options = options
+            self._merged_options = merge_options([options, *self._options])
+        return self._merged_options
+
+    def merged_feeds(self, feed_dict: Mapping[Any, Any] | None, graph: Graph) -> dict[Any, Any]:
+        """Returns the caller's feeds and those of the hooks in one.
+
+        Raises:
+            RuntimeError: A tensor is fed twice.
+        """
+        merged: dict[Any, Any] = {}
+        fed_by: dict[Any, Any] = {}
+        for hook, feeds in self.feeders:
+            by_tensor = {_element(graph, key): value for key, value in feeds.items()}
+            conflicts = [tensor for tensor in by_tensor if tensor in merged]
+            if conflicts:
+                others = ", ".join(sorted({describe(fed_by[tensor]) for tensor in conflicts}))
+                raise RuntimeError(
+                    f"Same tensor is fed by two hooks. Conflict(s): {_names(conflicts)}, "
+                    f"fed by {describe(hook)} and by {others}."
+                )
+            merged.update(by_tensor)
+            fed_by.update(dict.fromkeys(by_tensor, hook))
+        for key, value in (feed_dict or {}).items():
+            tensor = _element(graph, key)
+            if tensor in fed_by:
+                raise RuntimeError(
+                    f"Same tensor is fed by a SessionRunHook and user. Conflict(s): {_names([tensor])}, "
+                    f"fed by {describe(fed_by[tensor])}."
+                )
+            merged[tensor] = value
+        return merged
+
+    def blame(self, exc: Exception, graph: Graph) -> None:
+        """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
+        for hook, fetches in zip(self.hooks, self.watched, strict=True):
+            try:
+                for leaf in _leaves(fetches):
+                    graph.as_graph_element(leaf)
+            except (KeyError, TypeError, ValueError) as reason:
+                # str() of a KeyError is the repr of its text.
+                text = reason.args[0] if reason.args else reason
+                raise type(reason)(
+                    f"{describe(hook)} asked in before_run for something that is not in the graph: {text}"
+                ) from exc
+
+    def _merge(self) -> None:
+        for hook, args in zip(self.hooks, self._asked, strict=True):
+            if args is not None and not isinstance(args, SessionRunArgs):
+                raise TypeError(f"{describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}.")
+        self.watched: tuple[Any, ...] = tuple(None if args is None else args.fetches for args in self._asked)
+        self.watches: bool = any(fetches is not None for fetches in self.watched)
+        given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
+        self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
+            (hook, args.feed_dict) for hook, args in given if args.feed_dict
+        ]
+        self._options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
+        self._caller_options: RunOptions | None = None
+        self._merged_options: RunOptions | None = None
+        self.asks: bool = self.watches or bool(self.feeders) or bool(self._options)
+        self._stale = False
+
+
+def _element(graph: Graph, key: Any) -> Any:
+    """Returns the tensor a feed's key stands for, or the key itself where only the session knows."""
+    try:
+        return graph.as_graph_element(key)
+    except (KeyError, TypeError, ValueError):
+        return key
+
+
+def _names(tensors: Sequence[Any]) -> str:
+    return ", ".join(sorted(str(getattr(tensor, "name", tensor)) for tensor in tensors))
+
+
+def _leaves(fetches: Any) -> Iterator[Any]:
+    if fetches is None:
+        return
+    if isinstance(fetches, Mapping):
+        for item in fetches.values():
+            yield from _leaves(item)
+    elif isinstance(fetches, list | tuple):
+        for item in fetches:
+            yield from _leaves(item)
+    else:
+        yield fetches

@@ -1,0 +1,271 @@
+"""SessionManager: makes a session and brings its model to a state in which it can be trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hookline import clock
+from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
+from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
+from hookline.graph import Graph, Operation, Tensor
+from hookline.session import RunOptions, Session
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECS = 0.1
+
+
+class SessionManager:
+    """Initialises a model, restores it from a checkpoint, or waits until somebody else has.
+
+    Args:
+        local_init_op: Initialises what no checkpoint holds; also after a restore.
+        ready_op: A tensor of the names that are not initialised yet; None checks nothing.
+        ready_for_local_init_op: The same, for what `local_init_op` needs.
+        graph: The graph; the default graph if None.
+        recovery_wait_secs: How often a wait says in the log what it waits for. It looks much more often.
+        local_init_run_options: Options of the run of `local_init_op`.
+        local_init_feed_dict: Feed of the run of `local_init_op`.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default() as graph:
+        ...     weight = hl.Variable(2.0, name="weight")
+        ...     init_op = hl.global_variables_initializer()
+        >>> session = SessionManager(graph=graph).prepare_session("", init_op=init_op)
+        >>> print(session.run(weight))
+        2.0
+
+    References:
+        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, never a fresh start; waiting
+        reacts within a tenth of a second, and ends in `DeadlineExceededError` for a checkpoint as well.
+    """
+
+    def __init__(
+        self,
+        local_init_op: Operation | Tensor | None = None,
+        ready_op: Tensor | None = None,
+        ready_for_local_init_op: Tensor | None = None,
+        graph: Graph | None = None,
+        recovery_wait_secs: float = 30,
+        local_init_run_options: RunOptions | None = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        self._local_init_op = local_init_op
+        self._ready_op = ready_op
+        self._ready_for_local_init_op = ready_for_local_init_op
+        self._graph = graph
+        self._recovery_wait_secs = recovery_wait_secs
+        self._local_init_run_options = local_init_run_options
+        self._local_init_feed_dict = local_init_feed_dict
+
+    def prepare_session(
+        self,
+        master: str,
+        init_op: Operation | Tensor | None = None,
+        saver: Saver | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: Any = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Session], Any] | None = None,
+    ) -> Session:
+        """Returns a session whose model is ready: restored if there is a checkpoint, else initialised.
+
+        After a restore neither `init_op` nor `init_fn` runs; `local_init_op` always does.
+
+        Args:
+            master: Where to run; only this process ("").
+            init_op: Initialises the model.
+            saver: Restores.
+            checkpoint_dir: Restore its newest checkpoint, if there is one.
+            checkpoint_filename_with_path: Restore this checkpoint.
+            wait_for_checkpoint: Wait until the directory has one.
+            max_wait_secs: At most so long.
+            config: Of the session.
+            init_feed_dict: Feed of `init_op`.
+            init_fn: Called with the session after `init_op`.
+
+        Raises:
+            ValueError: Both a directory and a checkpoint are given.
+            RuntimeError: There is nothing to initialise with; or the model is not ready afterwards.
+            OpError: The checkpoint cannot be read or does not fit.
+        """
+        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+            source = self._source(
+                saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
+            )
+            if source is not None:
+                self._restore(session, saver, source, checkpoint_dir)
+            else:
+                if init_op is None and init_fn is None and self._local_init_op is None:
+                    raise RuntimeError(
+                        "The model is not initialised, and there is nothing to initialise it with: no checkpoint was "
+                        "found, and none of init_op, init_fn and local_init_op was given."
+                    )
+                if init_op is not None:
+                    session.run(init_op, feed_dict=init_feed_dict)
+                if init_fn is not None:
+                    init_fn(session)
+            did = f"Restoring {source!r}" if source else "Initialising (init_op, init_fn)"
+            self._require(
+                session, self._ready_for_local_init_op, f"{did} did not make the model ready for local_init_op"
+            )
+            self._run_local_init_op(session)
+            self._require(session, self._ready_op, f"{did} did not make the model ready")
+            return session
+
+    def recover_session(
+        self,
+        master: str,
+        saver: Saver | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = 7200,
+        config: Any = None,
+    ) -> tuple[Session, bool]:
+        """Returns a session, and whether it was restored and is ready.
+
+        Arguments and errors are those of `prepare_session`. Without a checkpoint, or when the checkpoint does not hold
+        all that the model needs, the second item is False and initialising is left to the caller.
+        """
+        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+            source = self._source(
+                saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
+            )
+            if source is None:
+                return session, False
+            self._restore(session, saver, source, checkpoint_dir)
+            missing = _missing(session, self._ready_for_local_init_op)
+            if not missing:
+                self._run_local_init_op(session)
+                missing = _missing(session, self._ready_op)
+            if missing:
+                logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
+            return session, not missing
+
+    def wait_for_session(self, master: str, config: Any = None, max_wait_secs: float = float("inf")) -> Session:
+        """Returns a session once somebody else, the chief, has made the model ready.
+
+        Args:
+            master: Where to run.
+            config: Of the session.
+            max_wait_secs: How long to wait.
+
+        Raises:
+            DeadlineExceededError: The model was not ready in time; it names what was missing.
+        """
+        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+            state = {"missing": ""}
+
+            def ready() -> bool | None:
+                state["missing"] = _missing(session, self._ready_for_local_init_op)
+                if not state["missing"]:
+                    self._run_local_init_op(session)
+                    state["missing"] = _missing(session, self._ready_op)
+                return None if state["missing"] else True
+
+            self._await(
+                ready, lambda: f"the chief to make the model ready (not initialised: {state['missing']})", max_wait_secs
+            )
+            return session
+
+    def _source(
+        self, saver: Saver | None, directory: str | None, path: str | None, wait: bool, max_wait_secs: float
+    ) -> str | None:
+        """Returns the checkpoint to restore, or None."""
+        if saver is None:
+            return None
+        if path or not directory:
+            return path or None
+        _finish_pending(saver)
+        if not wait:
+            return latest_checkpoint(directory)
+        return self._await(
+            lambda: latest_checkpoint(directory), lambda: f"a checkpoint in {directory!r}", max_wait_secs
+        )
+
+    def _restore(self, session: Session, saver: Saver | None, source: str, directory: str | None) -> None:
+        assert saver is not None
+        logger.info("Restoring %s", source)
+        saver.restore(session, source)
+        state = get_checkpoint_state(directory) if directory else None
+        if state is not None:
+            saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+
+    def _run_local_init_op(self, session: Session) -> None:
+        if self._local_init_op is not None:
+            session.run(self._local_init_op, feed_dict=self._local_init_feed_dict, options=self._local_init_run_options)
+
+    def _require(self, session: Session, ready_op: Tensor | None, failed: str) -> None:
+        missing = _missing(session, ready_op)
+        if missing:
+            raise RuntimeError(f"{failed}. Not initialised: {missing}.")
+
+    def _await(self, look: Callable[[], Any], what: Callable[[], str], max_wait_secs: float) -> Any:
+        start = said = clock.monotonic()
+        while (found := look()) is None:
+            now = clock.monotonic()
+            if now - start >= max_wait_secs:
+                raise DeadlineExceededError(None, None, f"Waited {max_wait_secs} seconds for {what()}.")
+            if now - said >= self._recovery_wait_secs:
+                logger.info("Waiting for %s", what())
+                said = now
+            clock.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
+        return found
+
+    @staticmethod
+    @contextmanager
+    def _closing_on_error(session: Session) -> Iterator[Session]:
+        try:
+            yield session
+        except BaseException as exc:
+            session.close()
+            mapped = session.map_error(exc)
+            if mapped is exc:
+                raise
+            raise mapped from mapped.__cause__
+
+
+def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:
+    """Checks that the checkpoint to restore is named in one way at most.
+
+    Raises:
+        ValueError: It is named in both.
+    """
+    if checkpoint_dir and checkpoint_filename_with_path:
+        raise ValueError(
+            "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
+            f"{checkpoint_dir!r} and {checkpoint_filename_with_path!r}."
+        )
+
+
+def _finish_pending(saver: Saver) -> None:
+    """Waits for a save of the session before: it may become the newest checkpoint. A loss may have ended it as well."""
+    try:
+        saver.wait()
+    except Exception as exc:
+        if not isinstance(from_exception(exc), PREEMPTION_ERRORS):
+            raise
+        logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
+
+
+def _missing(session: Session, ready_op: Tensor | None) -> str:
+    """Returns what is not initialised, as text; empty when the model is ready."""
+    if ready_op is None:
+        return ""
+    try:
+        names = session.run(ready_op)
+    except FailedPreconditionError as exc:
+        return str(exc)
+    if names is None:
+        return ""
+    return ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in names)

@@ -1,0 +1,66 @@
+"""StepContext: what a function given to `run_step_fn` gets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hookline.session import Session
+
+
+class StepContext:
+    """What a step function can do: run without hooks, run with hooks, and stop.
+
+    Args:
+        session: The raw session.
+        run_with_hooks: Runs with the hooks.
+        request_stop: Asks the monitored session to stop.
+
+    References:
+        `tf.train.MonitoredSession.StepContext`.
+    """
+
+    def __init__(self, session: Session, run_with_hooks: Callable[..., Any], request_stop: Callable[[], None]) -> None:
+        self._session = session
+        self._run_with_hooks = run_with_hooks
+        self._request_stop = request_stop
+
+    @property
+    def session(self) -> Session:
+        """The raw session; its runs trigger no hooks."""
+        return self._session
+
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """Same as the `run` of the monitored session, inside a step function."""
+        return self._run_with_hooks(*args, **kwargs)
+
+    def request_stop(self) -> NoReturn:
+        """Leaves the step function and makes `should_stop()` true.
+
+        Raises:
+            StopIteration: Always; the `with` block of the session swallows it.
+        """
+        self._request_stop()
+        raise StopIteration("The step function has requested the stop.")
+
+
+def check_step_fn(step_fn: Callable[..., Any]) -> None:
+    """Checks that a step function has the one documented parameter.
+
+    Raises:
+        ValueError: Its parameters are not just `step_context` (besides `self`).
+
+    Example:
+        >>> check_step_fn(lambda step_context: None)
+        >>> check_step_fn(lambda session: None)
+        Traceback (most recent call last):
+        ...
+        ValueError: A step function takes exactly one parameter, called step_context (besides self); got (session).
+    """
+    parameters = [name for name in inspect.signature(step_fn).parameters if name != "self"]
+    if parameters != ["step_context"]:
+        raise ValueError(
+            "A step function takes exactly one parameter, called step_context (besides self); "
+            f"got ({', '.join(parameters)})."
+        )

@@ -1,0 +1,150 @@
+"""MonitoredTrainingSession: a monitored session with the usual hooks."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from hookline.hooks import (
+    CheckpointSaverHook,
+    EitherTimer,
+    SecondOrStepTimer,
+    StepCounterHook,
+    SummarySaverHook,
+    Timer,
+)
+from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
+from hookline.monitored.hook_list import checked_hooks
+from hookline.monitored.monitored_session import MonitoredSession
+from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
+from hookline.monitored.scaffold import Scaffold
+
+N = TypeVar("N", int, float)
+
+
+class UseDefault(enum.Enum):
+    """Says that an argument was not given, where None has a meaning of its own."""
+
+    USE_DEFAULT = "USE_DEFAULT"
+
+
+USE_DEFAULT = UseDefault.USE_DEFAULT
+
+
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Iterable[Any] | None = None,
+    chief_only_hooks: Iterable[Any] | None = None,
+    save_checkpoint_secs: float | UseDefault | None = USE_DEFAULT,
+    save_summaries_steps: int | UseDefault | None = USE_DEFAULT,
+    save_summaries_secs: float | UseDefault | None = USE_DEFAULT,
+    config: Any = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = 7200,
+    save_checkpoint_steps: int | UseDefault | None = USE_DEFAULT,
+    summary_dir: str | None = None,
+    save_graph_def: bool = True,
+    *,
+    recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
+) -> MonitoredSession:
+    """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
+
+    A chief gets its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
+    `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker gets `hooks` only, and
+    waits until the chief has made the model ready.
+
+    The defaults (checkpoints each 600 seconds, summaries each 100 steps) apply where neither of the two cadences was
+    given. Giving both means both; None or a number <= 0 turns a cadence off.
+
+    Args:
+        master: Where to run; only this process ("").
+        is_chief: Whether this process initialises, saves and writes.
+        checkpoint_dir: Where to save, and what to restore from.
+        scaffold: What to initialise, restore and summarise with.
+        hooks: Hooks of every process.
+        chief_only_hooks: Hooks of the chief, called before all others.
+        save_checkpoint_secs: Seconds between checkpoints.
+        save_summaries_steps: Global steps between summaries.
+        save_summaries_secs: Seconds between summaries.
+        config: Of the raw session.
+        stop_grace_period_secs: How long closing waits for the threads.
+        log_step_count_steps: Global steps between two looks at the speed; None or <= 0 for none.
+        max_wait_secs: How long a worker waits for the chief.
+        save_checkpoint_steps: Global steps between checkpoints.
+        summary_dir: Where to write summaries; `checkpoint_dir` if None.
+        save_graph_def: Whether to write a description of the graph beside the checkpoints.
+        recovery: What to do when the session is lost; None lets the error pass.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline import train
+        >>> with hl.Graph().as_default():
+        ...     train_op = train.get_or_create_global_step().assign_add(1)
+        ...     with MonitoredTrainingSession(hooks=[train.StopAtStepHook(num_steps=2)]) as sess:
+        ...         while not sess.should_stop():
+        ...             print(sess.run(train_op))
+        1
+        2
+
+    References:
+        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`.
+    """
+    if not is_chief:
+        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs, recovery=recovery)
+    scaffold = scaffold or Scaffold()
+    all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
+    hooks = checked_hooks(hooks)
+    summary_dir = summary_dir or checkpoint_dir
+    if summary_dir:
+        every_n_steps = _on(log_step_count_steps)
+        if every_n_steps:
+            all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
+        timer = _timer(*_cadences(save_summaries_secs, save_summaries_steps, default=(None, 100)))
+        if timer:
+            all_hooks.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, timer=timer))
+    if checkpoint_dir:
+        secs, steps = _cadences(save_checkpoint_secs, save_checkpoint_steps, default=(600, None))
+        if secs or steps:
+            all_hooks.append(
+                CheckpointSaverHook(
+                    checkpoint_dir, save_secs=secs, save_steps=steps, scaffold=scaffold, save_graph_def=save_graph_def
+                )
+            )
+    all_hooks.extend(hooks)
+    return MonitoredSession(
+        ChiefSessionCreator(scaffold, master, config, checkpoint_dir),
+        all_hooks,
+        stop_grace_period_secs,
+        recovery=recovery,
+        summary_dir=summary_dir,
+    )
+
+
+def _cadences(
+    secs: float | UseDefault | None, steps: int | UseDefault | None, default: tuple[float | None, int | None]
+) -> tuple[float | None, int | None]:
+    """Returns the two cadences that apply, None for one that is off."""
+    if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
+        return default
+    return _on(None if isinstance(secs, UseDefault) else secs), _on(None if isinstance(steps, UseDefault) else steps)
+
+
+def _on(every: N | None) -> N | None:
+    return every if every is not None and every > 0 else None
+
+
+def _timer(secs: float | None, steps: int | None) -> Timer | None:
+    timers = []
+    if secs:
+        timers.append(SecondOrStepTimer(every_secs=secs))
+    if steps:
+        timers.append(SecondOrStepTimer(every_steps=steps))
+    if len(timers) > 1:
+        return EitherTimer(*timers)
+    return timers[0] if timers else None

@@ -1,0 +1,205 @@
+"""FileWriter: writes summaries and other events to files that TensorBoard opens."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from types import TracebackType
+from typing import Any, Self, SupportsInt
+
+from hookline import clock
+from hookline.graph import Graph
+from hookline.summary import encode, wire
+from hookline.summary.event_file import EventFile
+
+_GRAPH_DEF = wire.key(4, 2)
+_SUMMARY = wire.key(5, 2)
+_SESSION_LOG = wire.key(7, 2)
+_TAGGED_RUN_METADATA = wire.key(8, 2)
+_WHOLE_EVENT = b""
+
+
+class FileWriter:
+    """Writes events to a file in a directory; its calls return at once, a background thread does the work.
+
+    Events reach the operating system in the order of the calls: when `max_queue` of them are pending, when `flush_secs`
+    have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the death of the
+    process (not of the machine). A write that fails in the background (a full disk, a deleted file) is raised by the
+    next call and by all later ones until `close`; what was written before stays readable. Any thread may call any
+    method.
+
+    Args:
+        logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
+        max_queue: How many pending events make the background thread write them.
+        flush_secs: How many seconds an event is pending at most.
+        filename_suffix: Appended to the file's name.
+
+    Raises:
+        ValueError: `logdir` is empty or a URL, or `max_queue` or `flush_secs` is not positive.
+        AlreadyExistsError: `logdir` is a file.
+        FailedPreconditionError: A file stands where one of its parent directories should be.
+        PermissionDeniedError: The directory is not writable.
+        OpError: Any other reason why the file cannot be made.
+
+    Example:
+        >>> import tempfile
+        >>> from hookline.testing import read_events
+        >>> with tempfile.TemporaryDirectory() as logdir:
+        ...     with FileWriter(logdir) as writer:
+        ...         writer.add_summary(encode.scalar("loss", 0.5), global_step=7)
+        ...     [event.step for event in read_events(logdir) if event.HasField("summary")]
+        [7]
+
+    References:
+        `tf.compat.v1.summary.FileWriter`. Differences: no graph and session arguments (call `add_graph`); a bad
+        directory is an error here and not in the background; background failures are raised; writing after `close` is
+        an error instead of a warning.
+    """
+
+    def __init__(
+        self, logdir: str | os.PathLike[str], max_queue: int = 10, flush_secs: float = 120, filename_suffix: str = ""
+    ) -> None:
+        self._logdir = os.fspath(logdir)
+        if not self._logdir or "://" in self._logdir:
+            raise ValueError(
+                f"FileWriter requires a directory of a local or mounted file system, got {self._logdir!r}."
+            )
+        if max_queue <= 0 or flush_secs <= 0:
+            raise ValueError(
+                f"FileWriter requires a positive max_queue and flush_secs, got {max_queue!r} and {flush_secs!r}."
+            )
+        self._settings = (max_queue, flush_secs, filename_suffix)
+        self._run_metadata_tags: set[str] = set()
+        self._open()
+
+    def _open(self) -> None:
+        self._file = EventFile(self._logdir, *self._settings)
+        # The file's thread must not keep a forgotten writer alive. At exit the file closes itself.
+        weakref.finalize(self, self._file.request_close).atexit = False
+
+    def get_logdir(self) -> str:
+        """Returns the directory as it was given."""
+        return self._logdir
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, and `reopen` not since."""
+        return self._file.closed
+
+    def add_summary(self, summary: bytes | Any, global_step: SupportsInt | None = None) -> None:
+        """Writes a summary.
+
+        Args:
+            summary: A `Summary`, or its serialized bytes: the value of a summary tensor.
+            global_step: The step it belongs to.
+
+        Raises:
+            TypeError: `summary` is neither.
+            RuntimeError: The writer is closed.
+            OpError: An earlier write failed.
+        """
+        self._add(_SUMMARY, summary if type(summary) is bytes else _serialized(summary, "Summary"), global_step)
+
+    def add_session_log(self, session_log: Any, global_step: SupportsInt | None = None) -> None:
+        """Writes a `SessionLog`: `START` tells TensorBoard to drop earlier points from `global_step` on.
+
+        Raises:
+            RuntimeError: The writer is closed.
+            OpError: An earlier write failed.
+        """
+        self._add(_SESSION_LOG, _serialized(session_log, "SessionLog"), global_step)
+
+    def add_graph(self, graph: Graph, global_step: SupportsInt | None = None) -> None:
+        """Writes the operations of a graph, for TensorBoard's graph page.
+
+        Args:
+            graph: The graph; what is added to it later is not written.
+            global_step: The step at which the graph was used.
+
+        Raises:
+            RuntimeError: The writer is closed.
+            OpError: An earlier write failed.
+        """
+        self._add(_GRAPH_DEF, encode.graph(graph), global_step)
+
+    def add_run_metadata(self, run_metadata: Any, tag: str, global_step: SupportsInt | None = None) -> None:
+        """Writes what a run recorded about itself.
+
+        Args:
+            run_metadata: A `hookline.RunMetadata` (or any dataclass), written as a text of one line a field; or a
+                `RunMetadata` message of TensorFlow, written as such.
+            tag: Its name in TensorBoard; each may be used once.
+            global_step: The step that it describes.
+
+        Raises:
+            ValueError: The tag was used before.
+            RuntimeError: The writer is closed.
+            OpError: An earlier write failed.
+        """
+        if tag in self._run_metadata_tags:
+            raise ValueError(f"FileWriter.add_run_metadata requires a new tag each time, got {tag!r} again.")
+        if dataclasses.is_dataclass(run_metadata):
+            names = [field.name for field in dataclasses.fields(run_metadata)]
+            lines = "  \n".join(f"{name}: {getattr(run_metadata, name)}" for name in names)
+            self._add(_SUMMARY, encode.text(tag, lines), global_step)
+        else:
+            message = wire.length_delimited(1, tag.encode())
+            message += wire.length_delimited(2, _serialized(run_metadata, "RunMetadata"))
+            self._add(_TAGGED_RUN_METADATA, message, global_step)
+        self._run_metadata_tags.add(tag)
+
+    def add_event(self, event: Any) -> None:
+        """Writes an `Event` as it is, its time and step included.
+
+        Raises:
+            RuntimeError: The writer is closed.
+            OpError: An earlier write failed.
+        """
+        self._file.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
+
+    def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
+        # The step may be an array of the device: it is read here, never on the background thread.
+        self._file.add(clock.time(), None if global_step is None else int(global_step), field, payload)
+
+    def flush(self) -> None:
+        """Hands everything written so far to the operating system before it returns; nothing to do once closed.
+
+        Raises:
+            OpError: This or an earlier write failed.
+        """
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flushes and closes the file; harmless when repeated.
+
+        Raises:
+            OpError: A write failed and no earlier call has said so.
+        """
+        self._file.close()
+
+    def reopen(self) -> None:
+        """Lets a closed writer write again, to a new file; does nothing to an open one.
+
+        Raises:
+            OpError: The file cannot be made.
+        """
+        if self.closed:
+            self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serialized(message: Any, required: str) -> bytes:
+    if not hasattr(message, "SerializeToString"):
+        raise TypeError(
+            f"FileWriter requires a {required} message (or, for a summary, the bytes that are the value of a summary "
+            f"tensor), got {message!r} of type {type(message).__name__}."
+        )
+    return message.SerializeToString()

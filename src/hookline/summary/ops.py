@@ -1,0 +1,219 @@
+"""Summary tensors: nodes of the graph whose value is a serialized `Summary`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hookline import errors
+from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op
+from hookline.summary import buckets, encode
+
+_log = logging.getLogger(__name__)
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")
+
+
+class _Encoder:
+    """Encodes one tensor's values. The tag is known only once the node, whose unique name it is, exists."""
+
+    def __init__(self, encoder: Callable[[str, Any], bytes]) -> None:
+        self._encoder = encoder
+        self.tag = ""
+
+    def __call__(self, value: Any) -> bytes:
+        return self._encoder(self.tag, value)
+
+
+def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
+    """Makes a summary of one number, for TensorBoard's time series.
+
+    Args:
+        name: Tag. It takes the current name scope, and a number (`loss_1`) if the graph has that name already;
+            characters other than letters, digits and `_./-` become `_`, with a log line.
+        tensor: Array of shape `()` and any real dtype; NaN and infinities are written as they are.
+        collections: Graph collections that get the summary; `SUMMARIES` for None.
+
+    Returns:
+        Tensor whose value is bytes, for `FileWriter.add_summary`.
+
+    Raises:
+        InvalidArgumentError: The value is not one number: at once where the shape is known, otherwise when it is run.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default(), hl.name_scope("train"):
+        ...     loss = scalar("loss", hl.constant(0.5))
+        ...     with hl.Session() as sess:
+        ...         value = sess.run(loss)
+        >>> from hookline.summary import Summary
+        >>> [(v.tag, v.simple_value) for v in Summary.FromString(value).value]
+        [('train/loss', 0.5)]
+
+    References:
+        `tf.compat.v1.summary.scalar`, without `family` (open a name scope).
+    """
+    shape = getattr(tensor, "shape", None)
+    if shape:
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"Summary {name!r} requires one number, got shape {tuple(shape)}; reduce it first (a mean, a norm) or "
+            f"make a histogram.",
+        )
+    return _summary(name, encode.scalar, tensor, collections)
+
+
+def histogram(name: str, values: Any, collections: Sequence[str] | None = None) -> Tensor:
+    """Makes a summary of how values are distributed, counted on the device.
+
+    Buckets are an eighth of an octave wide (a ratio of 1.06 to 1.13), from 2**-40 to 2**66 for each sign, with one for
+    everything nearer to zero: every step of every variable uses the same ones. NaN and infinities are in no bucket; the
+    first time that a summary meets some, it logs a warning that says how many.
+
+    Args:
+        name: Tag; treated as that of `scalar`.
+        values: Pytree of arrays of any shapes and real dtypes, empty ones included, counted together as 32-bit floats:
+            one variable, or all gradients.
+        collections: Graph collections that get the summary; `SUMMARIES` for None.
+
+    Returns:
+        Tensor whose value is bytes, for `FileWriter.add_summary`.
+
+    Raises:
+        InvalidArgumentError: An array is complex or holds no numbers.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default():
+        ...     weights = histogram("weights", hl.constant([1.0, 2.0, 2.0]))
+        ...     with hl.Session() as sess:
+        ...         value = sess.run(weights)
+        >>> from hookline.summary import Summary
+        >>> Summary.FromString(value).value[0].histo.num
+        3.0
+
+    References:
+        `tf.compat.v1.summary.histogram`. Differences: takes pytrees; NaN and infinities are left out with a warning
+        instead of stopping the run (`NanTensorHook` is for that).
+    """
+    warned = False
+
+    def encoded(tag: str, counted: buckets.BucketCounts) -> bytes:
+        nonlocal warned
+        if counted.non_finite and not warned:
+            warned = True
+            _log.warning(
+                "Histogram %r leaves out %d NaN or infinite values. Later ones are left out without a warning.",
+                tag,
+                int(counted.non_finite),
+            )
+        return buckets.encode(tag, counted)
+
+    clean = _clean(name)
+    counted = op(buckets.count, name=f"{clean}/buckets").node(values)
+    return _summary(clean, encoded, counted, collections)
+
+
+def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
+    """Makes a summary of text, which TensorBoard shows as Markdown.
+
+    Args:
+        name: Tag; treated as that of `scalar`.
+        tensor: Tensor of a host op (or a plain value) that is a string, or an array or nested list of strings.
+        collections: Graph collections that get the summary; `SUMMARIES` for None.
+
+    Returns:
+        Tensor whose value is bytes, for `FileWriter.add_summary`.
+
+    Raises:
+        InvalidArgumentError: The value holds something else than strings; when it is run.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     note = sess.run(text("note", "warm-up over"))
+        >>> b"warm-up over" in note
+        True
+
+    References:
+        `tf.compat.v1.summary.text`.
+    """
+    return _summary(name, encode.text, tensor, collections)
+
+
+def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
+    """Makes one summary out of several.
+
+    Args:
+        inputs: Summary tensors.
+        collections: Graph collections that get the merged summary; none for None.
+        name: Name of the operation.
+
+    Returns:
+        Tensor whose value is bytes that hold all values of the inputs, in their order.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     both = merge([scalar("loss", hl.constant(0.5)), scalar("accuracy", hl.constant(0.9))])
+        ...     value = sess.run(both)
+        >>> from hookline.summary import Summary
+        >>> [v.tag for v in Summary.FromString(value).value]
+        ['loss', 'accuracy']
+
+    References:
+        `tf.compat.v1.summary.merge`. Difference: the same tag in two inputs is not an error.
+    """
+    # Serialized messages of one type, put end to end, are their merged message.
+    merged = host_op(_joined, name=name or "merge_summary").node(*inputs)
+    for collection in collections or ():
+        get_default_graph().add_to_collection(collection, merged)
+    return merged
+
+
+def _joined(*summaries: bytes) -> bytes:
+    return b"".join(summaries)
+
+
+def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
+    """Makes one summary out of all those of a collection in the default graph.
+
+    Args:
+        key: The collection.
+        scope: Only those whose names begin with this.
+        name: Name of the operation.
+
+    Returns:
+        The merged summary, or None if there is nothing to merge.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default():
+        ...     merge_all() is None
+        True
+
+    References:
+        `tf.compat.v1.summary.merge_all`.
+    """
+    summaries = get_default_graph().get_collection(key, scope)
+    return merge(summaries, name=name) if summaries else None
+
+
+def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collections: Sequence[str] | None) -> Tensor:
+    encode_value = _Encoder(encoder)
+    summary = host_op(encode_value, name=_clean(name)).node(value)
+    encode_value.tag = summary.op.name
+    for collection in (GraphKeys.SUMMARIES,) if collections is None else collections:
+        get_default_graph().add_to_collection(collection, summary)
+    return summary
+
+
+def _clean(name: str) -> str:
+    clean = _NOT_ALLOWED.sub("_", name).lstrip("/")
+    if not clean:
+        raise ValueError(f"A summary requires a name, got {name!r}.")
+    if clean != name:
+        _log.info("Summary name %r holds characters that are not allowed; using %r instead.", name, clean)
+    return clean

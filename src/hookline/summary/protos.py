@@ -1,0 +1,22 @@
+"""The message classes of event files, from the tensorboard package.
+
+Importing this module takes longer than importing all the rest of `hookline.summary`, so it is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorboard.compat.proto import event_pb2, graph_pb2, summary_pb2
+
+# The generated modules fill their namespaces at run time, where no type checker sees them.
+_events: Any = event_pb2
+_summaries: Any = summary_pb2
+_graphs: Any = graph_pb2
+
+Event: Any = _events.Event
+SessionLog: Any = _events.SessionLog
+TaggedRunMetadata: Any = _events.TaggedRunMetadata
+Summary: Any = _summaries.Summary
+HistogramProto: Any = _summaries.HistogramProto
+GraphDef: Any = _graphs.GraphDef

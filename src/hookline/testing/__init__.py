@@ -1,0 +1,10 @@
+"""What tests of hooks and of training code need: public, for users' own tests too."""
+
+from __future__ import annotations
+
+from hookline.testing.check_hook import check_hook
+from hookline.testing.fake_clock import FakeClock
+from hookline.testing.read_events import read_events
+from hookline.testing.recording_hook import RecordedEvent, RecordingHook
+
+__all__ = ["FakeClock", "RecordedEvent", "RecordingHook", "check_hook", "read_events"]

@@ -1,0 +1,251 @@
+"""check_hook: a battery that every hook must pass, those of hookline and those of its users."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from hookline.errors import AbortedError
+from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
+from hookline.hooks import SessionRunArgs
+from hookline.monitored import MonitoredSession, RecoveryPolicy
+from hookline.session import Session
+from hookline.testing.recording_hook import RecordingHook, plain
+
+MakeHook = Callable[[], Any]
+
+
+class _Model(NamedTuple):
+    """A model small enough to run hundreds of times."""
+
+    graph: Graph
+    fetches: list[Tensor]
+    train: Operation
+    jump: Operation
+
+
+def check_hook(make_hook: MakeHook) -> None:
+    """Checks that a hook keeps the contract of `SessionRunHook`, in real sessions over a small model.
+
+    - A second `begin` on the same graph adds nothing, and nothing is added once the graph is finalized.
+    - What the caller fetches has the same bits with and without the hook: on runs that train, runs that leave the
+      global step where it is, runs that gain several steps, and over a recovery.
+    - It stands a session without any run, one that ends with its input, and one that an exception leaves, which reaches
+      the caller as it is.
+    - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, where it is
+      defined, an int of at least 1; asking it, or `settle`, twice does no harm.
+    - The same object serves one session after another on its graph.
+    - It leaves no thread behind that would keep the process alive.
+
+    Args:
+        make_hook: Makes a new hook; called once for each check, inside the graph of a model that has a float32 vector
+            `"weights:0"`, a scalar `"loss:0"` and a global step, and before that graph is finalized.
+
+    Raises:
+        AssertionError: The hook breaks one of these rules; the message says which.
+
+    Example:
+        >>> from hookline.hooks import NanTensorHook
+        >>> check_hook(lambda: NanTensorHook("loss:0"))
+
+    References:
+        `SessionRunHook` in `tf.train` states these rules in its documentation; nothing there checks them.
+    """
+    threads = set(threading.enumerate())
+    for check in (
+        _begin_twice_adds_nothing,
+        _callbacks_return_what_they_may,
+        _results_are_the_callers_own,
+        _recovery_changes_no_result,
+        _no_run_at_all,
+        _the_end_of_the_input,
+        _an_exception_passes_as_it_is,
+        _one_session_after_another,
+    ):
+        try:
+            check(make_hook)
+        except Exception as exc:
+            exc.add_note(f"check_hook: {check.__name__.replace('_', ' ').strip()}.")
+            raise
+    left = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
+    assert not left, f"The hook left threads that keep the process alive: {left}. Register them with the coordinator."
+
+
+def _begin_twice_adds_nothing(make_hook: MakeHook) -> None:
+    with _model() as model:
+        hook = make_hook()
+        _call(hook, "begin")
+        before = model.graph.version, _collections(model.graph)
+        _call(hook, "begin")
+        after = model.graph.version, _collections(model.graph)
+        assert before == after, f"The second begin on the same graph changed it: {before} became {after}."
+
+
+def _callbacks_return_what_they_may(make_hook: MakeHook) -> None:
+    with _model() as model:
+        hook = _Watched(make_hook())
+        with _session(hook) as session:
+            _drive(session, [(model.fetches, model.train)] * 4)
+
+
+def _results_are_the_callers_own(make_hook: MakeHook) -> None:
+    def runs(model: _Model) -> list[Any]:
+        training, gaining = (model.fetches, model.train), (model.fetches, model.jump)
+        return [training] * 3 + [model.fetches] * 2 + [training] + [gaining] * 3 + [training]
+
+    _compare(make_hook, runs)
+
+
+def _recovery_changes_no_result(make_hook: MakeHook) -> None:
+    def runs(model: _Model) -> list[Any]:
+        return [(model.fetches, model.train)] * 5
+
+    lose_once = [None, None, AbortedError(None, None, "check_hook loses the session")]
+    _compare(make_hook, runs, failures={"before_run": lose_once})
+    _compare(make_hook, runs, failures={"after_run": lose_once})
+
+
+def _no_run_at_all(make_hook: MakeHook) -> None:
+    with _model() as model:
+        _play(model, [make_hook()], [])
+
+
+def _the_end_of_the_input(make_hook: MakeHook) -> None:
+    with _model() as model:
+        end = RecordingHook(failures={"before_run": [None, StopIteration("check_hook ends the input")]})
+        with _session(make_hook(), end) as session:
+            _drive(session, [(model.fetches, model.train)] * 4)
+        assert "end" in end.callbacks, "A later hook got no end after the end of the input."
+
+
+def _an_exception_passes_as_it_is(make_hook: MakeHook) -> None:
+    failure = KeyError("check_hook fails")
+    try:
+        with _model() as model, _session(make_hook()) as session:
+            _drive(session, [(model.fetches, model.train)] * 2)
+            raise failure
+    except KeyError as exc:
+        if exc is not failure:
+            raise AssertionError(f"The hook changed the exception that left the session to {exc!r}.") from exc
+        return
+    raise AssertionError("The hook swallowed the exception that left the session.")
+
+
+def _one_session_after_another(make_hook: MakeHook) -> None:
+    with _model() as model:
+        hook = make_hook()
+        for _ in range(2):
+            with _session(hook) as session:
+                _drive(session, [(model.fetches, model.train)] * 3)
+
+
+class _FinalizedGraph:
+    """Goes before the hook under test and notes how large the graph is once it is complete."""
+
+    version: int | None = None
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        if self.version is None:
+            self.version = session.graph.version
+
+
+class _Watched:
+    """Passes every callback on to a hook, and checks what it returns."""
+
+    def __init__(self, hook: Any) -> None:
+        self._hook = hook
+
+    def before_run(self, run_context: Any) -> Any:
+        args = _call(self._hook, "before_run", run_context)
+        assert args is None or isinstance(args, SessionRunArgs), (
+            f"before_run must return None or a SessionRunArgs, got {args!r}."
+        )
+        return args
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._nothing("after_run", run_context, run_values)
+        self._nothing("settle", run_context.session)
+        self._nothing("settle", run_context.session)
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        if not hasattr(self._hook, "steps_until_trigger"):
+            return 1
+        steps = [self._hook.steps_until_trigger(global_step) for _ in range(2)]
+        assert all(isinstance(n, int) and n >= 1 for n in steps), (
+            f"steps_until_trigger must return an int of at least 1, got {steps[0]!r}."
+        )
+        assert steps[0] == steps[1], f"steps_until_trigger answered {steps[0]} and then {steps[1]} at one step."
+        return steps[0]
+
+    def __getattr__(self, callback: str) -> Any:
+        return lambda *given: self._nothing(callback, *given)
+
+    def _nothing(self, callback: str, *given: Any) -> None:
+        returned = _call(self._hook, callback, *given)
+        assert returned is None, f"{callback} must return None, got {returned!r}."
+
+
+def _call(hook: Any, callback: str, *given: Any) -> Any:
+    method = getattr(hook, callback, None)
+    return None if method is None else method(*given)
+
+
+def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures: Any = None) -> None:
+    """Checks that the caller's results with the hook are those without it, as far as the hook lets the training go."""
+    results = []
+    for hooks in ([], [make_hook]):
+        with _model() as model:
+            mine = [make() for make in hooks]
+            # An iterable of failures is used up by one session.
+            failing = RecordingHook(failures={name: list(each) for name, each in (failures or {}).items()})
+            results.append(_play(model, [*mine, failing], runs(model)))
+    without, with_hook = results
+    assert with_hook == without[: len(with_hook)], (
+        f"The caller's results changed: without the hook {without}, with it {with_hook}."
+    )
+
+
+def _play(model: _Model, hooks: list[Any], runs: list[Any]) -> list[Any]:
+    """Drives a session of these hooks from begin to end, and checks that nothing is added on the way."""
+    finalized = _FinalizedGraph()
+    results: list[Any] = []
+    with _session(finalized, *hooks) as session:
+        results = _drive(session, runs)
+    assert model.graph.version == finalized.version, "The hook added to the graph after begin."
+    return results
+
+
+def _drive(session: MonitoredSession, runs: list[Any]) -> list[Any]:
+    """Makes the runs, until a hook wants to stop, and returns the caller's results as plain values."""
+    results = []
+    for fetches in runs:
+        if session.should_stop():
+            break
+        results.append(plain(session.run(fetches)))
+    return results
+
+
+def _session(*hooks: Any) -> MonitoredSession:
+    return MonitoredSession(hooks=hooks, recovery=RecoveryPolicy(initial_backoff_secs=0))
+
+
+@contextmanager
+def _model() -> Iterator[_Model]:
+    graph = Graph()
+    with graph.as_default():
+        global_step = get_or_create_global_step()
+        weights = Variable(lambda: jnp.array([1.0, -2.0, 3.0]), name="weights")
+        loss = op(lambda w: (w * w).sum(), name="loss")(weights)
+        step_down = weights.assign(op(lambda w: w * 0.9)(weights))
+        train = group(step_down, global_step.assign_add(1), name="train")
+        jump = group(step_down, global_step.assign_add(5), name="jump")
+        yield _Model(graph, [loss, weights, global_step], train, jump)
+
+
+def _collections(graph: Graph) -> dict[str, int]:
+    keys = [key for name, key in vars(GraphKeys).items() if name.isupper()]
+    return {key: len(graph.get_collection(key)) for key in keys}

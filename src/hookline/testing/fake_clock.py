@@ -1,0 +1,140 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from hookline import clock
+
+_LOOK_EVERY_REAL_SECS = 0.001
+
+
+class FakeClock(clock.Clock):
+    """Time that passes only when a test says so. Entering it installs it, leaving it puts the previous clock back.
+
+    `sleep` moves the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until what they
+    wait for has happened, or until another thread has moved the time past their limit. Threads that still wait when the
+    `with` block is left are released as if their time were over.
+
+    Args:
+        start: The first reading, in seconds, of both `monotonic` and `time`.
+        autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
+            limit. For tests where no other thread could move it.
+
+    Example:
+        >>> with FakeClock(start=100.0) as fake:
+        ...     clock.sleep(2.5)
+        ...     fake.advance(1.0)
+        ...     clock.monotonic()
+        103.5
+    """
+
+    def __init__(self, start: float = 1_000_000.0, *, autojump_secs: float | None = None) -> None:
+        self._now = start
+        self._autojump_secs = autojump_secs
+        self._waiters = 0
+        self._changed = threading.Condition()
+        self._previous: clock.Clock | None = None
+        self._released = False
+
+    def __enter__(self) -> FakeClock:
+        if self._previous is not None:
+            raise RuntimeError("FakeClock is installed already: leave its `with` block before entering it again.")
+        self._released = False
+        self._previous = clock.install(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._previous is not None
+        clock.install(self._previous)
+        self._previous = None
+        self._released = True
+
+    def monotonic(self) -> float:
+        """Returns the fake time."""
+        return self._now
+
+    def time(self) -> float:
+        """Returns the fake time."""
+        return self._now
+
+    def advance(self, secs: float) -> None:
+        """Moves the fake time on; threads whose limit has passed go on shortly after.
+
+        Args:
+            secs: How far, in seconds.
+
+        Raises:
+            ValueError: `secs` is negative.
+        """
+        if secs < 0:
+            raise ValueError(f"FakeClock.advance requires secs >= 0, got {secs}: time does not go back.")
+        with self._changed:
+            self._now += secs
+
+    def sleep(self, secs: float) -> None:
+        """Moves the fake time on by `secs`, without blocking."""
+        self.advance(max(secs, 0))
+
+    def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
+        """Blocks until `event` is set or the fake time has passed the limit, and returns whether it is set."""
+        return self._block(event.is_set, event.wait, timeout_secs)
+
+    def wait_for(
+        self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
+    ) -> bool:
+        """Blocks until `predicate()` is true or the fake time has passed the limit, and returns what it is then."""
+        return self._block(predicate, condition.wait, timeout_secs)
+
+    def await_waiters(self, count: int = 1, *, real_timeout_secs: float = 10.0) -> None:
+        """Blocks, in real time, until at least `count` threads wait on this clock. Call it before `advance`.
+
+        A thread that begins to wait after `advance` would wait for a later moment than the test means.
+
+        Args:
+            count: How many threads.
+            real_timeout_secs: At most how many real seconds.
+
+        Raises:
+            TimeoutError: Fewer threads than that wait when the real time is over.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiters >= count, real_timeout_secs):
+                raise TimeoutError(
+                    f"FakeClock.await_waiters expected {count} threads to wait on the clock within "
+                    f"{real_timeout_secs} real seconds, got {self._waiters}."
+                )
+
+    def _block(self, happened: Callable[[], bool], pause: Callable[[float], bool], timeout_secs: float | None) -> bool:
+        deadline = float("inf") if timeout_secs is None else self._now + timeout_secs
+        blocked_secs = 0.0
+        with self._counted_as_waiter():
+            done = bool(happened())
+            while not done and self._now < deadline and not self._released:
+                # Asked only when notified, as with real time: a forgotten notification must not pass a test.
+                done = pause(_LOOK_EVERY_REAL_SECS) and bool(happened())
+                blocked_secs += _LOOK_EVERY_REAL_SECS
+                if self._autojump_secs is not None and blocked_secs >= self._autojump_secs and timeout_secs is not None:
+                    self._jump_to(deadline)
+        # The time may have passed in the same moment as the event: then the event counts.
+        return done or bool(happened())
+
+    def _jump_to(self, deadline: float) -> None:
+        with self._changed:
+            self._now = max(self._now, deadline)
+
+    @contextlib.contextmanager
+    def _counted_as_waiter(self) -> Iterator[None]:
+        with self._changed:
+            self._waiters += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiters -= 1

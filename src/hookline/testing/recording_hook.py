@@ -1,0 +1,151 @@
+"""RecordingHook: writes down which callbacks came, in which order, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.hooks import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import RunOptions, Session
+
+
+class RecordedEvent(NamedTuple):
+    """One callback of a `RecordingHook`.
+
+    Args:
+        hook: The name of the hook.
+        callback: The name of the callback.
+        given: What tells one call from another, as plain Python values that `==` compares: the global step for
+            `after_create_session`, `settle` and `end` (None without one), the caller's fetches for `before_run`, the
+            results for `after_run`, the exception for `on_exception`.
+    """
+
+    hook: str
+    callback: str
+    given: Any = None
+
+
+class RecordingHook(SessionRunHook):
+    """Records every callback, and does on request what hooks do: fetch, feed, fail, stop.
+
+    Args:
+        name: Tells several recording hooks apart.
+        events: Where to record; hooks that share a list record the order among them.
+        fetches: To ask for on every run.
+        feed_dict: To feed on every run.
+        options: To give to every run.
+        failures: What to raise, by callback: an exception for every call, or an iterable with an exception or None for
+            each call; when it is exhausted nothing is raised.
+        stop_at_run: The run, counted from 1, in whose `after_run` a stop is requested.
+
+    Example:
+        >>> from hookline.graph import Graph, get_or_create_global_step
+        >>> from hookline.monitored import MonitoredSession
+        >>> hook = RecordingHook("a", fetches="global_step:0")
+        >>> with Graph().as_default():
+        ...     train_op = get_or_create_global_step().assign_add(1)
+        ...     with MonitoredSession(hooks=[hook]) as session:
+        ...         _ = session.run(train_op)
+        >>> hook.callbacks
+        ['begin', 'after_create_session', 'before_run', 'after_run', 'settle', 'end']
+        >>> hook.events[3]
+        RecordedEvent(hook='a', callback='after_run', given=0)
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        events: list[RecordedEvent] | None = None,
+        *,
+        fetches: Any = None,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        failures: Mapping[str, BaseException | Iterable[BaseException | None]] | None = None,
+        stop_at_run: int | None = None,
+    ) -> None:
+        self.name = name
+        self.events = events if events is not None else []
+        asks = fetches is not None or feed_dict is not None or options is not None
+        self._args = SessionRunArgs(fetches, feed_dict, options) if asks else None
+        self._failures = {callback: _each_call(failure) for callback, failure in (failures or {}).items()}
+        self._stop_at_run = stop_at_run
+        self._runs = 0
+
+    @property
+    def callbacks(self) -> list[str]:
+        """The names of this hook's callbacks so far."""
+        return [event.callback for event in self.events if event.hook == self.name]
+
+    def begin(self) -> None:
+        """Records the call."""
+        self._record("begin")
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Records the call."""
+        self._record("after_create_session", _step(session))
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Records the call, and asks for what it was told to."""
+        self._record("before_run", run_context.original_args.fetches)
+        return self._args
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Records the call, and requests the stop it was told to."""
+        self._runs += 1
+        if self._runs == self._stop_at_run:
+            run_context.request_stop()
+        self._record("after_run", plain(run_values.results))
+
+    def settle(self, session: Session) -> None:
+        """Records the call."""
+        self._record("settle", _step(session))
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Records the call."""
+        self._record("on_exception", exception)
+
+    def end(self, session: Session) -> None:
+        """Records the call."""
+        self._record("end", _step(session))
+
+    def _record(self, callback: str, given: Any = None) -> None:
+        self.events.append(RecordedEvent(self.name, callback, given))
+        failure = next(self._failures.get(callback, iter(())), None)
+        if failure is not None:
+            raise failure
+
+
+def plain(value: Any) -> Any:
+    """Returns a structure of results with Python numbers and lists for its arrays; waits for the device.
+
+    Example:
+        >>> plain([np.float32(0.5), {"logits": np.arange(3)}])
+        [0.5, {'logits': [0, 1, 2]}]
+    """
+
+    def plain_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        return np.asarray(leaf).tolist() if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) else leaf
+
+    return jax.tree.map(plain_leaf, value)
+
+
+def _each_call(failure: BaseException | Iterable[BaseException | None]) -> Iterator[BaseException | None]:
+    if not isinstance(failure, BaseException):
+        return iter(failure)
+    return iter(lambda: failure, object())
+
+
+def _step(session: Session) -> int | None:
+    try:
+        return session.global_step
+    except RuntimeError:  # the graph has none
+        return None

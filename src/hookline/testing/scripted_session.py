@@ -1,0 +1,150 @@
+"""ScriptedSession: stands where a raw session stands, and does what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from hookline import errors
+from hookline.graph import Graph
+from hookline.session import RunMetadata, RunOptions
+
+
+class Asked(NamedTuple):
+    """What one run of a `ScriptedSession` was asked for.
+
+    Args:
+        fetches: The caller's fetches.
+        watched: What each hook asked for; empty for a plain `run`.
+        feed_dict: The feeds, as given.
+        options: The options, as given.
+        run_metadata: The metadata object, as given.
+    """
+
+    fetches: Any
+    watched: tuple[Any, ...] = ()
+    feed_dict: Mapping[Any, Any] | None = None
+    options: RunOptions | None = None
+    run_metadata: RunMetadata | None = None
+
+
+class ScriptedSession:
+    """A raw session without an engine: each run returns or raises what the script says.
+
+    Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
+
+    Args:
+        script: What the runs do, in order. An exception is raised; anything else is returned, where None stands for
+            the values of what was fetched. When the script is used up, every run does as with None.
+        values: Values of what may be fetched, by tensor, operation or name; None for what is not in it.
+        graph: The graph; an empty one if None.
+        global_step: The global step at the start; None for a session without one.
+        gain: How many steps a run that succeeds adds.
+        closing_raises: What `close` raises, if anything.
+
+    Attributes:
+        asked: What each run was asked for, also of those that raised.
+        closed: Whether `close` was called.
+
+    Example:
+        >>> session = ScriptedSession([None, errors.AbortedError(None, None, "preempted")], values={"loss:0": 0.5})
+        >>> session.run(["loss:0"]), session.global_step
+        ([0.5], 1)
+        >>> session.run("train_op")
+        Traceback (most recent call last):
+        ...
+        hookline.errors.AbortedError: preempted
+        >>> session.asked[1].fetches
+        'train_op'
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Any] = (),
+        *,
+        values: Mapping[Any, Any] | None = None,
+        graph: Graph | None = None,
+        global_step: int | None = 0,
+        gain: int = 1,
+        closing_raises: BaseException | None = None,
+    ) -> None:
+        self.graph = graph or Graph()
+        self.asked: list[Asked] = []
+        self.closed = False
+        self._script = iter(script)
+        self._values = dict(values or {})
+        self._global_step = global_step
+        self._gain = gain
+        self._closing_raises = closing_raises
+
+    @property
+    def global_step(self) -> int:
+        """The global step; `RuntimeError` without one."""
+        if self._global_step is None:
+            raise RuntimeError("This ScriptedSession has no global step.")
+        return self._global_step
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Does what the script says, and records what it was asked for."""
+        return self._run(Asked(fetches, (), feed_dict, options, run_metadata))[0]
+
+    def run_watched(
+        self,
+        fetches: Any,
+        watched: tuple[Any, ...],
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """As `run`, with the values of what the hooks asked for beside."""
+        return self._run(Asked(fetches, watched, feed_dict, options, run_metadata))
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Sets the global step if `values` has one, and forgets the rest."""
+        self._global_step = values.get("global_step", self._global_step)
+
+    def map_error(self, exc: BaseException) -> BaseException:
+        """Maps errors of the engine, as a session does."""
+        return errors.from_exception(exc)
+
+    def close(self) -> None:
+        """Notes that it was called."""
+        self.closed = True
+        if self._closing_raises is not None:
+            raise self._closing_raises
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, asked: Asked) -> tuple[Any, tuple[Any, ...]]:
+        if self.closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        self.asked.append(asked)
+        outcome = next(self._script, None)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if self._global_step is not None:
+            self._global_step += self._gain
+        watched = tuple(self._value(fetches) for fetches in asked.watched)
+        return (self._value(asked.fetches) if outcome is None else outcome), watched
+
+    def _value(self, fetches: Any) -> Any:
+        if isinstance(fetches, Mapping):
+            return {key: self._value(item) for key, item in fetches.items()}
+        if isinstance(fetches, tuple) and hasattr(fetches, "_fields"):
+            return type(fetches)(*map(self._value, fetches))
+        if isinstance(fetches, list | tuple):
+            return type(fetches)(map(self._value, fetches))
+        return self._values.get(fetches)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline.checkpoint import Saver, latest_checkpoint
+
+_SAVE_FOR_EVER = """
+import sys
+import jax.numpy as jnp
+import hookline as hl
+from hookline.checkpoint import Saver, get_checkpoint_state
+
+directory, replace = sys.argv[1], sys.argv[2] == "replace"
+w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")
+step = hl.train.get_or_create_global_step()
+grow = hl.update((w, step), lambda state: ({name: x + 1 for name, x in state[0].items()}, state[1] + 1))
+saver = Saver(max_to_keep=2)
+with hl.Session() as sess:
+    state = get_checkpoint_state(directory)
+    if state is None:
+        sess.run(hl.global_variables_initializer())
+    else:
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        saver.restore(sess, state.model_checkpoint_path)
+    while True:
+        sess.run(grow)
+        saver.save(sess, directory + "/model.ckpt", None if replace else step)
+        print(sess.global_step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("manner", ["replace", "number"])
+def test_a_process_killed_while_saving_leaves_a_complete_checkpoint(manner, tmp_path):
+    directory, chance = str(tmp_path), random.Random(0)
+    told = 0
+    w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")
+    step = hl.train.get_or_create_global_step()
+    for _ in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", _SAVE_FOR_EVER, directory, manner], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            time.sleep(chance.uniform(0.0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            told = int((process.stdout.read().split() or [first])[-1])
+        newest = latest_checkpoint(directory)
+        assert newest is not None
+        with hl.Session() as sess:
+            Saver().restore(sess, newest)
+            values, found = sess.run((w, step))
+        assert found in (told, told + 1)  # Nothing that was told to be complete is lost.
+        assert all(np.array_equal(value, np.full(200_000, found)) for value in values.values())
+    assert len(os.listdir(directory)) <= 5  # Two or three checkpoints, the state file, what the last kill left.

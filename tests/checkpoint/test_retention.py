@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.checkpoint.retention import Retention
+
+HOUR = 3600.0
+
+
+@given(
+    gaps=st.lists(st.integers(1, 10_000), min_size=1, max_size=60),
+    max_to_keep=st.none() | st.integers(0, 6),
+    every_n_hours=st.none() | st.sampled_from([0.5, 1, 3]),
+)
+def test_the_newest_stay_and_of_the_others_one_every_n_hours(gaps, max_to_keep, every_n_hours):
+    retention = Retention(max_to_keep, every_n_hours)
+    written: dict[str, float] = {}
+    gone: list[str] = []
+    now = 0.0
+    for number, gap in enumerate(gaps):
+        now += gap
+        path = f"c-{number}"
+        written[path] = now
+        gone += retention.add(path, now)
+        assert retention.paths[-1] == path
+        if max_to_keep:
+            assert retention.paths == list(written)[-max_to_keep:]
+    for_good = [path for path in written if path not in gone and path not in retention.paths]
+    assert not set(gone) & set(retention.paths)
+    assert gone == sorted(gone, key=written.__getitem__)
+    if not max_to_keep:
+        assert not gone
+        assert retention.paths == list(written)
+    elif every_n_hours is None:
+        assert not for_good
+    else:
+        times = [written["c-0"], *(written[path] for path in for_good)]
+        assert all(later - earlier >= every_n_hours * HOUR for earlier, later in itertools.pairwise(times))
+        for path in gone:
+            since = max(time for time in times if time <= written[path])
+            assert written[path] - since < every_n_hours * HOUR
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
+    retention = Retention(max_to_keep=3)
+    for moment, number in enumerate(numbers):
+        assert str(number) not in retention.add(str(number), float(moment))
+        assert retention.paths[-1] == str(number)
+        assert len(set(retention.paths)) == len(retention.paths) == len(retention.timestamps) <= 3

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import jax.numpy as jnp
+import pytest
+
+import hookline as hl
+from hookline import checkpoint, clock, errors
+from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
+from hookline.testing import FakeClock
+
+
+@pytest.fixture
+def directory(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A directory with checkpoints of steps 1, 2, 3, written by one saver."""
+    return saved(tmp_path / "logs", 1, 2, 3)
+
+
+def saved(directory: pathlib.Path, *steps: int) -> pathlib.Path:
+    with hl.Graph().as_default():
+        hl.Variable({"x": 1.0, "y": jnp.ones((2, 3))}, name="w")
+        saver = Saver()
+        with hl.Session() as sess, FakeClock(start=1000.0 * steps[0]) as fake:
+            sess.run(hl.global_variables_initializer())
+            for step in steps:
+                fake.advance(1)
+                saver.save(sess, str(directory / "model.ckpt"), step)
+    return directory
+
+
+def test_the_state_names_all_in_order(directory):
+    state = get_checkpoint_state(str(directory))
+    assert state == checkpoint.CheckpointState(
+        str(directory / "model.ckpt-3"),
+        tuple(str(directory / f"model.ckpt-{step}") for step in (1, 2, 3)),
+        (1001.0, 1002.0, 1003.0),
+    )
+
+
+@pytest.mark.parametrize("text", [None, "", "not json", "[]", '{"model_checkpoint_path": "model.ckpt-9"}'])
+def test_a_missing_or_broken_state_file_does_not_matter(directory, text):
+    (directory / "checkpoint").unlink()
+    if text is not None:
+        (directory / "checkpoint").write_text(text)
+    state = get_checkpoint_state(str(directory))
+    assert state is not None
+    assert state.model_checkpoint_path == str(directory / "model.ckpt-3")
+    assert len(state.all_model_checkpoint_paths) == 3
+
+
+def test_a_checkpoint_that_the_state_file_does_not_know_yet_counts(directory):
+    before = (directory / "checkpoint").read_text()
+    saved(directory, 40)
+    (directory / "checkpoint").write_text(before)
+    state = get_checkpoint_state(str(directory))
+    assert state is not None
+    assert state.model_checkpoint_path == str(directory / "model.ckpt-40")
+    assert len(state.all_model_checkpoint_paths) == 4
+
+
+def test_an_older_one_that_the_state_file_leaves_out_stays_out(directory):
+    saved(directory, 40)
+    state = get_checkpoint_state(str(directory))
+    assert state is not None
+    assert state.all_model_checkpoint_paths == (str(directory / "model.ckpt-40"),)
+
+
+def test_a_checkpoint_deleted_by_hand_is_not_the_latest(directory):
+    shutil.rmtree(directory / "model.ckpt-3")
+    assert latest_checkpoint(str(directory)) == str(directory / "model.ckpt-2")
+    for step in (1, 2):
+        shutil.rmtree(directory / f"model.ckpt-{step}")
+    assert latest_checkpoint(str(directory)) is None
+    assert latest_checkpoint(str(directory / "absent")) is None
+
+
+def test_the_state_file_may_choose_an_older_one(directory):
+    fields = json.loads((directory / "checkpoint").read_text())
+    (directory / "checkpoint").write_text(json.dumps(fields | {"model_checkpoint_path": "model.ckpt-2"}))
+    assert latest_checkpoint(str(directory)) == str(directory / "model.ckpt-2")
+
+
+def test_a_directory_may_be_moved(directory, tmp_path):
+    moved = tmp_path / "elsewhere"
+    directory.rename(moved)
+    assert latest_checkpoint(str(moved)) == str(moved / "model.ckpt-3")
+    assert checkpoint.load_variable(str(moved), "w/x") == 1.0
+
+
+def test_half_written_things_are_not_checkpoints_and_the_next_saver_removes_them(directory):
+    for name in (
+        "model.ckpt-4.hookline-saving.orbax-checkpoint-tmp",
+        "model.ckpt-5.hookline-saving",
+        "model.ckpt-0.hookline-removed",
+        "model.ckpt-1.hookline-replaced",
+    ):
+        shutil.copytree(directory / "model.ckpt-3", directory / name)
+    (directory / "model.ckpt-5.hookline-saving" / "hookline.json").unlink()
+    (directory / "model.ckpt-other.hookline-saving").mkdir()
+    assert latest_checkpoint(str(directory)) == str(directory / "model.ckpt-3")
+    saved(directory, 6)
+    assert sorted(os.listdir(directory)) == [
+        "checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3", "model.ckpt-6", "model.ckpt-other.hookline-saving"
+    ]  # fmt: skip
+
+
+def test_killed_between_complete_and_in_its_place(directory):
+    (directory / "model.ckpt-3").rename(directory / "model.ckpt-3.hookline-saving")
+    path = str(directory / "model.ckpt-3")
+    assert latest_checkpoint(str(directory)) == path
+    assert checkpoint.checkpoint_exists(path)
+    assert checkpoint.load_variable(path, "w/x") == 1.0
+    saved(directory, 4)
+    assert os.path.isdir(path)
+    assert checkpoint.load_variable(path, "w/x") == 1.0
+
+
+def test_another_state_file_name(tmp_path):
+    hl.Variable(1.0, name="w")
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        path = Saver().save(sess, str(tmp_path / "best"), 1, latest_filename="best_state")
+    assert sorted(os.listdir(tmp_path)) == ["best-1", "best_state"]
+    assert latest_checkpoint(str(tmp_path), "best_state") == path
+
+
+def test_reading_variables(directory):
+    assert checkpoint.list_variables(str(directory)) == [("w/x", ()), ("w/y", (2, 3))]
+    assert checkpoint.load_variable(str(directory / "model.ckpt-1"), "w/y").shape == (2, 3)
+    assert set(checkpoint.load_variable(str(directory), "w")) == {"x", "y"}
+    with pytest.raises(errors.NotFoundError, match=r"has no 'v'. It has: w/x, w/y"):
+        checkpoint.load_variable(str(directory), "v")
+    with pytest.raises(errors.NotFoundError, match="There is no checkpoint"):
+        checkpoint.list_variables(str(directory / "absent"))
+
+
+def test_the_iterator_yields_each_new_checkpoint_and_stops_at_the_timeout(directory):
+    with FakeClock() as fake:
+        found = checkpoint.checkpoints_iterator(str(directory), min_interval_secs=60, timeout=5)
+        assert next(found) == str(directory / "model.ckpt-3")
+        began = fake.monotonic()
+    saved(directory, 40)
+    with FakeClock(start=began):
+        assert next(found) == str(directory / "model.ckpt-40")
+        assert clock.monotonic() == began + 60
+        assert list(found) == []
+
+
+def test_the_iterator_asks_whether_to_go_on(tmp_path):
+    answers = iter([False, False, True])
+    with FakeClock() as fake:
+        began = fake.monotonic()
+        found = checkpoint.checkpoints_iterator(str(tmp_path), timeout=3, timeout_fn=lambda: next(answers))
+        assert list(found) == []
+        assert fake.monotonic() == began + 9

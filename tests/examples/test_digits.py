@@ -1,0 +1,83 @@
+"""The main job, as a user runs it: train, kill, resume, run again when done."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import hookline as hl
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
+
+
+def digits(folder: Path, steps: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", str(SCRIPT), "--logdir", str(folder), "--steps", str(steps)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    seen = ""
+    while text not in seen:
+        chunk = os.read(process.stdout.fileno(), 4096).decode()
+        assert chunk, seen
+        seen += chunk
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Killed in the middle, then run again to its end."""
+    folder = tmp_path_factory.mktemp("digits")
+    process = digits(folder, 400)
+    read_until(process, "step 101/400")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return folder, finish(digits(folder, 400))
+
+
+def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
+    _, out = trained
+    lines = out.splitlines()
+    assert re.fullmatch(r"test accuracy: (0\.9[789]|1\.00)", lines[-1])
+    assert lines[-2].startswith("Curves: tensorboard --logdir ")
+    assert "step 400/400" in out
+
+
+def test_a_finished_job_trains_nothing_and_says_so_and_more_steps_go_on(trained):
+    folder, _ = trained
+    before = hl.train.latest_checkpoint(folder)
+    done = finish(digits(folder, 400))
+    assert "Already trained to step 400: nothing to do." in done
+    assert "step 4" not in done.replace("to step 400", "")
+    assert hl.train.latest_checkpoint(folder) == before
+
+    more = finish(digits(folder, 430))
+    assert "Training from step 400." in more
+    assert hl.train.latest_checkpoint(folder).endswith("model.ckpt-430")
+
+
+def test_tensorboard_shows_the_curves(trained):
+    folder, _ = trained
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    assert {"loss", "accuracy", "learning_rate", "global_step/sec"} <= set(events.Tags()["scalars"])
+    assert events.Tags()["histograms"] == ["gradients"]
+    steps = [scalar.step for scalar in events.Scalars("loss")]
+    assert steps == sorted(set(steps)), "no step is shown twice after a resume"
+
+
+def test_the_example_is_short():
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 120

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from hookline.hooks import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+
+
+def test_every_callback_of_the_base_class_does_nothing():
+    hook = SessionRunHook()
+    context = SessionRunContext(SessionRunArgs(None), session=None)
+    assert hook.begin() is None
+    assert hook.after_create_session(None, None) is None
+    assert hook.before_run(context) is None
+    assert hook.after_run(context, SessionRunValues(None, None, None)) is None
+    assert hook.end(None) is None
+
+
+def test_the_optional_callbacks_are_not_there_to_be_called():
+    for name in ("on_exception", "settle", "steps_until_trigger"):
+        assert not hasattr(SessionRunHook(), name)
+
+
+def test_a_context_tells_what_the_caller_asked_and_remembers_a_stop():
+    args, session = SessionRunArgs(["loss:0"], {"x:0": 1}), object()
+    context = SessionRunContext(args, session)
+    assert context.original_args is args
+    assert context.session is session
+    assert not context.stop_requested
+    context.request_stop()
+    assert context.stop_requested
+
+
+def test_settling_a_context_calls_whoever_knows_the_hooks():
+    calls = []
+    SessionRunContext(SessionRunArgs(None), None, settle=lambda: calls.append("settled")).settle()
+    assert calls == ["settled"]
+    SessionRunContext(SessionRunArgs(None), None).settle()
+
+
+def test_feeds_and_options_of_session_run_args_are_optional():
+    assert SessionRunArgs("loss:0") == SessionRunArgs(fetches="loss:0", feed_dict=None, options=None)

@@ -1,0 +1,163 @@
+"""Every hook that hookline exports keeps the contract that it asks of its users' hooks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+from hookline import hooks, summary
+from hookline.checkpoint import Saver
+from hookline.graph import constant, get_default_graph
+from hookline.hooks import EitherTimer, SecondOrStepTimer, SessionRunHook
+from hookline.testing import RecordingHook, check_hook
+
+
+def summary_saver(tmp_path, **cadence):
+    loss = get_default_graph().get_tensor_by_name("loss:0")
+    return hooks.SummarySaverHook(output_dir=str(tmp_path), summary_op=summary.scalar("loss", loss), **cadence)
+
+
+def checkpoint_saver(tmp_path, **arguments):
+    counter = itertools.count()
+    return hooks.CheckpointSaverHook(str(tmp_path / str(next(counter))), saver=Saver(), **arguments)
+
+
+HOOKS = {
+    "SessionRunHook": lambda tmp_path: SessionRunHook(),
+    "RecordingHook": lambda tmp_path: RecordingHook(fetches={"loss": "loss:0", "none": []}),
+    "StopAtStepHook, num_steps": lambda tmp_path: hooks.StopAtStepHook(num_steps=3),
+    "StopAtStepHook, last_step": lambda tmp_path: hooks.StopAtStepHook(last_step=1000),
+    "StopAtStepHook, jumped over": lambda tmp_path: hooks.StopAtStepHook(last_step=7),
+    "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),
+    "SummarySaverHook, steps": lambda tmp_path: summary_saver(tmp_path, save_steps=2),
+    "SummarySaverHook, secs": lambda tmp_path: summary_saver(tmp_path, save_secs=0),
+    "SummarySaverHook, timer": lambda tmp_path: summary_saver(
+        tmp_path, timer=EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=2))
+    ),
+    "SummarySaverHook, nowhere": lambda tmp_path: hooks.SummarySaverHook(save_steps=1, summary_op="loss:0"),
+    "StepCounterHook": lambda tmp_path: hooks.StepCounterHook(every_n_steps=2, output_dir=str(tmp_path)),
+    "StepCounterHook, secs": lambda tmp_path: hooks.StepCounterHook(every_n_steps=None, every_n_secs=0),
+    "LoggingTensorHook": lambda tmp_path: hooks.LoggingTensorHook(["loss", "weights"], every_n_iter=2),
+    "LoggingTensorHook, at_end": lambda tmp_path: hooks.LoggingTensorHook(["loss"], at_end=True),
+    "NanTensorHook": lambda tmp_path: hooks.NanTensorHook("loss"),
+    "NanTensorHook, strict": lambda tmp_path: hooks.NanTensorHook("loss", False, include_inf=True, strict=True),
+    "CheckpointSaverHook, steps": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2),
+    "CheckpointSaverHook, both": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2, save_secs=0),
+    "FinalOpsHook": lambda tmp_path: hooks.FinalOpsHook(["loss:0", "weights:0"]),
+    "FeedFnHook": lambda tmp_path: hooks.FeedFnHook(dict),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_the_hook_passes_the_battery(name, tmp_path):
+    check_hook(lambda: HOOKS[name](tmp_path))
+
+
+def test_no_exported_hook_is_left_out():
+    tested = {name.split(",")[0] for name in HOOKS}
+    exported = {name for name in hooks.__all__ if name.endswith("Hook")}
+    assert exported <= tested
+
+
+# What the battery must catch --------------------------------------------------------------------------------------
+
+
+class AddsAtEachBegin(SessionRunHook):
+    def begin(self):
+        constant(1.0)
+
+
+class AddsLater(SessionRunHook):
+    def after_create_session(self, session, coord):
+        session.graph.reopen()
+        with session.graph.as_default():
+            constant(1.0)
+
+
+class Trains(SessionRunHook):
+    def after_run(self, run_context, run_values):
+        run_context.session.run("train")
+
+
+class FeedsTheLoss(SessionRunHook):
+    def before_run(self, run_context):
+        return hooks.SessionRunArgs(None, feed_dict={"loss:0": 0.0})
+
+
+class ReturnsFetches(SessionRunHook):
+    def before_run(self, run_context):
+        return "loss:0"
+
+
+class ReturnsSomething(SessionRunHook):
+    def end(self, session):
+        return "done"
+
+
+class NeedsARun(SessionRunHook):
+    def after_run(self, run_context, run_values):
+        self.ran = True
+
+    def end(self, session):
+        assert self.ran
+
+
+class ServesOnce(SessionRunHook):
+    ended = False
+
+    def begin(self):
+        assert not self.ended, "used up"
+
+    def end(self, session):
+        self.ended = True
+
+
+class BadPace(SessionRunHook):
+    def after_run(self, run_context, run_values):
+        pass
+
+    def steps_until_trigger(self, global_step):
+        return 0
+
+
+class LosesCountInRecovery(SessionRunHook):
+    def after_create_session(self, session, coord):
+        assert not hasattr(self, "session"), "created twice"
+        self.session = session
+
+    def begin(self):
+        vars(self).pop("session", None)
+
+
+class LeavesAThread(SessionRunHook):
+    release = threading.Event()
+
+    def begin(self):
+        threading.Thread(target=self.release.wait, name="left behind").start()
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (AddsAtEachBegin, "second begin on the same graph changed it"),
+        (AddsLater, "added to the graph after begin"),
+        (Trains, "results changed"),
+        (FeedsTheLoss, "results changed"),
+        (ReturnsFetches, "must return None or a SessionRunArgs"),
+        (ReturnsSomething, "end must return None, got 'done'"),
+        (NeedsARun, "no attribute 'ran'"),
+        (ServesOnce, "used up"),
+        (BadPace, "steps_until_trigger must return an int of at least 1, got 0"),
+        (LosesCountInRecovery, "created twice"),
+        (LeavesAThread, "left threads"),
+    ],
+)
+def test_the_battery_catches(broken, complaint):
+    LeavesAThread.release.clear()
+    try:
+        with pytest.raises((AssertionError, AttributeError, TypeError), match=complaint):
+            check_hook(broken)
+    finally:
+        LeavesAThread.release.set()

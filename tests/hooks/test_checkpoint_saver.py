@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from hookline import summary
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, latest_checkpoint
+from hookline.errors import AbortedError, NanLossDuringTrainingError, OpError
+from hookline.graph import Graph, GraphKeys, add_to_collection
+from hookline.hooks import CheckpointSaverHook, NanTensorHook
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
+from hookline.session import Session
+from hookline.summary import FileWriterCache
+from hookline.testing import FakeClock, RecordingHook, read_events
+
+
+@pytest.fixture(autouse=True)
+def close_writers():
+    yield
+    FileWriterCache.clear()
+
+
+class Listener(CheckpointSaverListener):
+    """Records; has no `after_save`, so saves may go on in the background."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def begin(self):
+        self.events.append("begin")
+
+    def before_save(self, session, global_step):
+        self.events.append(("before", global_step))
+
+    def end(self, session, global_step):
+        self.events.append(("end", global_step))
+
+
+class CompleteListener(Listener):
+    def __init__(self, events, directory, stop_at=None):
+        super().__init__(events)
+        self.directory, self.stop_at = directory, stop_at
+
+    def after_save(self, session, global_step):
+        path = latest_checkpoint(str(self.directory))
+        self.events.append(("after", global_step, path and path.endswith(f"-{global_step}")))
+        return global_step == self.stop_at
+
+
+class CountingSaver(Saver):
+    """Records the steps it was asked for, may hold the writing until released, and may fail."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.asked, self.released, self.failures = [], threading.Event(), {}
+        self.released.set()
+
+    def save_async(self, sess, save_path, global_step=None, latest_filename=None):
+        self.asked.append(global_step)
+        if global_step in self.failures:
+            failure = self.failures.pop(global_step)
+
+            def fail():
+                self.released.wait(10)
+                raise failure
+
+            return PendingSave(f"{save_path}-{global_step}", fail)
+        pending = super().save_async(sess, save_path, global_step, latest_filename)
+        if self.released.is_set():
+            return pending
+        return PendingSave(pending.path, lambda: (self.released.wait(10), pending.wait()))
+
+
+def saved_steps(directory):
+    names = [name for name in os.listdir(directory) if name.startswith("model.ckpt-")]
+    return sorted(int(name.removeprefix("model.ckpt-")) for name in names if name.split("-")[1].isdigit())
+
+
+def session_logs(directory):
+    FileWriterCache.get(str(directory)).flush()
+    return [
+        (summary.SessionLog.SessionStatus.Name(event.session_log.status), event.step)
+        for event in read_events(directory)
+        if event.HasField("session_log")
+    ]
+
+
+def resumed(directory, *hooks):
+    return MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(directory)), hooks=hooks)
+
+
+def test_it_wants_a_cadence():
+    with pytest.raises(ValueError, match="save_secs, save_steps or both, got neither"):
+        CheckpointSaverHook("somewhere")
+
+
+def test_it_does_not_want_a_saver_and_a_scaffold():
+    with pytest.raises(ValueError, match="a saver or a scaffold, got both"):
+        CheckpointSaverHook("somewhere", save_steps=1, saver=Saver(), scaffold=Scaffold())
+
+
+def test_a_graph_without_a_global_step_is_refused_by_name(tmp_path):
+    with Graph().as_default(), pytest.raises(RuntimeError, match="CheckpointSaverHook requires a global step"):
+        CheckpointSaverHook(str(tmp_path), save_steps=1).begin()
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_without_one_saver_in_the_collection_it_is_a_runtime_error(model, tmp_path, count):
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=1)
+    hook.begin()
+    for _ in range(count):
+        add_to_collection(GraphKeys.SAVERS, Saver())
+    with Session() as session, pytest.raises(RuntimeError, match=f"exactly one saver.*found {count}"):
+        hook.after_create_session(session, None)
+
+
+def test_it_saves_at_the_start_by_cadence_and_at_the_end(model, tmp_path):
+    saver = CountingSaver(max_to_keep=None)
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=3, saver=saver), at_most=7)
+    assert saver.asked == [0, 3, 6, 7]
+    assert saved_steps(tmp_path) == [0, 3, 6, 7]
+
+
+def test_the_end_does_not_save_again_what_was_just_saved(model, tmp_path):
+    saver = CountingSaver()
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=3, saver=saver), at_most=6)
+    assert saver.asked == [0, 3, 6]
+
+
+def test_it_saves_by_the_clock(model, tmp_path):
+    saver = CountingSaver()
+    with FakeClock() as clock, model.session(CheckpointSaverHook(str(tmp_path), save_secs=60, saver=saver)) as session:
+        for secs in (0, 59, 1, 0, 60):
+            clock.advance(secs)
+            session.run(model.train)
+    assert saver.asked == [0, 3, 5]
+
+
+def test_both_cadences_may_be_combined(model, tmp_path):
+    saver = CountingSaver()
+    hook = CheckpointSaverHook(str(tmp_path), save_secs=60, save_steps=3, saver=saver)
+    with FakeClock() as clock, model.session(hook) as session:
+        for secs in (0, 0, 0, 60, 0, 0, 0):
+            clock.advance(secs)
+            session.run(model.train)
+    assert saver.asked == [0, 3, 4, 7]
+
+
+def test_it_goes_by_the_step_after_the_run_however_far_that_went(model, tmp_path):
+    saver = CountingSaver()
+    with model.session(CheckpointSaverHook(str(tmp_path), save_steps=7, saver=saver)) as session:
+        for fetches in (model.jump, model.loss, model.jump, model.loss, model.jump, model.jump):
+            session.run(fetches)
+    assert saver.asked == [0, 10, 20]
+
+
+def test_it_makes_no_run_of_its_own(model, tmp_path, monkeypatch):
+    runs = []
+    run = Session._run
+    monkeypatch.setattr(Session, "_run", lambda self, *args: runs.append(args[0]) or run(self, *args))
+    with model.session(CheckpointSaverHook(str(tmp_path), save_steps=2)) as session:
+        runs.clear()
+        for _ in range(6):
+            session.run(model.train)
+        assert runs == [model.train] * 6
+
+
+def test_it_finds_the_saver_of_the_scaffold_and_of_the_collection(model, tmp_path):
+    mine = CountingSaver()
+    scaffold = Scaffold(saver=mine)
+    with MonitoredSession(
+        ChiefSessionCreator(scaffold), hooks=[CheckpointSaverHook(str(tmp_path), save_steps=1, scaffold=scaffold)]
+    ):
+        pass
+    assert mine.asked == [0]
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path / "collection"), save_steps=1), at_most=1)
+    assert saved_steps(tmp_path / "collection") == [0, 1]
+
+
+def test_the_basename_is_the_users(model, tmp_path):
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=1, checkpoint_basename="job"), at_most=1)
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "job-1")
+
+
+def test_the_checkpoint_holds_the_values_after_the_run(model, tmp_path):
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=4)
+    with resumed(tmp_path) as session:
+        weight, step = session.run([model.weight, model.global_step])
+        assert (float(weight), int(step)) == (16.0, 4)
+
+
+def test_it_writes_the_graph_and_a_session_log_for_each_checkpoint(model, tmp_path):
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=3)
+    assert session_logs(tmp_path) == [("CHECKPOINT", 0), ("CHECKPOINT", 2), ("CHECKPOINT", 3)]
+    assert "weight" in (tmp_path / "graph.txt").read_text()
+    assert any(event.graph_def for event in read_events(tmp_path))
+
+
+def test_or_no_graph(model, tmp_path):
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2, save_graph_def=False), at_most=1)
+    assert not (tmp_path / "graph.txt").exists()
+    FileWriterCache.clear()
+    assert not any(event.graph_def for event in read_events(tmp_path))
+
+
+def test_listeners_are_called_in_order_around_every_save(model, tmp_path):
+    events: list = []
+    first, second = CompleteListener(events, tmp_path), Listener(events)
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[first, second])
+    model.train_until_stop(hook, at_most=3)
+    around = [e for step in (0, 2, 3) for e in [("before", step), ("before", step), ("after", step, True)]]
+    assert events == ["begin", "begin", *around, ("end", 3), ("end", 3)]
+
+
+def test_a_listener_may_request_the_stop_after_a_save(model, tmp_path):
+    listener = CompleteListener([], tmp_path, stop_at=4)
+    assert model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[listener])) == 4
+
+
+def test_what_a_listener_answers_to_the_first_and_the_last_save_is_ignored(model, tmp_path):
+    listener = CompleteListener([], tmp_path, stop_at=0)
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[listener])
+    assert model.train_until_stop(hook, at_most=3) == 3
+
+
+def test_a_resumed_job_does_not_write_its_step_again_but_calls_the_listeners(model, tmp_path):
+    model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2), at_most=3)
+    events: list = []
+    saver = CountingSaver()
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver, listeners=[CompleteListener(events, tmp_path)])
+    with resumed(tmp_path, hook) as session:
+        assert saver.asked == []
+        assert events == ["begin", ("before", 3), ("after", 3, True)]
+        session.run(model.train)
+        session.run(model.train)
+    assert saver.asked == [5]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(model, tmp_path):
+    saver = CountingSaver()
+    with model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)) as session:
+        session.run(model.train)
+        saver.released.clear()
+        for _ in range(2):
+            session.run(model.train)
+        assert saver.asked == [0, 2]
+        assert ("CHECKPOINT", 2) not in session_logs(tmp_path)
+        saver.released.set()
+    assert session_logs(tmp_path)[-2:] == [("CHECKPOINT", 2), ("CHECKPOINT", 3)]
+
+
+def test_the_session_log_follows_the_commit_as_soon_as_a_run_notices(model, tmp_path):
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=100)
+    with model.session(hook) as session:
+        assert hook._pending is not None
+        assert hook.steps_until_trigger(0) == 1
+        hook._pending[1].wait()
+        session.run(model.train)
+        assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
+        assert hook.steps_until_trigger(1) == 99
+
+
+def test_a_listener_with_after_save_is_promised_a_complete_checkpoint(model, tmp_path):
+    events: list = []
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=1, listeners=[CompleteListener(events, tmp_path)])
+    with model.session(hook) as session:
+        session.run(model.train)
+        assert events[-1] == ("after", 1, True)
+
+
+def test_the_save_in_end_is_complete_when_end_returns(model, tmp_path):
+    with model.session(CheckpointSaverHook(str(tmp_path), save_steps=100)) as session:
+        session.run(model.train)
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
+
+
+def test_a_save_that_fails_ends_the_training_at_the_next_run_with_its_cause(model, tmp_path):
+    saver = CountingSaver()
+    saver.failures[0] = OSError("disk full")
+    recorder = RecordingHook()
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=10**6, saver=saver)
+    with pytest.raises(OSError, match="disk full"), model.session(hook, recorder) as session:
+        session.run(model.train)
+        for _ in range(3000):
+            threading.Event().wait(0.001)
+            session.run(model.train)
+    assert recorder.callbacks[-1] == "on_exception"
+
+
+def test_the_failure_of_a_real_save_reaches_the_training(model, tmp_path):
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[CompleteListener([], tmp_path)])
+    with pytest.raises(OpError, match=r"model.ckpt-2"), model.session(hook) as session:
+        (tmp_path / "model.ckpt-2").write_text("in the way")
+        for _ in range(3):
+            session.run(model.train)
+
+
+def test_a_save_that_fails_is_noticed_by_the_end(model, tmp_path):
+    saver = CountingSaver(max_to_keep=None)
+    saver.failures[2] = OSError("disk full")
+    session = model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver))
+    saver.released.clear()
+    for _ in range(2):
+        session.run(model.train)
+    saver.released.set()
+    with pytest.raises(OSError, match="disk full"):
+        session.close()
+    assert saved_steps(tmp_path) == [0, 2], "the last state is worth another attempt"
+
+
+def test_leaving_by_an_exception_waits_for_a_pending_save(model, tmp_path):
+    saver = CountingSaver()
+    with (
+        pytest.raises(KeyError, match="body"),
+        model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)) as session,
+    ):
+        session.run(model.train)
+        saver.released.clear()
+        session.run(model.train)
+        threading.Timer(0.1, saver.released.set).start()
+        raise KeyError("body")
+    assert session_logs(tmp_path)[-1] == ("CHECKPOINT", 2)
+
+
+def test_a_recovery_waits_for_a_pending_save(model, tmp_path):
+    saver = CountingSaver()
+    lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)
+    with model.session(hook, lose_once) as session:
+        session.run(model.train)
+        saver.released.clear()
+        session.run(model.train)
+        threading.Timer(0.1, saver.released.set).start()
+        session.run(model.train)
+    assert ("CHECKPOINT", 2) in session_logs(tmp_path)
+
+
+def test_a_pending_save_that_the_loss_of_the_session_ended_does_not_hinder_the_recovery(model, tmp_path, caplog):
+    saver = CountingSaver()
+    saver.failures[2] = AbortedError(None, None, "gone with the session")
+    lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)
+    with model.session(hook, lose_once) as session:
+        session.run(model.train)
+        saver.released.clear()
+        session.run(model.train)
+        threading.Timer(0.05, saver.released.set).start()
+        session.run(model.train)
+    assert "is lost too: gone with the session" in caplog.text
+
+
+def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, tmp_path):
+    class Spoil:
+        def after_run(self, run_context, run_values):
+            run_context.session.load({"weight": float("nan")})
+
+    saver = CountingSaver()
+    hooks = [Spoil(), CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver), NanTensorHook("loss")]
+    with pytest.raises(NanLossDuringTrainingError), model.session(*hooks) as session:
+        for _ in range(40):
+            session.run(model.train)
+    assert saver.asked == [0, 2], "the loss of the third run was the first to see the NaN"
+
+
+def test_it_says_when_the_next_save_is_due(model, tmp_path):
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=10, listeners=[CompleteListener([], tmp_path)])
+    with model.session(hook):
+        assert hook.steps_until_trigger(0) == 10
+        assert hook.steps_until_trigger(9) == 1

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from hookline.errors import OutOfRangeError
+from hookline.graph import host_op, op, placeholder
+from hookline.hooks import FinalOpsHook
+from hookline.testing import RecordingHook
+
+
+def test_the_values_are_those_at_the_end_in_the_structure_that_was_asked_for(model):
+    hook = FinalOpsHook({"weight": model.weight, "step": "global_step:0"})
+    assert hook.final_ops_values is None
+    with model.session(hook) as session:
+        session.run(model.train)
+        session.run(model.train)
+        assert hook.final_ops_values is None
+    assert {key: float(value) for key, value in hook.final_ops_values.items()} == {"weight": 4.0, "step": 2.0}
+
+
+def test_the_feed_is_for_that_run(model):
+    x = placeholder("float32", (), name="x")
+    hook = FinalOpsHook(op(lambda x: x + 1)(x), {x: 41.0})
+    with model.session(hook):
+        pass
+    assert float(hook.final_ops_values) == 42.0
+
+
+def test_nothing_to_evaluate_is_fine(model):
+    hook = FinalOpsHook(None)
+    with model.session(hook):
+        pass
+    assert hook.final_ops_values is None
+
+
+@pytest.mark.parametrize("error", [OutOfRangeError(None, None, "no batch left"), StopIteration()])
+def test_the_end_of_the_input_is_raised_again_after_a_warning_that_says_why(model, caplog, error):
+    def batch():
+        raise error
+
+    hook = FinalOpsHook(host_op(batch).node())
+    session = model.session(hook)
+    with pytest.raises((OutOfRangeError, StopIteration)):
+        session.close()
+    assert "something in final_ops reads a batch" in caplog.text
+
+
+def test_an_error_that_leaves_the_session_evaluates_nothing(model):
+    hook = FinalOpsHook(model.weight)
+    with pytest.raises(KeyError), model.session(hook):
+        raise KeyError("body")
+    assert hook.final_ops_values is None
+
+
+def test_begin_forgets_the_values_of_the_session_before(model):
+    hook = FinalOpsHook(model.weight)
+    with model.session(hook):
+        pass
+    assert hook.final_ops_values is not None
+    with model.session(hook, RecordingHook()):
+        assert hook.final_ops_values is None

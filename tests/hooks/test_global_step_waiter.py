@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from hookline.coordination import Coordinator
+from hookline.errors import AbortedError, DeadlineExceededError
+from hookline.graph import Graph, global_variables_initializer
+from hookline.hooks import GlobalStepWaiterHook, SessionRunArgs, SessionRunContext
+from hookline.session import Session
+from hookline.testing import FakeClock, RecordingHook
+
+
+@pytest.fixture
+def session(model):
+    with Session() as session:
+        session.run(global_variables_initializer())
+        yield session
+
+
+def begun(session, coord=None, **arguments):
+    hook = GlobalStepWaiterHook(poll_secs=0.01, **arguments)
+    hook.begin()
+    hook.after_create_session(session, coord or Coordinator())
+    return hook
+
+
+def before_run(hook, session):
+    return hook.before_run(SessionRunContext(SessionRunArgs(None), session))
+
+
+def in_thread(function):
+    """Starts a thread, and returns a function that joins it and gives what it returned or raises what it raised."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append((function(), None))
+        except BaseException as exc:
+            outcome.append((None, exc))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(10)
+        assert not thread.is_alive()
+        value, exc = outcome[0]
+        if exc is not None:
+            raise exc
+        return value
+
+    join.alive = thread.is_alive
+    return join
+
+
+def test_a_graph_without_a_global_step_is_refused_by_name():
+    with Graph().as_default(), pytest.raises(RuntimeError, match="GlobalStepWaiterHook requires a global step"):
+        GlobalStepWaiterHook(1).begin()
+
+
+@pytest.mark.parametrize("wanted", [0, -3])
+def test_zero_and_less_never_waits(session, wanted):
+    hook = begun(session, wait_until_step=wanted)
+    assert before_run(hook, session) is None
+
+
+def test_it_starts_at_once_where_the_step_is_reached_already(model, session):
+    session.run(model.jump)
+    assert before_run(begun(session, wait_until_step=5), session) is None
+
+
+def test_it_waits_until_another_worker_has_brought_the_step_there(model, session):
+    hook = begun(session, wait_until_step=3)
+    join = in_thread(lambda: before_run(hook, session))
+    for _ in range(3):
+        assert join.alive()
+        session.run(model.train)
+    assert join() is None
+
+
+def test_once_started_it_never_waits_again_recovery_included(model, session):
+    session.run(model.jump)
+    hook = begun(session, wait_until_step=5)
+    before_run(hook, session)
+    session.load({"global_step": 0})
+    hook.after_create_session(session, Coordinator())
+    assert before_run(hook, session) is None
+    assert hook.steps_until_trigger(0) > 10**15
+
+
+def test_begin_makes_it_wait_again(model, session):
+    session.run(model.jump)
+    hook = begun(session, wait_until_step=5, timeout_secs=0)
+    before_run(hook, session)
+    session.load({"global_step": 0})
+    hook.begin()
+    assert hook.steps_until_trigger(0) == 1
+    with pytest.raises(DeadlineExceededError):
+        before_run(hook, session)
+
+
+def test_a_recovery_during_the_wait_waits_on(model, session):
+    hook = begun(session, wait_until_step=5)
+    lost = Session()
+    lost.run(global_variables_initializer())
+    lost.wait_for_step = lambda *args, **kwargs: (_ for _ in ()).throw(AbortedError(None, None, "server lost"))
+    with pytest.raises(AbortedError):
+        before_run(hook, lost)
+    lost.close()
+    hook.after_create_session(session, Coordinator())
+    join = in_thread(lambda: before_run(hook, session))
+    assert join.alive()
+    session.run(model.jump)
+    join()
+
+
+def test_it_leaves_the_wait_when_the_coordinator_is_asked_to_stop(session):
+    coord = Coordinator()
+    hook = begun(session, coord, wait_until_step=5)
+    join = in_thread(lambda: before_run(hook, session))
+    coord.request_stop()
+    with pytest.raises(StopIteration, match="leaves its wait for global step 5.*stopped at step 0"):
+        join()
+
+
+def test_it_leaves_the_wait_when_the_session_is_closed(model):
+    session = Session()
+    session.run(global_variables_initializer())
+    hook = begun(session, wait_until_step=5)
+    join = in_thread(lambda: before_run(hook, session))
+    session.close()
+    with pytest.raises((StopIteration, RuntimeError), match=r"leaves its wait|closed Session"):
+        join()
+
+
+def test_a_stopped_wait_runs_no_step_and_ends_the_session_cleanly(model, probe):
+    recorder = RecordingHook()
+    stop = probe(created=lambda session: threading.Timer(0.05, stop.coord.request_stop).start())
+    with model.session(stop, GlobalStepWaiterHook(5, poll_secs=0.01), recorder) as session:
+        session.run(model.train)
+    assert recorder.callbacks == ["begin", "after_create_session", "settle", "end"]
+    assert recorder.events[-1].given == 0
+
+
+def test_a_timeout_names_the_current_and_the_wanted_step(model, session):
+    session.run(model.train)
+    with FakeClock(autojump_secs=0.0) as clock:
+        start = clock.monotonic()
+        with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, and it is 1"):
+            before_run(begun(session, wait_until_step=5, timeout_secs=60), session)
+        assert clock.monotonic() - start == pytest.approx(60)
+
+
+def test_the_timeout_runs_on_over_a_recovery(session):
+    with FakeClock() as clock:
+        hook = begun(session, wait_until_step=5, timeout_secs=60)
+        coord = Coordinator()
+        hook.after_create_session(session, coord)
+        coord.request_stop()
+        with pytest.raises(StopIteration):
+            before_run(hook, session)
+        hook.after_create_session(session, Coordinator())
+        clock.advance(61)
+        with pytest.raises(DeadlineExceededError):
+            before_run(hook, session)
+
+
+def test_it_logs_the_start_of_the_wait_and_each_further_thousand_steps(model, session, caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    hook = begun(session, wait_until_step=3500)
+    join = in_thread(lambda: before_run(hook, session))
+    for step, lines in ((0, 1), (500, 1), (1000, 2), (1700, 2), (2300, 3), (3200, 3), (3400, 4)):
+        session.load({"global_step": step})
+        _wait_for_lines(caplog, lines)
+    session.load({"global_step": 3500})
+    join()
+    waits = [
+        r.getMessage() for r in caplog.records if "waits for global step" in r.getMessage() and r.levelname == "INFO"
+    ]
+    assert [line.split("it is ")[1] for line in waits] == ["0 now.", "1000 now.", "2300 now.", "3400 now."]
+
+
+def _wait_for_lines(caplog, count):
+    for _ in range(1000):
+        if sum("it is" in record.getMessage() for record in caplog.records) == count:
+            break
+        threading.Event().wait(0.005)
+    threading.Event().wait(0.03)
+
+
+def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(session, caplog):
+    with pytest.raises(DeadlineExceededError):
+        before_run(begun(session, wait_until_step=5, timeout_secs=0), session)
+    assert "nobody else can advance the step" in caplog.text
+
+
+def test_the_period_of_polling_must_be_positive():
+    with pytest.raises(ValueError, match="poll_secs > 0, got 0"):
+        GlobalStepWaiterHook(1, poll_secs=0)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hookline.errors import AbortedError, OutOfRangeError
+from hookline.graph import constant, host_op
+from hookline.hooks import LoggingTensorHook
+from hookline.testing import FakeClock, RecordingHook
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, "hookline.hooks.logging_tensor")
+
+    def read():
+        return [r.getMessage() for r in caplog.records if r.name == "hookline.hooks.logging_tensor"]
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "requires every_n_iter, every_n_secs or at_end=True, got none"),
+        ({"every_n_iter": 1, "every_n_secs": 1.0}, "at most one of every_n_iter or every_n_secs, got both"),
+        ({"every_n_iter": 0}, "every_n_iter > 0, got 0"),
+        ({"every_n_iter": -5}, "every_n_iter > 0, got -5"),
+        ({"every_n_iter": 0, "at_end": True}, "every_n_iter > 0, got 0"),
+    ],
+)
+def test_it_wants_one_sensible_cadence_or_only_the_end(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        LoggingTensorHook(["loss"], **arguments)
+
+
+def test_it_logs_the_first_run_and_then_each_n_runs_with_the_time_between(model, lines):
+    with FakeClock() as clock, model.session(LoggingTensorHook({"loss": "loss"}, every_n_iter=3)) as session:
+        for _ in range(7):
+            session.run(model.train)
+            clock.advance(0.5)
+    assert lines() == ["loss = 0.5", "loss = 4.0 (1.500 sec)", "loss = 32.0 (1.500 sec)"]
+
+
+def test_it_logs_by_the_clock(model, lines):
+    with FakeClock() as clock, model.session(LoggingTensorHook(["loss:0"], every_n_secs=10)) as session:
+        for _ in range(5):
+            session.run(model.train)
+            clock.advance(5)
+    assert lines() == ["loss:0 = 0.5", "loss:0 = 2.0 (10.000 sec)", "loss:0 = 8.0 (10.000 sec)"]
+
+
+def test_it_counts_runs_of_this_session_and_not_global_steps(model, lines):
+    with FakeClock(), model.session(LoggingTensorHook(["loss"], every_n_iter=2)) as session:
+        for fetches in (model.jump, model.loss, model.loss, model.loss, model.loss):
+            session.run(fetches)
+    assert len(lines()) == 3
+
+
+def test_a_run_that_failed_and_was_tried_again_counts_once(model, lines):
+    lose_once = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
+    with FakeClock(), model.session(LoggingTensorHook(["loss"], every_n_iter=2), lose_once) as session:
+        for _ in range(3):
+            session.run(model.train)
+    assert len(lines()) == 2
+
+
+def test_the_tags_of_a_dict_are_sorted(model, lines):
+    model.train_until_stop(LoggingTensorHook({"b": model.loss, "a": "weight"}, every_n_iter=1), at_most=1)
+    assert lines() == ["a = 1.0, b = 0.5"]
+
+
+def test_an_iterable_keeps_its_order(model, lines):
+    tensors = iter([model.weight, "loss", "global_step:0"])
+    model.train_until_stop(LoggingTensorHook(tensors, every_n_iter=1), at_most=1)
+    assert lines() == ["weight:0 = 1.0, loss = 0.5, global_step:0 = 0"]
+
+
+def test_the_values_are_asked_for_only_on_runs_that_are_logged(model, lines):
+    calls = []
+    value = host_op(lambda loss: calls.append(1) or "text", name="value")(model.loss)
+    model.train_until_stop(LoggingTensorHook([value], every_n_iter=4), at_most=7)
+    assert len(calls) == 2
+    assert lines()[0] == "value:0 = text"
+
+
+def test_at_end_alone_logs_once(model, lines):
+    model.train_until_stop(LoggingTensorHook(["loss"], at_end=True), at_most=3)
+    assert lines() == ["loss = 4.0"]
+
+
+def test_at_end_is_added_to_a_cadence(model, lines):
+    with FakeClock():
+        model.train_until_stop(LoggingTensorHook(["loss"], every_n_iter=10, at_end=True), at_most=3)
+    assert lines() == ["loss = 0.5", "loss = 4.0 (0.000 sec)"]
+
+
+def test_a_formatter_makes_the_line(model, lines):
+    def formatter(values):
+        return f"half the weight is {float(values['loss'])}, of {sorted(values)}"
+
+    with FakeClock():
+        hook = LoggingTensorHook(["weight", "loss"], every_n_iter=1, formatter=formatter)
+        model.train_until_stop(hook, at_most=1)
+    assert lines() == ["half the weight is 0.5, of ['loss', 'weight']"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-10, "0.0000000001"),
+        (1e12, "1000000000000.0"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (np.array([1e-5, 1.0], np.float32), "[0.00001 1.     ]"),
+        (jnp.bfloat16(0.5), "0.5"),
+        (7, "7"),
+        (True, "True"),
+        ({"a": np.float32(2e-9), "b": np.array([1, 2])}, "{'a': 0.000000002, 'b': [1 2]}"),
+    ],
+)
+def test_numbers_print_without_scientific_notation(model, lines, value, text):
+    constant(value, name="value")
+    model.train_until_stop(LoggingTensorHook(["value"], every_n_iter=1), at_most=1)
+    assert lines() == [f"value = {text}"]
+
+
+@pytest.mark.parametrize("failure", [None, ValueError("formatter")])
+def test_the_print_options_of_numpy_are_as_before_whatever_happens(model, failure):
+    def formatter(values):
+        assert np.get_printoptions()["suppress"]
+        np.set_printoptions(precision=2)
+        if failure is not None:
+            raise failure
+        return ""
+
+    before = np.get_printoptions()
+    hook = LoggingTensorHook(["loss"], every_n_iter=1, formatter=formatter)
+    if failure is None:
+        model.train_until_stop(hook, at_most=1)
+    else:
+        with pytest.raises(ValueError, match="formatter"):
+            model.train_until_stop(hook, at_most=1)
+    assert np.get_printoptions() == before
+
+
+def test_a_tensor_that_is_not_in_the_graph_is_refused_at_begin(model):
+    with pytest.raises(KeyError, match="nowhere"):
+        model.session(LoggingTensorHook(["nowhere"], every_n_iter=1))
+
+
+def test_something_without_a_value_is_refused_at_begin(model):
+    class Named:
+        name = "train"
+
+    with pytest.raises(TypeError):
+        model.session(LoggingTensorHook([model.train], every_n_iter=1))
+
+
+def test_an_input_at_its_end_leaves_a_warning_in_place_of_the_last_line(model, caplog):
+    def batch():
+        raise OutOfRangeError(None, None, "no batch left")
+
+    host_op(batch, name="batch").node()
+    with model.session(LoggingTensorHook(["batch"], at_end=True)):
+        pass
+    assert "cannot log batch at the end" in caplog.text
+
+
+def test_it_must_see_every_run_unless_only_the_end_counts():
+    assert LoggingTensorHook(["loss"], every_n_iter=100).steps_until_trigger(5) == 1
+    assert LoggingTensorHook(["loss"], at_end=True).steps_until_trigger(5) > 10**15

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hookline.errors import AbortedError
+from hookline.graph import Graph
+from hookline.hooks import StepCounterHook
+from hookline.summary import FileWriter, FileWriterCache
+from hookline.testing import FakeClock, RecordingHook, read_events
+
+
+@pytest.fixture(autouse=True)
+def close_writers():
+    yield
+    FileWriterCache.clear()
+
+
+def rates(directory):
+    FileWriterCache.clear()
+    return [
+        (event.step, value.tag, pytest.approx(value.simple_value))
+        for event in read_events(directory)
+        for value in event.summary.value
+    ]
+
+
+def train(model, hook, count, clock, secs_a_step=0.5):
+    with model.session(hook) as session:
+        for _ in range(count):
+            clock.advance(secs_a_step)
+            session.run(model.train)
+
+
+@pytest.mark.parametrize(("arguments", "given"), [({"every_n_secs": 1}, "both"), ({"every_n_steps": None}, "neither")])
+def test_it_wants_exactly_one_cadence(arguments, given):
+    with pytest.raises(ValueError, match=f"exactly one of every_n_steps .* or every_n_secs, got {given}"):
+        StepCounterHook(**arguments)
+
+
+def test_a_graph_without_a_global_step_is_refused_by_name():
+    with Graph().as_default(), pytest.raises(RuntimeError, match="StepCounterHook requires a global step"):
+        StepCounterHook().begin()
+
+
+def test_it_writes_and_logs_the_rate_but_not_at_the_first_trigger(model, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    with FakeClock() as clock:
+        train(model, StepCounterHook(every_n_steps=4, output_dir=str(tmp_path)), 10, clock)
+    assert rates(tmp_path) == [(5, "global_step/sec", 2.0), (9, "global_step/sec", 2.0)]
+    assert [r.getMessage() for r in caplog.records if "/sec" in r.getMessage()] == ["global_step/sec: 2"] * 2
+
+
+def test_it_writes_by_the_clock(model, tmp_path):
+    with FakeClock() as clock:
+        hook = StepCounterHook(every_n_steps=None, every_n_secs=2, output_dir=str(tmp_path))
+        train(model, hook, 9, clock)
+    assert rates(tmp_path) == [(5, "global_step/sec", 2.0), (9, "global_step/sec", 2.0)]
+
+
+def test_it_takes_a_writer(model, tmp_path):
+    with FakeClock() as clock, FileWriter(str(tmp_path)) as writer:
+        train(model, StepCounterHook(every_n_steps=1, summary_writer=writer), 2, clock)
+    assert rates(tmp_path) == [(2, "global_step/sec", 2.0)]
+
+
+def test_several_steps_in_one_run_count_as_several(model, tmp_path):
+    with FakeClock() as clock, model.session(StepCounterHook(every_n_steps=4, output_dir=str(tmp_path))) as session:
+        for _ in range(3):
+            clock.advance(1)
+            session.run(model.jump)
+    assert rates(tmp_path) == [(10, "global_step/sec", 5.0), (15, "global_step/sec", 5.0)]
+
+
+def test_after_a_recovery_that_moved_the_step_back_no_rate_is_negative(model, tmp_path):
+    lose_once = RecordingHook(failures={"before_run": [None] * 5 + [AbortedError(None, None, "lost")]})
+    with FakeClock() as clock:
+        hook = StepCounterHook(every_n_steps=2, output_dir=str(tmp_path))
+        with model.session(hook, lose_once) as session:
+            for _ in range(10):
+                clock.advance(0.5)
+                session.run(model.train)
+    assert rates(tmp_path) == [(step, "global_step/sec", 2.0) for step in (3, 5, 3, 5)]
+
+
+def test_it_warns_at_most_five_times_when_the_step_does_not_move(model, caplog):
+    with model.session(StepCounterHook()) as session:
+        for _ in range(20):
+            session.run(model.loss)
+    assert sum("has stayed at 0" in record.getMessage() for record in caplog.records) == 5
+
+
+def test_it_does_not_warn_when_the_step_moves(model, caplog):
+    model.train_until_stop(StepCounterHook(every_n_steps=3), at_most=10)
+    assert "has stayed" not in caplog.text
+
+
+def test_it_says_when_the_next_rate_is_due_once_it_has_seen_the_step_move(model):
+    hook = StepCounterHook(every_n_steps=10)
+    with model.session(hook) as session:
+        session.run(model.train)
+        assert hook.steps_until_trigger(1) == 1
+        session.run(model.train)
+        assert hook.steps_until_trigger(2) == 9

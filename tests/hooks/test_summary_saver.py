@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import pytest
+
+from hookline import summary
+from hookline.errors import AbortedError
+from hookline.graph import Graph, host_op
+from hookline.hooks import EitherTimer, SecondOrStepTimer, SummarySaverHook
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
+from hookline.summary import FileWriter, FileWriterCache
+from hookline.testing import FakeClock, RecordingHook, read_events
+
+
+@pytest.fixture(autouse=True)
+def close_writers():
+    yield
+    FileWriterCache.clear()
+
+
+@pytest.fixture
+def merged(model):
+    return summary.scalar("half", model.loss)
+
+
+def written(directory):
+    """Returns the events of a directory as (what, step)."""
+    FileWriterCache.clear()
+    out = []
+    for event in read_events(directory):
+        if event.HasField("session_log"):
+            out.append((summary.SessionLog.SessionStatus.Name(event.session_log.status), event.step))
+        for value in event.summary.value:
+            out.append((value.tag, event.step))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("cadence", "complaint"),
+    [
+        ({}, "exactly one of save_steps, save_secs or timer, got none"),
+        ({"save_steps": 1, "save_secs": 1}, "exactly one of save_steps, save_secs or timer, got save_steps, save_secs"),
+    ],
+)
+def test_it_wants_exactly_one_cadence(cadence, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        SummarySaverHook(summary_op="s:0", **cadence)
+
+
+def test_it_wants_a_scaffold_or_a_summary_op():
+    with pytest.raises(ValueError, match="exactly one of scaffold or summary_op, got neither"):
+        SummarySaverHook(save_steps=1)
+    with pytest.raises(ValueError, match="exactly one of scaffold or summary_op, got both"):
+        SummarySaverHook(save_steps=1, scaffold=Scaffold(), summary_op="s:0")
+
+
+def test_a_graph_without_a_global_step_is_refused_by_name():
+    with Graph().as_default(), pytest.raises(RuntimeError, match="SummarySaverHook requires a global step"):
+        SummarySaverHook(save_steps=1, summary_op="s:0").begin()
+
+
+def test_it_writes_the_first_run_and_then_each_save_steps_with_the_step_after_the_run(model, merged, tmp_path):
+    model.train_until_stop(SummarySaverHook(save_steps=3, output_dir=str(tmp_path), summary_op=merged), at_most=8)
+    assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 4), ("half", 7)]
+
+
+def test_it_writes_each_save_secs(model, merged, tmp_path):
+    with (
+        FakeClock() as clock,
+        model.session(SummarySaverHook(save_secs=10, output_dir=str(tmp_path), summary_op=merged)) as session,
+    ):
+        for secs in (0, 5, 5, 9, 1):
+            clock.advance(secs)
+            session.run(model.train)
+    assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 3), ("half", 5)]
+
+
+def test_it_takes_any_timer(model, merged, tmp_path):
+    timer = EitherTimer(SecondOrStepTimer(every_secs=10), SecondOrStepTimer(every_steps=3))
+    with FakeClock() as clock:
+        hook = SummarySaverHook(output_dir=str(tmp_path), summary_op=merged, timer=timer)
+        with model.session(hook) as session:
+            for secs in (0, 0, 0, 0, 10, 0):
+                clock.advance(secs)
+                session.run(model.train)
+    assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 4), ("half", 5)]
+
+
+def test_the_summary_is_computed_only_on_the_runs_that_are_written(model, tmp_path):
+    calls = []
+
+    def record(loss):
+        calls.append(float(loss))
+        return summary.Summary(value=[summary.Summary.Value(tag="x", simple_value=1)]).SerializeToString()
+
+    hook = SummarySaverHook(save_steps=4, output_dir=str(tmp_path), summary_op=host_op(record)(model.loss))
+    model.train_until_stop(hook, at_most=7)
+    assert len(calls) == 2
+
+
+def test_several_summaries_come_in_a_list(model, merged, tmp_path):
+    other = summary.scalar("full", model.weight)
+    hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=[merged, other])
+    model.train_until_stop(hook, at_most=1)
+    assert written(tmp_path) == [("START", 1), ("half", 1), ("full", 1)]
+
+
+def test_a_run_that_leaves_the_step_where_it_was_is_not_written_twice(model, merged, tmp_path):
+    with model.session(SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=merged)) as session:
+        for fetches in (model.train, model.loss, model.loss, model.train):
+            session.run(fetches)
+    assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 2)]
+
+
+def test_a_first_run_that_does_not_train_is_written_at_step_zero(model, merged, tmp_path):
+    with model.session(SummarySaverHook(save_steps=2, output_dir=str(tmp_path), summary_op=merged)) as session:
+        for fetches in (model.loss, model.train, model.train):
+            session.run(fetches)
+    assert written(tmp_path) == [("START", 0), ("half", 0), ("half", 2)]
+
+
+def test_runs_that_gain_several_steps_each_are_written_as_soon_as_they_are_due(model, merged, tmp_path):
+    with model.session(SummarySaverHook(save_steps=7, output_dir=str(tmp_path), summary_op=merged)) as session:
+        for _ in range(6):
+            session.run(model.jump)
+    steps = [step for what, step in written(tmp_path) if what == "half"]
+    assert steps == [5, 15, 25]
+
+
+def test_the_scaffold_is_asked_after_it_was_finalized(model, tmp_path):
+    scaffold = Scaffold()
+    hook = SummarySaverHook(save_steps=1, output_dir=str(tmp_path), scaffold=scaffold)
+    summary.scalar("late", model.loss)
+    with MonitoredSession(ChiefSessionCreator(scaffold), hooks=[hook]) as session:
+        session.run(model.train)
+    assert written(tmp_path) == [("START", 1), ("late", 1)]
+
+
+def test_a_scaffold_without_summaries_has_nothing_to_write(model, tmp_path):
+    scaffold = Scaffold()
+    hook = SummarySaverHook(save_steps=1, output_dir=str(tmp_path), scaffold=scaffold)
+    with MonitoredSession(ChiefSessionCreator(scaffold), hooks=[hook]) as session:
+        for _ in range(3):
+            session.run(model.train)
+    assert written(tmp_path) == [("START", 1)]
+
+
+def test_a_given_writer_is_used_and_the_directory_ignored(model, merged, tmp_path):
+    with FileWriter(str(tmp_path / "given")) as writer:
+        ignored = str(tmp_path / "ignored")
+        hook = SummarySaverHook(save_steps=1, output_dir=ignored, summary_writer=writer, summary_op=merged)
+        model.train_until_stop(hook, at_most=1)
+    assert written(tmp_path / "given") == [("START", 1), ("half", 1)]
+    assert not (tmp_path / "ignored").exists()
+
+
+def test_with_neither_writer_nor_directory_it_warns_and_writes_nothing(model, merged, caplog):
+    model.train_until_stop(SummarySaverHook(save_steps=1, summary_op=merged), at_most=2)
+    assert "SummarySaverHook writes nothing" in caplog.text
+
+
+def test_end_flushes(model, merged, tmp_path):
+    with model.session(SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=merged)) as session:
+        session.run(model.train)
+    assert [value.tag for event in read_events(tmp_path) for value in event.summary.value] == ["half"]
+
+
+def test_after_a_recovery_that_moved_the_step_back_start_is_written_again_and_the_phase_kept(model, merged, tmp_path):
+    lose_once = RecordingHook(failures={"before_run": [None] * 6 + [AbortedError(None, None, "lost")]})
+    hook = SummarySaverHook(save_steps=2, output_dir=str(tmp_path), summary_op=merged)
+    scaffold = Scaffold(init_fn=lambda scaffold, session: session.load({"global_step": 2 if hook_was_used else 0}))
+    hook_was_used = []
+    with MonitoredSession(ChiefSessionCreator(scaffold), hooks=[hook, lose_once]) as session:
+        hook_was_used.append(True)
+        for _ in range(9):
+            session.run(model.train)
+    assert written(tmp_path) == [
+        *[("START", 1), ("half", 1), ("half", 3), ("half", 5)],
+        *[("START", 3), ("half", 3), ("half", 5)],
+    ]
+
+
+def test_it_says_when_the_next_summary_is_due(model, merged, tmp_path):
+    hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
+    with model.session(hook) as session:
+        assert hook.steps_until_trigger(0) == 1
+        session.run(model.train)
+        assert hook.steps_until_trigger(1) == 10
+        assert hook.steps_until_trigger(10) == 1

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.hooks import EitherTimer, NeverTriggerTimer, SecondOrStepTimer, Timer
+from hookline.testing import FakeClock
+
+
+def fired(timer: Timer, steps: list[int]) -> list[int]:
+    out = []
+    for step in steps:
+        if timer.should_trigger_for_step(step):
+            timer.update_last_triggered_step(step)
+            out.append(step)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "exactly one of every_secs or every_steps, got neither"),
+        ({"every_secs": 1.0, "every_steps": 1}, "exactly one of every_secs or every_steps, got both"),
+        ({"every_steps": 0}, "every_steps >= 1, got 0"),
+        ({"every_secs": -1}, "every_secs >= 0, got -1"),
+    ],
+)
+def test_a_timer_needs_exactly_one_sensible_cadence(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        SecondOrStepTimer(**arguments)
+
+
+@pytest.mark.parametrize("cadence", [{"every_secs": 2.0}, {"every_steps": 3}])
+def test_a_timer_fires_the_first_time_it_is_asked_and_never_twice_at_one_step(cadence):
+    with FakeClock() as clock:
+        timer = SecondOrStepTimer(**cadence)
+        assert timer.last_triggered_step() is None
+        assert timer.should_trigger_for_step(7)
+        assert timer.update_last_triggered_step(7) == (None, None)
+        clock.advance(1000)
+        assert not timer.should_trigger_for_step(7)
+        assert timer.last_triggered_step() == 7
+
+
+def test_a_step_timer_fires_once_enough_steps_have_gone_by_since_the_last_firing():
+    assert fired(SecondOrStepTimer(every_steps=3), list(range(1, 12))) == [1, 4, 7, 10]
+
+
+def test_a_step_timer_does_not_mind_steps_that_are_left_out():
+    assert fired(SecondOrStepTimer(every_steps=10), [5, 14, 19, 20, 28, 29, 77, 78]) == [5, 19, 29, 77]
+
+
+def test_a_second_timer_fires_by_the_clock_and_tells_what_has_gone_by():
+    with FakeClock() as clock:
+        timer = SecondOrStepTimer(every_secs=10)
+        timer.update_last_triggered_step(1)
+        clock.advance(9.5)
+        assert not timer.should_trigger_for_step(2)
+        clock.advance(0.5)
+        assert timer.should_trigger_for_step(5)
+        assert timer.update_last_triggered_step(5) == (10.0, 4)
+        assert not timer.should_trigger_for_step(6)
+
+
+def test_a_reset_timer_has_never_fired():
+    timer = SecondOrStepTimer(every_steps=100)
+    timer.update_last_triggered_step(1)
+    timer.reset()
+    assert timer.last_triggered_step() is None
+    assert timer.should_trigger_for_step(1)
+    assert timer.update_last_triggered_step(1) == (None, None)
+
+
+def test_a_rewound_step_timer_fires_where_it_would_have_fired_without_the_interruption():
+    timer = SecondOrStepTimer(every_steps=10)
+    assert fired(timer, list(range(1, 58))) == [1, 11, 21, 31, 41, 51]
+    timer.rewind(20)
+    assert fired(timer, list(range(21, 58))) == [21, 31, 41, 51]
+
+
+def test_a_timer_that_nobody_told_of_the_step_back_notices_by_itself():
+    timer = SecondOrStepTimer(every_steps=10)
+    fired(timer, list(range(1, 58)))
+    assert fired(timer, list(range(21, 58))) == [21, 31, 41, 51]
+
+
+def test_a_timer_rewound_to_before_its_first_firing_starts_anew():
+    timer = SecondOrStepTimer(every_steps=10)
+    fired(timer, list(range(100, 130)))
+    timer.rewind(40)
+    assert fired(timer, list(range(41, 63))) == [41, 51, 61]
+
+
+def test_rewinding_to_a_later_step_changes_nothing():
+    timer = SecondOrStepTimer(every_steps=10)
+    timer.update_last_triggered_step(5)
+    timer.rewind(9)
+    assert timer.last_triggered_step() == 5
+    assert timer.steps_until_trigger(9) == 6
+
+
+@pytest.mark.parametrize("tell", [True, False])
+@pytest.mark.parametrize("cadence", [{"every_secs": 10}, {"every_steps": 10}])
+def test_no_rate_is_reported_across_a_step_back(cadence, tell):
+    with FakeClock() as clock:
+        timer = SecondOrStepTimer(**cadence)
+        timer.update_last_triggered_step(1)
+        timer.update_last_triggered_step(101)
+        if tell:
+            timer.rewind(50)
+        clock.advance(10)
+        assert timer.should_trigger_for_step(61)
+        assert timer.update_last_triggered_step(61) == (None, None)
+        clock.advance(10)
+        assert timer.update_last_triggered_step(71) == (10.0, 10)
+
+
+def test_a_second_timer_is_not_silent_after_a_step_back():
+    with FakeClock() as clock:
+        timer = SecondOrStepTimer(every_secs=10)
+        timer.update_last_triggered_step(1)
+        timer.update_last_triggered_step(101)
+        timer.rewind(50)
+        assert not timer.should_trigger_for_step(51)
+        clock.advance(10)
+        assert timer.should_trigger_for_step(52)
+
+
+def test_never_means_never():
+    timer = NeverTriggerTimer()
+    assert not timer.should_trigger_for_step(1)
+    assert timer.update_last_triggered_step(1) == (None, None)
+    assert timer.last_triggered_step() is None
+    timer.rewind(0)
+    timer.reset()
+    assert timer.steps_until_trigger(0) > 10**15
+
+
+def test_either_timer_fires_by_whichever_comes_first_and_then_counts_anew_for_both():
+    with FakeClock() as clock:
+        timer = EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=10))
+        assert fired(timer, list(range(1, 15))) == [1, 11]
+        clock.advance(60)
+        assert fired(timer, list(range(15, 30))) == [15, 25]
+        assert timer.last_triggered_step() == 25
+        clock.advance(30)
+        assert timer.update_last_triggered_step(30) == (30.0, 5)
+        timer.reset()
+        assert timer.last_triggered_step() is None
+
+
+def test_either_timer_moves_back_with_all_its_timers():
+    with FakeClock() as clock:
+        timer = EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=10))
+        assert fired(timer, list(range(1, 45))) == [1, 11, 21, 31, 41]
+        timer.rewind(15)
+        assert fired(timer, list(range(16, 30))) == [21]
+        clock.advance(60)
+        assert fired(timer, [30]) == [30]
+
+
+def test_either_timer_needs_a_timer():
+    with pytest.raises(ValueError, match="at least one timer, got none"):
+        EitherTimer()
+
+
+def test_steps_until_trigger_is_one_where_the_clock_decides():
+    with FakeClock():
+        timer = SecondOrStepTimer(every_secs=3600)
+        timer.update_last_triggered_step(1)
+        assert timer.steps_until_trigger(1) == 1
+        steps = SecondOrStepTimer(every_steps=50)
+        steps.update_last_triggered_step(1)
+        assert EitherTimer(timer, steps).steps_until_trigger(1) == 1
+
+
+gains = st.lists(st.integers(0, 7), max_size=80)
+
+
+@given(every=st.integers(1, 9), start=st.integers(0, 50), gains=gains)
+def test_a_step_timer_follows_its_model_however_the_step_advances(every, start, gains):
+    timer, last, step = SecondOrStepTimer(every_steps=every), None, start
+    for gain in gains:
+        step += gain
+        due = last is None or (step != last and step >= last + every)
+        assert timer.should_trigger_for_step(step) == due
+        if due:
+            assert timer.update_last_triggered_step(step)[1] == (None if last is None else step - last)
+            last = step
+
+
+@given(every=st.floats(0.5, 9), moves=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=60))
+def test_a_second_timer_follows_its_model_however_step_and_time_advance(every, moves):
+    with FakeClock(start=0.0) as clock:
+        timer, last, step = SecondOrStepTimer(every_secs=every), None, 0
+        for gain, secs in moves:
+            step += gain
+            clock.advance(secs)
+            due = last is None or (step != last[0] and clock.monotonic() >= last[1] + every)
+            assert timer.should_trigger_for_step(step) == due
+            if due:
+                timer.update_last_triggered_step(step)
+                last = step, clock.monotonic()
+
+
+@given(every=st.integers(1, 9), start=st.integers(0, 20), ran=st.integers(0, 60), back=st.integers(0, 60))
+def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, ran, back):
+    steps = list(range(start, start + ran + 1))
+    timer = SecondOrStepTimer(every_steps=every)
+    whole = fired(timer, steps)
+    restored = max(start, steps[-1] - back)
+    timer.rewind(restored)
+    assert fired(timer, [s for s in steps if s > restored]) == [s for s in whole if s > restored]
+
+
+@given(every=st.integers(1, 9), start=st.integers(0, 20), gains=gains, skip=st.booleans())
+def test_leaving_out_what_steps_until_trigger_allows_changes_nothing(every, start, gains, skip):
+    """A session may leave out runs that end before the step; then the firings must be the same."""
+    seen, skipping = SecondOrStepTimer(every_steps=every), SecondOrStepTimer(every_steps=every)
+    step, must_see = start, start
+    for gain in gains:
+        step += gain
+        expected = fired(seen, [step])
+        if step >= must_see:
+            assert fired(skipping, [step]) == expected
+            must_see = step + skipping.steps_until_trigger(step)
+        else:
+            assert expected == []
+
+
+@given(every=st.integers(1, 9), back_and_forth=st.lists(st.integers(-30, 10), max_size=60))
+def test_whatever_the_step_does_elapsed_steps_are_never_negative_and_silence_never_outlasts_the_cadence(
+    every, back_and_forth
+):
+    timer, step = SecondOrStepTimer(every_steps=every), 0
+    for move in back_and_forth:
+        step = max(0, step + move)
+        if timer.should_trigger_for_step(step):
+            _, elapsed = timer.update_last_triggered_step(step)
+            assert elapsed is None or elapsed > 0
+        assert 1 <= timer.steps_until_trigger(step) <= every

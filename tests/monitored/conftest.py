@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hookline.graph import Graph, Operation, Tensor, control_dependencies, get_or_create_global_step, host_op
+from hookline.hooks import SessionRunArgs, SessionRunHook
+from hookline.monitored import SessionCreator
+from hookline.testing import FakeClock
+
+
+class Recorder(SessionRunHook):
+    """Writes every call into the shared list of events, and raises, requests the stop or asks as told."""
+
+    def __init__(self, events: list[str], name: str, *, fails: dict[str, Any], asks: Any, stops: Iterable[str]) -> None:
+        self.events, self.name = events, name
+        self.fails = {callback: deque([fault] if not isinstance(fault, list) else fault)
+                      for callback, fault in fails.items()}
+        self.asks, self.stops = asks, set(stops)
+        self.results: list[Any] = []
+        self.coord: Any = None
+        self.session: Any = None
+
+    def _note(self, callback: str, run_context: Any = None) -> None:
+        self.events.append(f"{self.name}.{callback}")
+        if callback in self.stops and run_context is not None:
+            run_context.request_stop()
+        if self.fails.get(callback):
+            fault = self.fails[callback].popleft()
+            if fault is not None:
+                raise fault
+
+    def begin(self) -> None:
+        self._note("begin")
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.session, self.coord = session, coord
+        self._note("created")
+
+    def before_run(self, run_context: Any) -> SessionRunArgs | None:
+        self._note("before", run_context)
+        return self.asks
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.results.append(run_values.results)
+        self._note("after", run_context)
+
+    def end(self, session: Any) -> None:
+        self._note("end")
+
+    def settle(self, session: Any) -> None:
+        self._note("settle")
+
+    def on_exception(self, session: Any, exception: BaseException) -> None:
+        self.events.append(f"{self.name}.exception:{type(exception).__name__}")
+        if self.fails.get("exception"):
+            raise self.fails["exception"].popleft()
+
+
+@pytest.fixture
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def recorder(events: list[str]) -> Callable[..., Recorder]:
+    def make(name: str = "a", fails: dict[str, Any] | None = None, asks: Any = None, stops: Iterable[str] = ()):
+        return Recorder(events, name, fails=fails or {}, asks=asks, stops=stops)
+
+    return make
+
+
+@dataclass
+class Training:
+    """A graph whose train_op pulls from an input that fails as scripted, run by run."""
+
+    graph: Graph
+    global_step: Tensor
+    train_op: Operation
+    faults: deque[BaseException | None]
+
+
+@pytest.fixture
+def training() -> Iterator[Training]:
+    faults: deque[BaseException | None] = deque()
+
+    def pull() -> float:
+        fault = faults.popleft() if faults else None
+        if fault is not None:
+            raise fault
+        return 1.0
+
+    with Graph().as_default() as graph:
+        step = get_or_create_global_step()
+        with control_dependencies([host_op(pull).node()]):
+            train_op = step.assign_add(1)
+        yield Training(graph, step, train_op.op, faults)
+
+
+@pytest.fixture
+def clock() -> Iterator[FakeClock]:
+    with FakeClock() as fake:
+        yield fake
+
+
+@pytest.fixture
+def creator_of() -> Callable[..., SessionCreator]:
+    """Makes a creator that hands out the given raw sessions, one a creation, and raises those that are exceptions."""
+
+    class Scripted(SessionCreator):
+        def __init__(self, *sessions: Any) -> None:
+            self.sessions = deque(sessions)
+            self.created: list[Any] = []
+
+        def create_session(self) -> Any:
+            session = self.sessions.popleft()
+            if isinstance(session, BaseException):
+                raise session
+            self.created.append(session)
+            return session
+
+    return Scripted

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from hookline.coordination import Coordinator
+from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
+from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession
+from hookline.testing.scripted_session import ScriptedSession
+
+
+def coordinated(raw, coord=None, hooks=()):
+    coord = coord or Coordinator(clean_stop_exception_types=())
+    return CoordinatedSession(HookedSession(raw, HookList(hooks)), coord, stop_grace_period_secs=5)
+
+
+def test_a_preemption_that_a_thread_reported_is_the_root_cause_of_a_failed_run():
+    for error in (ValueError("queue closed"), OutOfRangeError(None, None, "queue closed")):
+        session, root = coordinated(ScriptedSession([error])), UnavailableError(None, None, "peer away")
+        session.coord.request_stop(root)
+        with pytest.raises(UnavailableError) as caught:
+            session.run("train")
+        assert caught.value is root
+        assert caught.value.__cause__ is error
+
+
+def test_any_other_error_of_a_thread_is_not():
+    error, session = ValueError("mine"), None
+    session = coordinated(ScriptedSession([error]))
+    session.coord.request_stop(KeyError("reader"))
+    with pytest.raises(ValueError, match="mine") as caught:
+        session.run("train")
+    assert caught.value is error
+
+
+def test_a_preemption_of_the_run_itself_stays():
+    error = AbortedError(None, None, "mine")
+    session = coordinated(ScriptedSession([error]))
+    session.coord.request_stop(UnavailableError(None, None, "thread"))
+    with pytest.raises(AbortedError) as caught:
+        session.run("train")
+    assert caught.value is error
+
+
+def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
+    from jax.errors import JaxRuntimeError
+
+    session = coordinated(ScriptedSession())
+    session.coord.request_stop(JaxRuntimeError("ABORTED: gone"))
+    with pytest.raises(AbortedError) as first:
+        session.should_stop()
+    with pytest.raises(AbortedError) as second:
+        session.close()
+    assert first.value is second.value
+
+
+def test_should_stop_follows_the_coordinator_and_the_hooks(recorder):
+    session = coordinated(ScriptedSession())
+    assert not session.should_stop()
+    session.coord.request_stop()
+    assert session.should_stop()
+    session = coordinated(ScriptedSession(), hooks=[recorder(stops=["after"])])
+    session.run("train")
+    assert session.should_stop()
+
+
+def test_close_stops_and_joins_the_threads_then_closes_the_session():
+    session = coordinated(raw := ScriptedSession())
+    thread = threading.Thread(target=session.coord.wait_for_stop)
+    session.coord.register_thread(thread)
+    thread.start()
+    session.close()
+    assert not thread.is_alive()
+    assert session.coord.joined
+    assert raw.closed
+
+
+def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(clock):
+    session = coordinated(raw := ScriptedSession())
+    stubborn = threading.Event()
+    thread = threading.Thread(target=stubborn.wait, daemon=True)
+    session.coord.register_thread(thread)
+    thread.start()
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    clock.await_waiters()
+    clock.advance(6)
+    closing.join(10)
+    assert raw.closed
+    stubborn.set()
+    thread.join()
+
+
+def test_a_preemption_while_closing_is_only_logged(caplog):
+    raw = ScriptedSession(closing_raises=UnavailableError(None, None, "peer away"))
+    with caplog.at_level(logging.WARNING):
+        coordinated(raw).close()
+    assert "peer away" in caplog.text
+
+
+def test_another_error_while_closing_is_raised():
+    with pytest.raises(ValueError, match="stuck"):
+        coordinated(ScriptedSession(closing_raises=ValueError("stuck"))).close()

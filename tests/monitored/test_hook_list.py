@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+
+from hookline.hooks import SessionRunHook
+from hookline.monitored.hook_list import HookList, override
+from hookline.testing.scripted_session import ScriptedSession
+
+
+class Owner:
+    pass
+
+
+def generator_hook():
+    yield
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (SessionRunHook, r"hooks\[1\] is the class SessionRunHook"),
+        (generator_hook, r"hooks\[1\] is the generator function generator_hook"),
+        (print, r"hooks\[1\] is the function print"),
+        (None, r"hooks\[1\] is None, which has none of the callbacks"),
+        (object(), r"none of the callbacks"),
+    ],
+)
+def test_what_is_no_hook_is_refused_by_its_place(item, message):
+    with pytest.raises(TypeError, match=message):
+        HookList([SessionRunHook(), item])
+
+
+def test_a_single_hook_in_place_of_a_list_is_refused():
+    with pytest.raises(TypeError, match="must be a list of hooks"):
+        HookList(SessionRunHook())  # type: ignore[arg-type]
+
+
+def test_no_ops_of_the_base_class_and_missing_methods_are_never_called():
+    class OnlyEnd:
+        def end(self, session):
+            pass
+
+    assert override(SessionRunHook(), "begin") is None
+    assert override(OnlyEnd(), "begin") is None
+    assert override(OnlyEnd(), "settle") is None
+    assert override(OnlyEnd(), "end") is not None
+
+
+def test_a_callback_set_on_the_instance_counts():
+    hook = SessionRunHook()
+    hook.begin = lambda: None  # type: ignore[method-assign]
+    assert override(hook, "begin") is hook.begin
+
+
+def test_every_end_runs_and_errors_name_their_hook(recorder, events):
+    error = ValueError("disk")
+    failures = HookList([recorder("a", fails={"end": error}), recorder("b")]).end(ScriptedSession())  # type: ignore[arg-type]
+    assert failures == [error]
+    assert error.__notes__ == ["Raised by the end of The hook Recorder."]
+    assert events == ["a.end", "b.end"]
+
+
+def test_on_exception_goes_in_reverse_order_and_its_errors_are_logged(recorder, events, caplog):
+    hooks = HookList([recorder("a"), recorder("b", fails={"exception": KeyError("x")})])
+    with caplog.at_level(logging.ERROR):
+        hooks.on_exception(ScriptedSession(), ValueError("nan"))  # type: ignore[arg-type]
+    assert events == ["b.exception:ValueError", "a.exception:ValueError"]
+    assert "Recorder failed in on_exception" in caplog.text
+
+
+def test_a_hook_in_two_live_sessions_is_refused_until_the_first_gives_it_up():
+    hook, first, second = SessionRunHook(), Owner(), Owner()
+    hooks = HookList([hook])
+    hooks.claim(first)
+    with pytest.raises(RuntimeError, match="The hook SessionRunHook serves another session that is still open"):
+        HookList([hook]).claim(second)
+    hooks.release()
+    HookList([hook]).claim(second)
+
+
+def test_a_session_that_was_dropped_without_closing_does_not_keep_its_hooks():
+    hook, first = SessionRunHook(), Owner()
+    HookList([hook]).claim(first)
+    del first
+    gc.collect()
+    HookList([hook]).claim(Owner())
+
+
+def test_a_hook_listed_twice_is_refused():
+    hook = SessionRunHook()
+    with pytest.raises(RuntimeError, match="listed twice"):
+        HookList([hook, hook]).claim(Owner())

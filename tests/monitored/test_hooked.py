@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+
+from hookline.errors import UnavailableError
+from hookline.graph import Graph, constant, placeholder
+from hookline.hooks import SessionRunArgs, SessionRunHook
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession, StopRequest
+from hookline.session import RunMetadata, RunOptions
+from hookline.testing.scripted_session import ScriptedSession
+
+
+class Asking(SessionRunHook):
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.values = []
+
+    def before_run(self, run_context):
+        self.context = run_context
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def after_run(self, run_context, run_values):
+        self.values.append(run_values)
+
+
+def hooked(raw, *hooks, stop=None):
+    return HookedSession(raw, HookList(hooks), stop)
+
+
+@pytest.fixture
+def graph():
+    with Graph().as_default() as graph:
+        constant(1.0, name="loss")
+        placeholder("float32", (), name="x")
+        placeholder("float32", (), name="y")
+    return graph
+
+
+def test_callbacks_go_in_list_order_around_the_run(recorder, events):
+    raw = ScriptedSession([7])
+    assert hooked(raw, recorder("a"), recorder("b")).run("train") == 7
+    assert events == ["a.before", "b.before", "a.after", "b.after"]
+
+
+def test_nobody_asking_means_a_plain_run_with_the_callers_own_arguments(recorder):
+    raw = ScriptedSession()
+    feeds, options, metadata = {"x:0": 1}, RunOptions(), RunMetadata()
+    hooked(raw, recorder()).run("train", feeds, options, metadata)
+    asked = raw.asked[0]
+    assert asked.watched == ()
+    assert asked.feed_dict is feeds
+    assert asked.options is options
+    assert asked.run_metadata is metadata
+
+
+def test_hooks_that_override_nothing_are_not_even_ridden_with():
+    raw = ScriptedSession([5])
+    assert hooked(raw, SessionRunHook()).run("train") == 5
+
+
+def test_each_hook_gets_results_in_its_own_structure_and_none_where_it_asked_nothing():
+    pair = namedtuple("pair", "first second")
+    a = Asking(SessionRunArgs({"l": "loss:0", "list": ["x:0"]}))
+    b, c = Asking(None), Asking(SessionRunArgs(pair("loss:0", ("x:0", "train"))))
+    raw = ScriptedSession(values={"loss:0": 0.5, "x:0": 3, "train": None})
+    hooked(raw, a, b, c).run("train")
+    assert a.values[0].results == {"l": 0.5, "list": [3]}
+    assert b.values[0].results is None
+    assert c.values[0].results == pair(0.5, (3, None))
+    assert raw.asked[0].fetches == "train"
+
+
+def test_a_duck_typed_hook_with_one_method_is_enough(events):
+    class Duck:
+        def after_run(self, run_context, run_values):
+            events.append(run_values.results)
+
+    hooked(ScriptedSession(), Duck()).run("train")
+    assert events == [None]
+
+
+def test_the_context_shows_what_the_caller_asked_and_the_raw_session():
+    raw, hook = ScriptedSession(), Asking(SessionRunArgs("loss:0"))
+    session = hooked(raw, hook)
+    session.run("train", {"x:0": 1})
+    assert hook.context.original_args == SessionRunArgs("train", {"x:0": 1}, None)
+    assert hook.context.session is raw
+    session.run("other")
+    assert hook.context.original_args == SessionRunArgs("other")
+
+
+def test_hooks_may_feed_and_the_callers_feeds_stay(graph):
+    raw = ScriptedSession(graph=graph)
+    hooked(raw, Asking(SessionRunArgs(None, {"x:0": 1}))).run("train", {"y:0": 2})
+    x, y = graph.get_tensor_by_name("x:0"), graph.get_tensor_by_name("y:0")
+    assert raw.asked[0].feed_dict == {x: 1, y: 2}
+
+
+def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
+    x = graph.get_tensor_by_name("x:0")
+    session = hooked(ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1})))
+    with pytest.raises(RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by The hook Asking"):
+        session.run("train")
+
+
+def test_the_same_tensor_fed_by_a_hook_and_the_caller_is_an_error(graph):
+    session = hooked(ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {"x:0": 1})))
+    with pytest.raises(RuntimeError, match=r"^Same tensor is fed by a SessionRunHook and user\. Conflict\(s\): x:0"):
+        session.run("train", {graph.get_tensor_by_name("x:0"): 2})
+
+
+def test_options_are_merged_and_given_back_to_every_hook():
+    a = Asking(SessionRunArgs(None, None, RunOptions(last_step=5, trace_level=1)))
+    b = Asking(None)
+    raw = ScriptedSession()
+    hooked(raw, a, b).run("train", options=RunOptions(last_step=9))
+    assert raw.asked[0].options == RunOptions(last_step=5, trace_level=1)
+    assert b.values[0].options == raw.asked[0].options
+    assert b.values[0].run_metadata is raw.asked[0].run_metadata is not None
+
+
+def test_run_metadata_is_made_only_where_something_is_recorded():
+    hook = Asking(SessionRunArgs("loss:0", None, RunOptions(last_step=5)))
+    raw = ScriptedSession()
+    hooked(raw, hook).run("train")
+    assert raw.asked[0].run_metadata is None
+    mine = RunMetadata()
+    hooked(ScriptedSession(), hook).run("train", run_metadata=mine)
+    assert hook.values[-1].run_metadata is mine
+
+
+def test_merging_is_reused_for_the_same_answers_and_redone_for_others():
+    args = SessionRunArgs("loss:0")
+    hook = Asking(args, args, None, SessionRunArgs("x:0"))
+    raw = ScriptedSession()
+    session = hooked(raw, hook)
+    for _ in range(4):
+        session.run("train")
+    assert [asked.watched for asked in raw.asked] == [("loss:0",), ("loss:0",), (), ("x:0",)]
+    assert raw.asked[0].watched is raw.asked[1].watched
+
+
+def test_merging_is_not_left_stale_by_a_hook_that_raised(recorder):
+    asking = Asking(SessionRunArgs("loss:0"), SessionRunArgs("x:0"), SessionRunArgs("x:0"))
+    raw = ScriptedSession()
+    session = hooked(raw, asking, recorder(fails={"before": [None, ValueError("no"), None]}))
+    session.run("train")
+    with pytest.raises(ValueError, match="no"):
+        session.run("train")
+    asking.answers = [asking.answers[-1]]
+    session.run("train")
+    assert raw.asked[-1].watched == ("x:0", None)
+
+
+def test_a_feed_dict_changed_in_place_is_seen(graph):
+    feeds = {"x:0": 1}
+    raw = ScriptedSession(graph=graph)
+    session = hooked(raw, Asking(SessionRunArgs(None, feeds)))
+    session.run("train")
+    feeds["x:0"] = 2
+    session.run("train")
+    assert [list(asked.feed_dict.values()) for asked in raw.asked] == [[1], [2]]
+
+
+def test_an_answer_that_is_no_run_args_names_the_hook():
+    with pytest.raises(TypeError, match="The hook Asking must return None or a SessionRunArgs from before_run, got 'loss'"):
+        hooked(ScriptedSession(), Asking("loss")).run("train")
+
+
+@pytest.mark.parametrize(("fetch", "kind"), [("losss:0", KeyError), (3, TypeError), ({"a": [None, object()]}, TypeError)])
+def test_a_fetch_that_is_not_in_the_graph_names_the_hook(graph, fetch, kind):
+    raw = ScriptedSession([kind("engine says no")], graph=graph)
+    with pytest.raises(kind, match="The hook Asking asked in before_run for something that is not in the graph"):
+        hooked(raw, Asking(SessionRunArgs("loss:0")), Asking(SessionRunArgs(fetch))).run("train")
+
+
+def test_an_error_that_no_hook_caused_stays_as_it_is(graph):
+    error = ValueError("bad batch")
+    with pytest.raises(ValueError, match="bad batch") as caught:
+        hooked(ScriptedSession([error], graph=graph), Asking(SessionRunArgs("loss:0"))).run("train")
+    assert caught.value is error
+
+
+def test_all_hooks_get_their_after_run_when_one_requests_the_stop(recorder, events):
+    session = hooked(ScriptedSession(), recorder("a", stops=["after"]), recorder("b"))
+    session.run("train")
+    assert session.should_stop()
+    assert events[-2:] == ["a.after", "b.after"]
+    with pytest.raises(RuntimeError, match="^Run called even after should_stop requested.$"):
+        session.run("train")
+
+
+def test_a_stop_requested_in_a_failed_attempt_lets_the_retry_through_and_holds_after_it(recorder):
+    stop = StopRequest()
+    hooks = recorder("a", stops=["before"]), recorder("b", fails={"after": [UnavailableError(None, None, "x"), None]})
+    session = hooked(ScriptedSession(), *hooks, stop=stop)
+    with pytest.raises(UnavailableError):
+        session.run("train")
+    assert session.should_stop()
+    hooks[0].stops.clear()
+    retried = hooked(ScriptedSession(), *hooks, stop=stop)
+    retried.run("train")
+    with pytest.raises(RuntimeError, match="should_stop requested"):
+        retried.run("train")
+
+
+def test_when_before_run_raises_nothing_runs_and_later_hooks_are_not_called(recorder, events):
+    raw = ScriptedSession()
+    with pytest.raises(KeyError):
+        hooked(raw, recorder("a", fails={"before": KeyError("x")}), recorder("b")).run("train")
+    assert events == ["a.before"]
+    assert raw.asked == []
+
+
+def test_errors_of_the_engine_are_mapped_and_keep_their_cause():
+    jax_errors = pytest.importorskip("jax.errors")
+    engine = jax_errors.JaxRuntimeError("UNAVAILABLE: peer 3")
+    with pytest.raises(UnavailableError, match="peer 3") as caught:
+        hooked(ScriptedSession([engine])).run("train")
+    assert caught.value.__cause__ is engine
+
+
+def test_settle_in_a_context_settles_every_hook(recorder, events):
+    class Saving(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.settle()
+
+    hooked(ScriptedSession(), recorder("a"), Saving()).run("train")
+    assert events == ["a.before", "a.after", "a.settle"]

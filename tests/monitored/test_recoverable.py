@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+
+from hookline.coordination import Coordinator
+from hookline.errors import AbortedError, UnavailableError
+from hookline.monitored import RecoveryPolicy
+from hookline.monitored.coordinated import CoordinatedSession
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession
+from hookline.monitored.recoverable import RecoverableSession
+from hookline.testing.scripted_session import ScriptedSession
+
+LOST = AbortedError(None, None, "preempted")
+POLICY = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=2, jitter=0)
+
+
+def recoverable(*raws, policy=POLICY, coords=None):
+    """A recoverable session over the given raw sessions, one a creation; exceptions are raised by the creation."""
+    remaining = list(raws)
+
+    def create():
+        raw = remaining.pop(0)
+        if isinstance(raw, BaseException):
+            raise raw
+        coord = Coordinator(clean_stop_exception_types=())
+        if coords is not None:
+            coords.append(coord)
+        return CoordinatedSession(HookedSession(raw, HookList(None)), coord)
+
+    return RecoverableSession(create, policy)
+
+
+def test_a_lost_run_is_retried_in_a_new_session(clock):
+    first, second = ScriptedSession([LOST]), ScriptedSession([5])
+    session = recoverable(first, second)
+    assert session.run("train", {"x:0": 1}) == 5
+    assert first.closed
+    assert second.asked == first.asked
+    assert session.raw is second
+
+
+def test_waits_grow_from_attempt_to_attempt(clock):
+    before = clock.monotonic()
+    recoverable(ScriptedSession([LOST]), LOST, LOST, ScriptedSession()).run("train")
+    assert clock.monotonic() - before == 1 + 2 + 4
+
+
+def test_the_first_creation_is_attempted_again_too(clock):
+    assert recoverable(LOST, UnavailableError(None, None, "away"), ScriptedSession([5])).run("train") == 5
+
+
+def test_attempts_in_vain_end_with_the_last_error_and_a_note(clock):
+    last = UnavailableError(None, None, "still away")
+    session = recoverable(ScriptedSession([LOST]), LOST, LOST, last)
+    with pytest.raises(UnavailableError) as caught:
+        session.run("train")
+    assert caught.value is last
+    assert last.__notes__ == ["Recovery gave up after 3 attempts without progress; see RecoveryPolicy."]
+    assert session.should_stop()
+
+
+def test_another_error_of_a_creation_goes_through(clock):
+    session = recoverable(ScriptedSession([LOST]), ValueError("checkpoint does not fit"))
+    with pytest.raises(ValueError, match="does not fit"):
+        session.run("train")
+    with pytest.raises(ValueError, match="does not fit"):
+        session.run("train")
+
+
+def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
+    raws = [ScriptedSession([None, LOST], global_step=step) for step in range(10)]
+    session = recoverable(*raws, ScriptedSession(global_step=10))
+    for _ in range(11):
+        session.run("train")
+
+
+def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_succeed(clock):
+    # Restored at step 4 each time; step 5 succeeds and step 6 fails: no progress.
+    session = recoverable(*[ScriptedSession([None, AbortedError(None, None, "x")], global_step=4) for _ in range(50)])
+
+    def train():
+        while True:
+            session.run("train")
+
+    with pytest.raises(AbortedError):
+        train()
+
+
+def test_without_a_policy_errors_pass():
+    with pytest.raises(AbortedError):
+        recoverable(ScriptedSession([AbortedError(None, None, "x")]), policy=None).run("train")
+    with pytest.raises(AbortedError):
+        recoverable(AbortedError(None, None, "x"), policy=None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (7, 5, "The global step went from 7 to 5: 2 steps were lost."),
+        (7, 0, "All 7 steps were lost: there was no checkpoint"),
+        (None, None, "How many steps were lost is not known"),
+    ],
+)
+def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before, after, said):
+    raws = ScriptedSession([LOST], global_step=before), ScriptedSession(global_step=after)
+    with caplog.at_level(logging.ERROR):
+        recoverable(*raws).run("train")
+    assert "AbortedError: preempted. Attempt 1 of 3" in caplog.text
+    assert said in caplog.text
+
+
+def test_should_stop_recovers_from_a_threads_preemption_and_answers_false(clock):
+    coords = []
+    session = recoverable(ScriptedSession(), second := ScriptedSession(), coords=coords)
+    coords[0].request_stop(UnavailableError(None, None, "away"))
+    assert not session.should_stop()
+    assert session.raw is second
+
+
+def test_should_stop_never_raises_and_close_is_left_with_the_failure(clock):
+    coords = []
+    session = recoverable(ScriptedSession(), ValueError("broken checkpoint"), coords=coords)
+    coords[0].request_stop(UnavailableError(None, None, "away"))
+    assert session.should_stop()
+    assert isinstance(session.failure, ValueError)
+    coords = []
+    session = recoverable(ScriptedSession(), policy=None, coords=coords)
+    coords[0].request_stop(UnavailableError(None, None, "away"))
+    assert session.should_stop()
+
+
+def test_a_clean_stop_survives_a_recovery(clock):
+    session = recoverable(ScriptedSession([LOST]), ScriptedSession())
+    session.request_stop()
+    session.run("train")
+    assert session.should_stop()
+
+
+def test_a_function_is_called_again_with_the_new_session(clock):
+    first, second = ScriptedSession([LOST]), ScriptedSession([5])
+    seen = []
+
+    def step(session):
+        seen.append(session.hooked.raw)
+        return session.hooked.raw.run("train")
+
+    assert recoverable(first, second).call(step) == 5
+    assert seen == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts >= 1, got 0; recovery=None turns recovery off"),
+        ({"initial_backoff_secs": -1}, "waits >= 0"),
+        ({"max_backoff_secs": -1}, "waits >= 0"),
+        ({"multiplier": 0.5}, "multiplier >= 1"),
+        ({"jitter": 2}, "0 <= jitter <= 1"),
+    ],
+)
+def test_a_policy_checks_its_numbers(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RecoveryPolicy(**arguments)
+
+
+def test_jitter_stays_in_its_bounds_is_seeded_and_waits_have_a_limit():
+    policy = RecoveryPolicy(initial_backoff_secs=1, max_backoff_secs=8, jitter=0.5, seed=3)
+    waits = [policy.backoff_secs(attempt, policy.generator()) for attempt in range(1, 2000)]
+    assert waits == [policy.backoff_secs(attempt, random.Random(3)) for attempt in range(1, 2000)]
+    assert 0.5 <= waits[0] <= 1.5
+    assert all(4 <= wait <= 12 for wait in waits[3:])

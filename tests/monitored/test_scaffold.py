@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from hookline import summary
+from hookline.checkpoint import Saver
+from hookline.graph import Graph, GraphKeys, Variable, constant, group, no_op
+from hookline.monitored import Scaffold
+from hookline.session import Session
+
+DEFAULTED = ["init_op", "ready_op", "ready_for_local_init_op", "local_init_op", "summary_op", "saver"]
+KEYS = [
+    GraphKeys.INIT_OP,
+    GraphKeys.READY_OP,
+    GraphKeys.READY_FOR_LOCAL_INIT_OP,
+    GraphKeys.LOCAL_INIT_OP,
+    GraphKeys.SUMMARY_OP,
+    GraphKeys.SAVERS,
+]
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with Graph().as_default() as graph:
+        yield graph
+
+
+def test_what_was_not_given_is_none_before_finalize():
+    scaffold = Scaffold()
+    names = [*DEFAULTED, "init_feed_dict", "init_fn", "local_init_feed_dict"]
+    assert [getattr(scaffold, name) for name in names] == [None] * len(names)
+
+
+def test_finalize_makes_the_defaults_stores_them_and_finalizes_the_graph(graph):
+    Variable(1.0, name="w")
+    summary.scalar("loss", constant(2.0))
+    scaffold = Scaffold().finalize()
+    for name, key in zip(DEFAULTED, KEYS, strict=True):
+        assert graph.get_collection(key) == [getattr(scaffold, name)]
+    assert isinstance(scaffold.saver, Saver)
+    assert graph.finalized
+
+
+def test_the_defaults_initialise_everything_and_say_what_is_missing():
+    Variable(1.0, name="w")
+    Variable(2.0, name="local", collections=[GraphKeys.LOCAL_VARIABLES])
+    scaffold = Scaffold().finalize()
+    with Session() as session:
+        assert list(session.run(scaffold.ready_op)) == ["w", "local"]
+        assert list(session.run(scaffold.ready_for_local_init_op)) == ["w"]
+        session.run(scaffold.init_op)
+        assert list(session.run(scaffold.ready_op)) == ["local"]
+        session.run(scaffold.local_init_op)
+        assert list(session.run(scaffold.ready_op)) == []
+
+
+def test_without_summaries_there_is_no_summary_op_and_none_is_stored(graph):
+    assert Scaffold().finalize().summary_op is None
+    assert graph.get_collection(GraphKeys.SUMMARY_OP) == []
+
+
+def test_finalize_is_idempotent(graph):
+    Variable(1.0, name="w")
+    scaffold = Scaffold().finalize()
+    version, init_op = graph.version, scaffold.init_op
+    assert scaffold.finalize() is scaffold
+    assert Scaffold().finalize().init_op is init_op
+    assert graph.version == version
+
+
+@pytest.mark.parametrize(("name", "key"), list(zip(DEFAULTED, KEYS, strict=True)))
+def test_the_one_item_of_a_collection_is_taken(graph, name, key):
+    item = Saver() if name == "saver" else no_op(name="mine")
+    graph.add_to_collection(key, item)
+    assert getattr(Scaffold().finalize(), name) is item
+
+
+@pytest.mark.parametrize(("name", "key"), list(zip(DEFAULTED, KEYS, strict=True)))
+def test_several_items_in_a_collection_are_an_error_unless_one_is_given(graph, name, key):
+    for _ in range(2):
+        graph.add_to_collection(key, object())
+    with pytest.raises(RuntimeError, match=rf"Collection '{key}' holds 2 items.*{name}="):
+        Scaffold().finalize()
+    given = object()
+    assert getattr(Scaffold(**{name: given}).finalize(), name) is given
+
+
+def test_defaults_of_an_earlier_session_are_made_again_for_variables_added_since(graph):
+    Variable(1.0, name="w")
+    first = Scaffold().finalize()
+    graph.reopen()
+    assert Scaffold().finalize().init_op is first.init_op
+    graph.reopen()
+    Variable(2.0, name="v")
+    second = Scaffold().finalize()
+    assert second.init_op is not first.init_op
+    with Session() as session:
+        session.run(second.init_op)
+        assert list(session.run(second.ready_op)) == []
+
+
+def test_what_a_user_put_into_a_collection_stays_when_variables_are_added(graph):
+    mine = group(Variable(1.0, name="w").initializer)
+    graph.add_to_collection(GraphKeys.INIT_OP, mine)
+    Scaffold().finalize()
+    graph.reopen()
+    Variable(2.0, name="v")
+    assert Scaffold().finalize().init_op is mine
+
+
+def test_a_finalized_graph_without_the_defaults_is_an_error(graph):
+    Variable(1.0, name="w")
+    graph.finalize()
+    with pytest.raises(RuntimeError, match="Graph is finalized"):
+        Scaffold().finalize()
+
+
+def test_init_fn_takes_the_scaffold_and_the_session():
+    seen = []
+    scaffold = Scaffold(init_fn=lambda *args: seen.append(args))
+    scaffold.init_fn("session")  # type: ignore[misc,arg-type]
+    assert seen == [(scaffold, "session")]
+
+
+def test_a_copy_takes_what_is_not_given():
+    saver, op = Saver(), no_op()
+    source = Scaffold(init_op=no_op(), init_feed_dict={"x:0": 1}, saver=saver, init_fn=lambda scaffold, session: scaffold)
+    copy = Scaffold(init_op=op, copy_from_scaffold=source)
+    assert copy.init_op is op
+    assert copy.saver is saver
+    assert copy.init_feed_dict == {"x:0": 1}
+    assert copy.init_fn(None) is copy  # type: ignore[misc,arg-type]
+
+
+def test_copying_from_something_else_is_an_error():
+    with pytest.raises(TypeError, match="copy_from_scaffold to be a Scaffold, got 3"):
+        Scaffold(copy_from_scaffold=3)  # type: ignore[arg-type]

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hookline.checkpoint import Saver
+from hookline.errors import DataLossError, DeadlineExceededError, NotFoundError, OpError
+from hookline.graph import (
+    Graph,
+    GraphKeys,
+    Variable,
+    global_variables,
+    global_variables_initializer,
+    host_op,
+    local_variables_initializer,
+    placeholder,
+    report_uninitialized_variables,
+    variables_initializer,
+)
+from hookline.monitored import ChiefSessionCreator, Scaffold, SessionManager, WorkerSessionCreator
+from hookline.session import Session
+
+
+class Model:
+    def __init__(self, graph):
+        self.graph = graph
+        self.w = Variable(1.0, name="w")
+        self.local = Variable(5.0, name="local", trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
+        self.set_w = self.w.assign(7.0)
+        self.init_op = global_variables_initializer()
+        self.local_init_op = local_variables_initializer()
+        self.ready_op = report_uninitialized_variables()
+        self.saver = Saver()
+
+    def manager(self, **arguments):
+        defaults = {"local_init_op": self.local_init_op, "ready_op": self.ready_op, "graph": self.graph}
+        return SessionManager(**{**defaults, **arguments})
+
+    def save(self, directory):
+        with Session(graph=self.graph) as session:
+            session.run([self.init_op])
+            session.run(self.set_w)
+            return self.saver.save(session, str(directory / "model.ckpt"), global_step=3)
+
+
+@pytest.fixture
+def model():
+    with Graph().as_default() as graph:
+        yield Model(graph)
+
+
+def test_without_a_checkpoint_the_model_is_initialised_in_order(model, tmp_path):
+    seen = []
+
+    def init_fn(session):
+        seen.append(float(session.run(model.w)))
+        session.run(model.set_w)
+
+    session = model.manager().prepare_session(
+        "", init_op=model.init_op, init_fn=init_fn, saver=model.saver, checkpoint_dir=str(tmp_path)
+    )
+    assert seen == [1.0]
+    assert session.run((model.w, model.local)) == (7.0, 5.0)
+
+
+def test_a_restored_model_is_not_initialised_but_its_local_part_is(model, tmp_path):
+    model.save(tmp_path)
+
+    def init_fn(session):
+        pytest.fail("init_fn ran after a restore")
+
+    session = model.manager().prepare_session(
+        "", init_op=model.init_op, init_fn=init_fn, saver=model.saver, checkpoint_dir=str(tmp_path)
+    )
+    assert session.run((model.w, model.local)) == (7.0, 5.0)
+
+
+def test_one_named_checkpoint_is_restored(model, tmp_path):
+    path = model.save(tmp_path)
+    session = model.manager().prepare_session("", saver=model.saver, checkpoint_filename_with_path=path)
+    assert session.run(model.w) == 7.0
+
+
+def test_the_saver_goes_on_with_the_checkpoints_of_the_directory(model, tmp_path):
+    path = model.save(tmp_path)
+    saver = Saver()
+    model.manager().prepare_session("", saver=saver, checkpoint_dir=str(tmp_path))
+    assert [str(kept) for kept in saver.last_checkpoints] == [path]
+
+
+def test_a_feed_reaches_the_init_op():
+    with Graph().as_default() as graph:
+        x = placeholder("float32", (), name="x")
+        w = Variable(np.float32(0), name="w")
+        init_op = w.assign(x)
+        session = SessionManager(graph=graph).prepare_session("", init_op=init_op, init_feed_dict={x: 4.0})
+        assert session.run(w) == 4.0
+
+
+def test_a_directory_and_a_checkpoint_together_are_an_error(model):
+    for call in (model.manager().prepare_session, model.manager().recover_session):
+        with pytest.raises(ValueError, match="at most one of checkpoint_dir and checkpoint_filename_with_path"):
+            call("", checkpoint_dir="a", checkpoint_filename_with_path="b")
+    with pytest.raises(ValueError, match="at most one"):
+        ChiefSessionCreator(checkpoint_dir="a", checkpoint_filename_with_path="b")
+
+
+def test_nothing_to_initialise_with_is_an_error(model, tmp_path):
+    with pytest.raises(RuntimeError, match="nothing to initialise it with"):
+        model.manager(local_init_op=None).prepare_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
+
+
+def test_what_is_not_initialised_afterwards_is_named(model):
+    with pytest.raises(RuntimeError, match=r"did not make the model ready\. Not initialised: w\."):
+        model.manager().prepare_session("", init_op=variables_initializer([model.local]))
+    ready = report_uninitialized_variables(global_variables())
+    with pytest.raises(RuntimeError, match=r"ready for local_init_op\. Not initialised: w\."):
+        model.manager(ready_for_local_init_op=ready).prepare_session("", init_op=variables_initializer([model.local]))
+
+
+def test_a_session_that_could_not_be_prepared_is_closed(model):
+    seen = []
+
+    def init_fn(session):
+        seen.append(session)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        model.manager().prepare_session("", init_fn=init_fn)
+    assert seen[0].closed
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "of another model"])
+def test_a_checkpoint_that_cannot_be_used_never_leads_to_a_fresh_start(model, tmp_path, how):
+    path = model.save(tmp_path)
+    arguments = {"checkpoint_dir": str(tmp_path)}
+    if how == "missing":
+        arguments = {"checkpoint_filename_with_path": str(tmp_path / "model.ckpt-9")}
+    elif how == "damaged":
+        for file in (tmp_path / path.rpartition("/")[2]).rglob("*"):
+            if file.is_file():
+                file.write_bytes(b"")
+    graph, saver, init_op = model.graph, model.saver, model.init_op
+    if how == "of another model":
+        with Graph().as_default() as graph:
+            Variable(np.zeros(3), name="other")
+            saver, init_op = Saver(), global_variables_initializer()
+    manager = SessionManager(graph=graph)
+    with pytest.raises((OpError, NotFoundError, DataLossError)):
+        manager.prepare_session("", init_op=init_op, saver=saver, **arguments)
+    with pytest.raises((OpError, NotFoundError, DataLossError)):
+        manager.recover_session("", saver=saver, **arguments)
+
+
+def test_recover_session_tells_whether_it_restored(model, tmp_path):
+    session, restored = model.manager().recover_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
+    assert not restored
+    session.run(model.init_op)  # initialising is left to the caller
+    model.save(tmp_path)
+    session, restored = model.manager().recover_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
+    assert restored
+    assert session.run((model.w, model.local)) == (7.0, 5.0)
+
+
+def test_a_partial_checkpoint_is_not_taken_for_a_restored_model(tmp_path, caplog):
+    with Graph().as_default() as graph:
+        w, v = Variable(1.0, name="w"), Variable(2.0, name="v")
+        saver, init_op, ready_op = Saver([w]), global_variables_initializer(), report_uninitialized_variables()
+        with Session() as session:
+            session.run(init_op)
+            saver.save(session, str(tmp_path / "model.ckpt"))
+        manager = SessionManager(graph=graph, ready_op=ready_op)
+        _, restored = manager.recover_session("", saver=saver, checkpoint_dir=str(tmp_path))
+        assert not restored
+        assert "Not initialised: v" in caplog.text
+        with pytest.raises(RuntimeError, match="Not initialised: v"):
+            manager.prepare_session("", init_op=init_op, saver=saver, checkpoint_dir=str(tmp_path))
+        assert v is not None
+
+
+def test_waiting_for_a_session_ends_soon_after_the_model_is_ready(clock):
+    start = clock.monotonic()
+    with Graph().as_default() as graph:
+        ready_op = host_op(lambda: [] if clock.monotonic() > start + 3 else ["w"]).node()
+        SessionManager(ready_op=ready_op, graph=graph).wait_for_session("", max_wait_secs=60)
+    assert 3 < clock.monotonic() - start < 3.5
+
+
+def test_waiting_in_vain_names_what_it_waited_for(model, clock):
+    with pytest.raises(DeadlineExceededError, match=r"Waited 5 seconds for the chief .* \(not initialised: w, local\)"):
+        model.manager(ready_for_local_init_op=None, local_init_op=None).wait_for_session("", max_wait_secs=5)
+
+
+def test_waiting_for_a_checkpoint_ends_with_it_or_with_the_time(model, tmp_path, clock):
+    with pytest.raises(DeadlineExceededError, match="a checkpoint in"):
+        model.manager().prepare_session(
+            "", saver=model.saver, checkpoint_dir=str(tmp_path), wait_for_checkpoint=True, max_wait_secs=5
+        )
+    model.save(tmp_path)
+    session = model.manager().prepare_session(
+        "", saver=model.saver, checkpoint_dir=str(tmp_path), wait_for_checkpoint=True, max_wait_secs=5
+    )
+    assert session.run(model.w) == 7.0
+
+
+def test_a_wait_says_now_and_then_what_it_waits_for(model, clock, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(DeadlineExceededError):
+        model.manager(local_init_op=None, recovery_wait_secs=2).wait_for_session("", max_wait_secs=5)
+    assert caplog.text.count("Waiting for the chief") == 2
+
+
+def test_the_creators_finalize_their_scaffold_and_pass_on_what_it_holds(model, tmp_path):
+    path = model.save(tmp_path)
+    scaffold = Scaffold(saver=model.saver)
+    session = ChiefSessionCreator(scaffold, checkpoint_filename_with_path=path).create_session()
+    assert model.graph.finalized
+    assert session.run(model.w) == 7.0
+
+
+def test_a_worker_gives_up_after_its_time(model, clock):
+    with pytest.raises(DeadlineExceededError, match="Waited 4 seconds"):
+        WorkerSessionCreator(max_wait_secs=4).create_session()
+
+
+def test_another_master_is_refused(model):
+    for creator in (ChiefSessionCreator(master="grpc://a"), WorkerSessionCreator(master="grpc://a")):
+        with pytest.raises(ValueError, match="grpc://a"):
+            creator.create_session()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hookline import errors
+from hookline.summary import Summary, encode
+
+
+def read_scalar(serialized: bytes) -> tuple[str, float]:
+    (value,) = Summary.FromString(serialized).value
+    return value.tag, value.simple_value
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (1, 1.0),
+        (0.5, 0.5),
+        (True, 1.0),
+        (np.float64(-2.5), -2.5),
+        (np.int8(-3), -3.0),
+        (np.array(7, np.uint64), 7.0),
+        (np.array(False), 0.0),
+        (jnp.bfloat16(1.5), 1.5),
+        (np.asarray(jnp.asarray(0.25, jnp.bfloat16)), 0.25),
+        (np.float16(0.125), 0.125),
+        (math.inf, math.inf),
+        (-math.inf, -math.inf),
+        (1e300, math.inf),
+    ],
+)
+def test_a_scalar_of_any_real_type_is_written(value: Any, written: float):
+    assert read_scalar(encode.scalar("train/loss", value)) == ("train/loss", written)
+
+
+def test_nan_is_written_as_it_is():
+    assert math.isnan(read_scalar(encode.scalar("loss", np.float32("nan")))[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "described"),
+    [
+        (np.zeros((2, 3)), r"a float64 array of shape \(2, 3\)"),
+        (np.zeros(1), r"shape \(1,\)"),
+        ({"a": 1}, r"\{'a': 1\}"),
+        (None, "None"),
+        ("text", "<U4 array"),
+        (np.complex64(1j), "complex64"),
+    ],
+)
+def test_anything_but_one_real_number_is_refused_with_tag_and_shape(value: Any, described: str):
+    with pytest.raises(errors.InvalidArgumentError, match=f"'loss' requires one number, got .*{described}"):
+        encode.scalar("loss", value)
+
+
+def test_a_long_tag_is_encoded_as_protocol_buffers_do():
+    tag = "scope/" * 60 + "süß"
+    assert read_scalar(encode.scalar(tag, 1.0)) == (tag, 1.0)
+
+
+def test_text_keeps_the_shape_of_a_table():
+    (value,) = Summary.FromString(encode.text("table", [["a", b"b"], ["c", "ü"]])).value
+    assert [dim.size for dim in value.tensor.tensor_shape.dim] == [2, 2]
+    assert list(value.tensor.string_val) == [b"a", b"b", b"c", "ü".encode()]
+    with pytest.raises(errors.InvalidArgumentError, match="'table' requires strings"):
+        encode.text("table", 3)

@@ -1,0 +1,183 @@
+"""What is left on disk, and what the caller hears, when the world is against the writer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookline import errors
+from hookline.summary import FileWriter
+from hookline.summary.records import frame
+
+Steps = Callable[[Path], list[int]]
+
+
+def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def redirect(logdir: Path, target: str) -> None:
+    """Makes this process's open event file in `logdir` another file: that of a full disk, for one."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue
+        if path.startswith(str(logdir)):
+            new = os.open(target, os.O_WRONLY)
+            os.dup2(new, int(name))
+            os.close(new)
+
+
+def test_a_killed_process_leaves_everything_that_was_flushed(tmp_path: Path, steps: Steps):
+    done = python(
+        """
+        import os, signal, sys
+        from hookline.summary import FileWriter
+        writer = FileWriter(sys.argv[1], max_queue=1_000_000, flush_secs=10_000)
+        for step in range(500):
+            writer.add_summary(b"", step)
+        writer.flush()
+        writer.add_summary(b"", 500)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert steps(tmp_path) == list(range(500))
+
+
+def test_a_program_that_forgets_to_close_loses_nothing(tmp_path: Path, steps: Steps):
+    done = python(
+        """
+        import sys
+        from hookline.summary import FileWriter
+        writer = FileWriter(sys.argv[1], max_queue=1_000_000, flush_secs=10_000)
+        for step in range(500):
+            writer.add_summary(b"", step)
+        sys.exit("an error")
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "an error\n"
+    assert steps(tmp_path) == list(range(500))
+
+
+def test_a_forked_child_does_not_write_its_parents_events_again(tmp_path: Path, steps: Steps):
+    done = python(
+        """
+        import os, sys
+        from hookline.summary import FileWriter
+        writer = FileWriter(sys.argv[1], max_queue=1_000_000, flush_secs=10_000)
+        writer.add_summary(b"", 1)
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert steps(tmp_path) == [1]
+
+
+def test_a_full_disk_is_raised_by_flush_and_by_every_later_call(tmp_path: Path, steps: Steps):
+    writer = FileWriter(tmp_path)
+    writer.add_summary(b"", 1)
+    writer.flush()
+    redirect(tmp_path, "/dev/full")
+    writer.add_summary(b"", 2)
+    with pytest.raises(errors.ResourceExhaustedError, match=rf"{tmp_path}/events\.out.*No space left") as raised:
+        writer.flush()
+    assert isinstance(raised.value.__cause__, OSError)
+    with pytest.raises(errors.ResourceExhaustedError):
+        writer.add_summary(b"", 3)
+    writer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.add_summary(b"", 4)
+    assert steps(tmp_path) == [1]
+    writer.reopen()
+    writer.add_summary(b"", 5)
+    writer.close()
+    assert steps(tmp_path) == [1, 5]
+
+
+def test_close_raises_a_failure_that_nobody_has_heard_of(tmp_path: Path):
+    writer = FileWriter(tmp_path)
+    redirect(tmp_path, "/dev/full")
+    writer.add_summary(b"", 1)
+    with pytest.raises(errors.ResourceExhaustedError):
+        writer.close()
+    writer.close()
+
+
+def test_a_failure_in_the_background_is_raised_by_the_next_call(tmp_path: Path):
+    writer = FileWriter(tmp_path, max_queue=1)
+    redirect(tmp_path, "/dev/full")
+
+    def go_on() -> None:
+        pause = threading.Event()
+        for step in range(1000):
+            writer.add_summary(b"", step)
+            pause.wait(0.01)
+
+    with pytest.raises(errors.ResourceExhaustedError):
+        go_on()
+    writer.close()
+
+
+def test_a_write_that_stops_in_the_middle_leaves_only_whole_records(tmp_path: Path, steps: Steps):
+    done = python(
+        """
+        import resource, sys
+        from hookline import errors
+        from hookline.summary import FileWriter, encode
+        writer = FileWriter(sys.argv[1], max_queue=1_000_000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        for step in range(100):
+            writer.add_summary(encode.scalar("loss", step), step)
+        try:
+            writer.flush()
+        except errors.ResourceExhaustedError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert "File too large" in done.stdout, done.stderr
+    (file,) = tmp_path.iterdir()
+    written = steps(tmp_path)
+    assert written == list(range(len(written)))
+    # 40 bytes of the file's first event, then 49 or so a scalar; no torn bytes behind the last whole one.
+    assert 950 < file.stat().st_size <= 1000
+    with open(file, "ab") as handle:
+        handle.write(frame(b"\x10\x07\x2a\x00"))
+    assert steps(tmp_path) == [*written, 7]
+
+
+def test_a_removed_directory_is_noticed(tmp_path: Path):
+    writer = FileWriter(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    writer.add_summary(b"", 1)
+    with pytest.raises(errors.NotFoundError, match="deleted while it was being written"):
+        writer.flush()
+    writer.close()
+
+
+def test_a_torn_last_record_is_skipped(tmp_path: Path, steps: Steps):
+    with FileWriter(tmp_path) as writer:
+        writer.add_summary(b"", 1)
+        writer.add_summary(b"", 2)
+    (file,) = tmp_path.iterdir()
+    os.truncate(file, file.stat().st_size - 3)
+    assert steps(tmp_path) == [1]

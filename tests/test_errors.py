@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+from jax.errors import JaxRuntimeError
+
+from hookline import errors
+
+STATUS_CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.OpError)]
+STATUS_CLASSES.remove(errors.OpError)
+
+
+def status_name(kind: type[errors.OpError]) -> str:
+    words = kind.__name__.removesuffix("Error")
+    return "".join("_" + char if char.isupper() and i else char for i, char in enumerate(words)).upper()
+
+
+def test_there_is_one_class_a_status_code():
+    assert sorted(kind.error_code for kind in STATUS_CLASSES) == list(range(1, 17))
+
+
+@pytest.mark.parametrize("kind", STATUS_CLASSES)
+def test_an_error_keeps_what_it_was_given_and_prints_its_message(kind):
+    error = kind("node", "op", "what to do")
+
+    assert (error.node_def, error.op, error.message, str(error)) == ("node", "op", "what to do", "what to do")
+
+
+@pytest.mark.parametrize("kind", STATUS_CLASSES)
+def test_an_error_survives_pickling_on_its_way_from_another_process(kind):
+    copy = pickle.loads(pickle.dumps(kind(None, None, "gone")))
+
+    assert (type(copy), copy.message) == (kind, "gone")
+
+
+@pytest.mark.parametrize("kind", STATUS_CLASSES)
+def test_an_engine_error_becomes_the_class_of_its_status(kind):
+    engine_error = JaxRuntimeError(f"{status_name(kind)}: the engine's words")
+
+    mapped = errors.from_exception(engine_error)
+
+    assert type(mapped) is kind
+    assert str(mapped) == str(engine_error)
+    assert mapped.__cause__ is engine_error
+
+
+@pytest.mark.parametrize("text", ["", "no status here", "NEW_STATUS: from a later engine"])
+def test_an_engine_error_without_a_known_status_is_unknown(text):
+    assert type(errors.from_exception(JaxRuntimeError(text))) is errors.UnknownError
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("UNAVAILABLE: only looks like it"), KeyboardInterrupt(), errors.AbortedError(None, None, "x")]
+)
+def test_any_other_exception_comes_back_as_the_same_object(error):
+    assert errors.from_exception(error) is error
+    assert error.__cause__ is None
+
+
+def test_preemption_and_end_of_input_are_what_sessions_recover_from_and_end_on():
+    assert set(errors.PREEMPTION_ERRORS) == {errors.AbortedError, errors.UnavailableError}
+    assert set(errors.END_OF_INPUT) == {errors.OutOfRangeError, StopIteration}
+
+
+def test_a_nan_loss_is_no_status():
+    assert issubclass(errors.NanLossDuringTrainingError, RuntimeError)
+    assert not issubclass(errors.NanLossDuringTrainingError, errors.OpError)
+
+
+def test_the_tree_drawn_in_the_docstring_is_the_tree():
+    drawn = dict(re.findall(r"── (\w+) +(\d+)?", errors.__doc__))
+    defined = {kind.__name__: str(kind.error_code) for kind in STATUS_CLASSES}
+
+    assert drawn == defined | {"OpError": "", "RuntimeError": "", "NanLossDuringTrainingError": ""}
+
+
+def test_errors_alone_do_not_load_jax():
+    code = (
+        "import sys, types; package = types.ModuleType('hookline'); package.__path__ = [sys.argv[1]];"
+        "sys.modules['hookline'] = package; import hookline.errors; assert 'jax' not in sys.modules"
+    )
+    folder = errors.__file__.removesuffix("errors.py")
+    subprocess.run([sys.executable, "-c", code, folder], check=True)

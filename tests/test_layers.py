@@ -1,0 +1,124 @@
+"""The layout of DESIGN.md section 1, proved from the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hookline
+
+SRC = Path(hookline.__file__).parent
+
+# From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
+LAYERS = [
+    {"errors", "clock"},
+    {"graph"},
+    {"numpy"},
+    {"session"},
+    {"coordination"},
+    {"summary", "checkpoint", "data"},
+    {"hooks"},
+    {"monitored"},
+    {"distributed"},
+    {"testing", "cli"},
+]
+FACADES = {"__init__", "train"}
+
+# What a program pays for only when it uses the part that needs it.
+NOT_LOADED_WITH_HOOKLINE = ["orbax", "tensorboard", "tensorflow", "flax", "equinox", "grain", "ray", "rich", "sklearn"]
+
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
+LAYERED = [name for name in MODULES if name not in FACADES]
+
+
+def part_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def imported_names(tree: ast.AST) -> set[str]:
+    """Absolute names of everything imported anywhere below a node; `from a import b` gives `a.b`."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import; write the absolute one"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imported_parts(tree: ast.AST) -> set[str]:
+    """The parts of hookline imported anywhere below a node, such as `graph`."""
+    dotted = (name.split(".") for name in imported_names(tree))
+    return {(names[1] if len(names) > 1 else "__init__") for names in dotted if names[0] == "hookline"}
+
+
+def without_type_checking(tree: ast.Module) -> ast.Module:
+    kept = [node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))]
+    return ast.Module(kept, [])
+
+
+def test_every_module_has_a_layer():
+    assert {part_of(name) for name in LAYERED} <= RANK.keys()
+
+
+@pytest.mark.parametrize("module", LAYERED)
+def test_imports_go_only_down(module):
+    part = part_of(module)
+    lower = {other for other, rank in RANK.items() if rank < RANK[part]}
+
+    assert imported_parts(tree_of(module)) <= lower | {part}
+
+
+def test_the_contract_of_hooks_needs_only_graph_and_session():
+    if "hooks.base" not in MODULES:
+        pytest.skip("the hooks are not written yet")
+    assert imported_parts(without_type_checking(tree_of("hooks.base"))) <= {"graph", "session", "errors"}
+
+
+@pytest.mark.parametrize("module", sorted(FACADES & MODULES.keys()))
+def test_facades_only_re_export(module):
+    """Imports, docstrings, `__all__` and other dunder constants, and a lazy `__getattr__`; nothing else."""
+    for node in without_type_checking(tree_of(module)).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            names = [ast.unparse(target) for target in getattr(node, "targets", None) or [node.target]]
+        elif isinstance(node, ast.FunctionDef):
+            names = [node.name]
+            assert node.name in ("__getattr__", "__dir__"), f"{module}.py defines {node.name}"
+        else:
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert is_docstring or isinstance(node, ast.Import | ast.ImportFrom), f"{module}.py: {ast.unparse(node)}"
+            continue
+        assert all(name.startswith("_") for name in names), f"{module}.py defines {names}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "clock"])
+def test_only_the_clock_reads_the_time(module):
+    assert not {name for name in imported_names(tree_of(module)) if part_of(name) in ("time", "datetime")}
+
+
+def test_only_one_module_imports_orbax():
+    users = [name for name in MODULES if any(part_of(used) == "orbax" for used in imported_names(tree_of(name)))]
+
+    assert len(users) <= 1, users
+
+
+def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
+    code = (
+        "import sys, threading, hookline; print(threading.active_count(), *{n.partition('.')[0] for n in sys.modules})"
+    )
+    threads, *loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+
+    assert not set(loaded) & set(NOT_LOADED_WITH_HOOKLINE)
+    assert threads == "1"
