@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,25 +13,15 @@ from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op
 from hookline.summary import buckets, encode
 
 _log = logging.getLogger(__name__)
+_TAGS = "summary_tags"
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")
-
-
-class _Encoder:
-    """Encodes one tensor's values. The tag is known only once the node, whose unique name it is, exists."""
-
-    def __init__(self, encoder: Callable[[str, Any], bytes]) -> None:
-        self._encoder = encoder
-        self.tag = ""
-
-    def __call__(self, value: Any) -> bytes:
-        return self._encoder(self.tag, value)
 
 
 def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
     """Makes a summary of one number, for TensorBoard's time series.
 
     Args:
-        name: Tag. It takes the current name scope, and a number (`loss_1`) if the graph has that name already;
+        name: Tag. It takes the current name scope, and a number (`loss_1`) if another summary of the graph has it;
             characters other than letters, digits and `_./-` become `_`, with a log line.
         tensor: Array of shape `()` and any real dtype; NaN and infinities are written as they are.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
@@ -52,7 +43,8 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
         [('train/loss', 0.5)]
 
     References:
-        `tf.compat.v1.summary.scalar`, without `family` (open a name scope).
+        `tf.compat.v1.summary.scalar`, without `family` (open a name scope). Difference: an operation called `loss`
+        does not make the tag `loss_1`.
     """
     shape = getattr(tensor, "shape", None)
     if shape:
@@ -202,11 +194,17 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 
 
 def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collections: Sequence[str] | None) -> Tensor:
-    encode_value = _Encoder(encoder)
-    summary = host_op(encode_value, name=_clean(name)).node(value)
-    encode_value.tag = summary.op.name
+    graph = get_default_graph()
+    clean = _clean(name)
+    wanted = tag = graph.current_scope + clean
+    taken = graph.get_collection(_TAGS)
+    while tag in taken:
+        tag = f"{wanted}_{taken.count(wanted)}"
+        taken.append(wanted)
+    graph.add_to_collection(_TAGS, tag)
+    summary = host_op(functools.partial(encoder, tag), name=f"{clean}/summary").node(value)
     for collection in (GraphKeys.SUMMARIES,) if collections is None else collections:
-        get_default_graph().add_to_collection(collection, summary)
+        graph.add_to_collection(collection, summary)
     return summary
 
 
