@@ -23,10 +23,12 @@ from hookline.graph import (
     no_op,
     op,
     placeholder,
+    random_key,
     report_uninitialized_variables,
     reset_default_graph,
     trainable_variables,
     update,
+    variables,
     variables_initializer,
 )
 from hookline.session import RunMetadata, RunOptions, Session
@@ -57,11 +59,13 @@ __all__ = [
     "no_op",
     "op",
     "placeholder",
+    "random_key",
     "report_uninitialized_variables",
     "reset_default_graph",
     "summary",
     "train",
     "trainable_variables",
     "update",
+    "variables",
     "variables_initializer",
 ]

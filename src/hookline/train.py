@@ -14,6 +14,7 @@ from hookline.checkpoint import (
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import (
+    ExponentialMovingAverage,
     Optimizer,
     assert_global_step,
     create_global_step,
@@ -58,6 +59,7 @@ __all__ = [
     "ChiefSessionCreator",
     "Coordinator",
     "EitherTimer",
+    "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",

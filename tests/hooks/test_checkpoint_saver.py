@@ -276,25 +276,22 @@ def test_the_save_in_end_is_complete_when_end_returns(model, tmp_path):
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
 
 
-def test_a_save_that_fails_ends_the_training_at_the_next_run_with_its_cause(model, tmp_path):
+def test_a_save_that_fails_ends_the_training_at_the_next_run_with_its_cause(model, probe, tmp_path):
     saver = CountingSaver()
     saver.failures[0] = OSError("disk full")
     recorder = RecordingHook()
+    pause = probe(lambda context: threading.Event().wait(0.001))
     hook = CheckpointSaverHook(str(tmp_path), save_steps=10**6, saver=saver)
-    with pytest.raises(OSError, match="disk full"), model.session(hook, recorder) as session:
-        session.run(model.train)
-        for _ in range(3000):
-            threading.Event().wait(0.001)
-            session.run(model.train)
+    with pytest.raises(OSError, match="disk full"):
+        model.train_until_stop(hook, recorder, pause, at_most=3000)
     assert recorder.callbacks[-1] == "on_exception"
 
 
 def test_the_failure_of_a_real_save_reaches_the_training(model, tmp_path):
     hook = CheckpointSaverHook(str(tmp_path), save_steps=2, listeners=[CompleteListener([], tmp_path)])
-    with pytest.raises(OpError, match=r"model.ckpt-2"), model.session(hook) as session:
-        (tmp_path / "model.ckpt-2").write_text("in the way")
-        for _ in range(3):
-            session.run(model.train)
+    (tmp_path / "model.ckpt-2").write_text("in the way")
+    with pytest.raises(OpError, match=r"model.ckpt-2"):
+        model.train_until_stop(hook, at_most=3)
 
 
 def test_a_save_that_fails_is_noticed_by_the_end(model, tmp_path):
@@ -312,16 +309,12 @@ def test_a_save_that_fails_is_noticed_by_the_end(model, tmp_path):
 
 def test_leaving_by_an_exception_waits_for_a_pending_save(model, tmp_path):
     saver = CountingSaver()
-    with (
-        pytest.raises(KeyError, match="body"),
-        model.session(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver)) as session,
-    ):
-        session.run(model.train)
-        saver.released.clear()
-        session.run(model.train)
-        threading.Timer(0.1, saver.released.set).start()
-        raise KeyError("body")
-    assert session_logs(tmp_path)[-1] == ("CHECKPOINT", 2)
+    saver.released.clear()
+    threading.Timer(0.1, saver.released.set).start()
+    fails = RecordingHook(failures={"after_run": KeyError("a hook")})
+    with pytest.raises(KeyError, match="a hook"):
+        model.train_until_stop(CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver), fails)
+    assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
 
 
 def test_a_recovery_waits_for_a_pending_save(model, tmp_path):
@@ -351,17 +344,14 @@ def test_a_pending_save_that_the_loss_of_the_session_ended_does_not_hinder_the_r
     assert "is lost too: gone with the session" in caplog.text
 
 
-def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, tmp_path):
-    class Spoil:
-        def after_run(self, run_context, run_values):
-            run_context.session.load({"weight": float("nan")})
-
+@pytest.mark.parametrize("nan_hook_first", [True, False])
+def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, probe, tmp_path, nan_hook_first):
+    spoil = probe(lambda context: context.session.load({"weight": float("nan")}))
     saver = CountingSaver()
-    hooks = [Spoil(), CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver), NanTensorHook("loss")]
-    with pytest.raises(NanLossDuringTrainingError), model.session(*hooks) as session:
-        for _ in range(40):
-            session.run(model.train)
-    assert saver.asked == [0, 2], "the loss of the third run was the first to see the NaN"
+    hooks = [CheckpointSaverHook(str(tmp_path), save_steps=2, saver=saver), NanTensorHook("loss")]
+    with pytest.raises(NanLossDuringTrainingError):
+        model.train_until_stop(*(reversed(hooks) if nan_hook_first else hooks), spoil)
+    assert saver.asked == [0], "the loss of the second run has the NaN"
 
 
 def test_it_says_when_the_next_save_is_due(model, tmp_path):

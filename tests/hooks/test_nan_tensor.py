@@ -25,6 +25,18 @@ def loss(x):
     return op(lambda x: {"loss": x, "parts": (x * jnp.ones(3), 7)}, name="watched")(x)
 
 
+@pytest.fixture
+def feed(model, x):
+    """Trains with these losses, one a run."""
+
+    def run(losses, *hooks):
+        with model.session(*hooks) as session:
+            for value in losses:
+                session.run(model.train, {x: value})
+
+    return run
+
+
 class Late:
     """The bool of a run that the device has not computed yet."""
 
@@ -75,30 +87,20 @@ def test_a_graph_without_a_global_step_is_refused_by_name():
             NanTensorHook("loss").begin()
 
 
-def test_a_finite_loss_trains_on(model, loss, x):
-    with model.session(NanTensorHook(loss)) as session:
-        for _ in range(5):
-            session.run(model.train, {x: 1.0})
+def test_a_finite_loss_trains_on(feed, loss):
+    feed([1.0] * 5, NanTensorHook(loss))
 
 
-def test_a_nan_anywhere_in_the_value_is_an_error_that_names_the_step(model, loss, x):
-    with (
-        pytest.raises(
-            NanLossDuringTrainingError, match=r"found NaN in watched:0, in the run that led to global step 3"
-        ),
-        model.session(NanTensorHook(loss)) as session,
-    ):
-        for value in (1.0, 2.0, NAN, 1.0, 1.0):
-            session.run(model.train, {x: value})
+def test_a_nan_anywhere_in_the_value_is_an_error_that_names_the_step(feed, loss):
+    complaint = r"found NaN in watched:0, in the run that led to global step 3"
+    with pytest.raises(NanLossDuringTrainingError, match=complaint):
+        feed([1.0, 2.0, NAN, 1.0, 1.0], NanTensorHook(loss))
 
 
-def test_a_nan_of_the_last_run_is_found_before_any_end(model, loss, x):
+def test_a_nan_of_the_last_run_is_found_before_any_end(feed, loss):
     recorder = RecordingHook()
-    with (
-        pytest.raises(NanLossDuringTrainingError, match="global step 1"),
-        model.session(recorder, NanTensorHook(loss)) as session,
-    ):
-        session.run(model.train, {x: NAN})
+    with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
+        feed([NAN], recorder, NanTensorHook(loss))
     assert "end" not in recorder.callbacks
 
 
@@ -114,17 +116,13 @@ def test_or_it_is_a_warning_and_a_stop(model, loss, x, caplog):
     assert "found NaN in watched:0, in the run that led to global step 1. Stopping." in warnings[0].getMessage()
 
 
-def test_infinities_are_let_through(model, loss, x):
-    with model.session(NanTensorHook(loss)) as session:
-        session.run(model.train, {x: INF})
+def test_infinities_are_let_through(feed, loss):
+    feed([INF], NanTensorHook(loss))
 
 
-def test_infinities_count_on_request(model, loss, x):
-    with (
-        pytest.raises(NanLossDuringTrainingError, match="NaN or an infinity"),
-        model.session(NanTensorHook(loss, include_inf=True)) as session,
-    ):
-        session.run(model.train, {x: -INF})
+def test_infinities_count_on_request(feed, loss):
+    with pytest.raises(NanLossDuringTrainingError, match="NaN or an infinity"):
+        feed([-INF], NanTensorHook(loss, include_inf=True))
 
 
 def test_strict_reports_in_the_very_run(model, loss, x):
@@ -190,20 +188,19 @@ def test_what_happened_before_a_recovery_is_forgotten(begun):
     hook.settle(None)
 
 
-def test_nothing_with_a_nan_gets_into_a_checkpoint(model, loss, x):
-    class Saves(SessionRunHook):
-        saved = False
+@pytest.mark.parametrize("nan_hook_first", [True, False])
+def test_a_hook_that_settles_first_makes_nothing_permanent_that_has_a_nan(feed, loss, nan_hook_first):
+    saved = []
 
+    class Saves(SessionRunHook):
         def after_run(self, run_context, run_values):
             run_context.settle()
-            self.saved = True
+            saved.append(run_context.session.global_step)
 
-    saves = Saves()
-    with pytest.raises(NanLossDuringTrainingError), model.session(NanTensorHook(loss), saves) as session:
-        session.run(model.train, {x: 1.0})
-        saves.saved = False
-        session.run(model.train, {x: NAN})
-    assert not saves.saved
+    hooks = [NanTensorHook(loss), Saves()]
+    with pytest.raises(NanLossDuringTrainingError):
+        feed([1.0, NAN], *(hooks if nan_hook_first else reversed(hooks)))
+    assert saved == [1]
 
 
 def test_the_check_is_added_once_a_graph_and_tensor(model):
@@ -228,11 +225,7 @@ def test_the_same_arguments_are_asked_for_each_time(begun):
     assert hook.before_run(None) is hook.before_run(None)
 
 
-def test_a_preemption_is_recovered_with_the_hook_aboard(model, loss, x):
+def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
-    with (
-        pytest.raises(NanLossDuringTrainingError, match="global step 1"),
-        model.session(NanTensorHook(loss), lose_once) as session,
-    ):
-        for value in (1.0, 1.0, NAN):
-            session.run(model.train, {x: value})
+    with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
+        feed([1.0, 1.0, NAN], NanTensorHook(loss), lose_once)

@@ -18,8 +18,9 @@ class Recorder(SessionRunHook):
 
     def __init__(self, events: list[str], name: str, *, fails: dict[str, Any], asks: Any, stops: Iterable[str]) -> None:
         self.events, self.name = events, name
-        self.fails = {callback: deque([fault] if not isinstance(fault, list) else fault)
-                      for callback, fault in fails.items()}
+        self.fails = {
+            callback: deque([fault] if not isinstance(fault, list) else fault) for callback, fault in fails.items()
+        }
         self.asks, self.stops = asks, set(stops)
         self.results: list[Any] = []
         self.coord: Any = None

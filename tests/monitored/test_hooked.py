@@ -101,8 +101,12 @@ def test_hooks_may_feed_and_the_callers_feeds_stay(graph):
 
 def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
     x = graph.get_tensor_by_name("x:0")
-    session = hooked(ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1})))
-    with pytest.raises(RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by The hook Asking"):
+    session = hooked(
+        ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1}))
+    )
+    with pytest.raises(
+        RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by The hook Asking"
+    ):
         session.run("train")
 
 
@@ -123,10 +127,12 @@ def test_options_are_merged_and_given_back_to_every_hook():
 
 
 def test_run_metadata_is_made_only_where_something_is_recorded():
-    hook = Asking(SessionRunArgs("loss:0", None, RunOptions(last_step=5)))
-    raw = ScriptedSession()
-    hooked(raw, hook).run("train")
+    hook = Asking(SessionRunArgs("loss:0", None, RunOptions()), SessionRunArgs("loss:0", None, RunOptions(last_step=5)))
+    session = hooked(raw := ScriptedSession(), hook)
+    session.run("train")
+    session.run("train")
     assert raw.asked[0].run_metadata is None
+    assert raw.asked[1].run_metadata is not None
     mine = RunMetadata()
     hooked(ScriptedSession(), hook).run("train", run_metadata=mine)
     assert hook.values[-1].run_metadata is mine
@@ -166,11 +172,15 @@ def test_a_feed_dict_changed_in_place_is_seen(graph):
 
 
 def test_an_answer_that_is_no_run_args_names_the_hook():
-    with pytest.raises(TypeError, match="The hook Asking must return None or a SessionRunArgs from before_run, got 'loss'"):
+    with pytest.raises(
+        TypeError, match="The hook Asking must return None or a SessionRunArgs from before_run, got 'loss'"
+    ):
         hooked(ScriptedSession(), Asking("loss")).run("train")
 
 
-@pytest.mark.parametrize(("fetch", "kind"), [("losss:0", KeyError), (3, TypeError), ({"a": [None, object()]}, TypeError)])
+@pytest.mark.parametrize(
+    ("fetch", "kind"), [("losss:0", KeyError), (3, TypeError), ({"a": [None, object()]}, TypeError)]
+)
 def test_a_fetch_that_is_not_in_the_graph_names_the_hook(graph, fetch, kind):
     raw = ScriptedSession([kind("engine says no")], graph=graph)
     with pytest.raises(kind, match="The hook Asking asked in before_run for something that is not in the graph"):

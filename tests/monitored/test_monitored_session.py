@@ -39,7 +39,9 @@ def test_the_order_of_construction(training, recorder, events):
 
     class Creator(SessionCreator):
         def create_session(self):
-            session = ChiefSessionCreator(Watched(init_fn=lambda scaffold, session: events.append("init"))).create_session()
+            session = ChiefSessionCreator(
+                Watched(init_fn=lambda scaffold, session: events.append("init"))
+            ).create_session()
             events.append("session")
             return session
 
@@ -299,9 +301,23 @@ def test_the_global_step_may_be_missing(recorder):
             assert sess.run(w) == 1.0
 
 
-def test_training_reaches_exactly_its_last_step_with_several_steps_a_run():
+@pytest.mark.parametrize(("gain", "last"), [(1, 10), (5, 10), (4, 8)])
+def test_a_limit_on_the_step_holds_for_any_gain_and_the_loop_ends(gain, last):
     with Graph().as_default():
-        train_op = get_or_create_global_step().assign_add(4)
-        with MonitoredSession(hooks=[StopAtStepHook(last_step=10)]) as sess:
+        step = get_or_create_global_step()
+        train_op = step.assign_add(gain)
+        hook = StopAtStepHook(last_step=10)
+        runs = 0
+        with MonitoredSession(hooks=[hook, LastStep()]) as sess:
             while not sess.should_stop():
                 sess.run(train_op)
+                runs += 1
+                assert runs < 20
+    assert LastStep.seen == last
+
+
+class LastStep(SessionRunHook):
+    seen = -1
+
+    def end(self, session):
+        LastStep.seen = session.global_step

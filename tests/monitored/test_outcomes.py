@@ -158,8 +158,12 @@ def report(coord, error):
     thread.join()
 
 
-@pytest.mark.parametrize("error", [ValueError("reader"), OutOfRangeError(None, None, "reader")], ids=lambda e: type(e).__name__)
-def test_an_error_of_a_thread_makes_should_stop_true_and_close_raises_it_after_the_ends(training, recorder, events, error):
+@pytest.mark.parametrize(
+    "error", [ValueError("reader"), OutOfRangeError(None, None, "reader")], ids=lambda e: type(e).__name__
+)
+def test_an_error_of_a_thread_makes_should_stop_true_and_close_raises_it_after_the_ends(
+    training, recorder, events, error
+):
     a = recorder("a")
     sess = MonitoredSession(hooks=[a, recorder("b")])
     assert not sess.should_stop()
@@ -212,8 +216,13 @@ def test_close_calls_the_ends_and_a_second_close_or_run_only_raises(training, re
     sess = MonitoredSession(hooks=[recorder("a"), recorder("b")])
     sess.close()
     assert events == START + END
-    for again in (sess.close, lambda: sess.run(training.train_op), lambda: sess.run_step_fn(lambda step_context: None),
-                  sess.request_stop, sess.__enter__):
+    for again in (
+        sess.close,
+        lambda: sess.run(training.train_op),
+        lambda: sess.run_step_fn(lambda step_context: None),
+        sess.request_stop,
+        sess.__enter__,
+    ):
         with pytest.raises(RuntimeError, match=r"^Session is already closed\.$"):
             again()
     assert events == START + END
@@ -283,7 +292,10 @@ def test_every_end_runs_the_first_error_is_raised_and_the_others_are_noted_on_it
 
 
 def test_an_end_of_input_raised_by_an_end_is_an_error(training, recorder):
-    with pytest.raises(OutOfRangeError), MonitoredSession(hooks=[recorder(fails={"end": OutOfRangeError(None, None, "x")})]):
+    with (
+        pytest.raises(OutOfRangeError),
+        MonitoredSession(hooks=[recorder(fails={"end": OutOfRangeError(None, None, "x")})]),
+    ):
         pass
 
 
@@ -334,8 +346,9 @@ def test_an_error_that_the_body_catches_was_told_and_the_end_still_comes(trainin
 
 def test_settling_that_fails_counts_as_a_failed_run(training, recorder, events):
     error = ValueError("NaN at step 7")
-    with pytest.raises(ValueError, match="NaN") as caught, MonitoredSession(
-        hooks=[recorder("a"), recorder("b", fails={"settle": error})]
+    with (
+        pytest.raises(ValueError, match="NaN") as caught,
+        MonitoredSession(hooks=[recorder("a"), recorder("b", fails={"settle": error})]),
     ):
         pass
     assert caught.value is error

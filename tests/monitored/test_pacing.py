@@ -100,3 +100,13 @@ def test_a_due_hook_is_seen_at_the_latest_one_run_late(every, gains):
         raw._gain = gain
         session.run("train")
         assert not due_before or paced.seen == seen + 1
+
+
+def test_one_leap_of_the_step_does_not_make_hooks_be_seen_for_ever():
+    raw, paced = ScriptedSession(), Every(1000)
+    session = HookedSession(raw, HookList([paced]))
+    session.run("train")
+    raw.load({"global_step": 5000})  # somebody else's steps
+    for _ in range(100):
+        session.run("train")
+    assert paced.seen < 10

@@ -124,7 +124,9 @@ def test_init_fn_takes_the_scaffold_and_the_session():
 
 def test_a_copy_takes_what_is_not_given():
     saver, op = Saver(), no_op()
-    source = Scaffold(init_op=no_op(), init_feed_dict={"x:0": 1}, saver=saver, init_fn=lambda scaffold, session: scaffold)
+    source = Scaffold(
+        init_op=no_op(), init_feed_dict={"x:0": 1}, saver=saver, init_fn=lambda scaffold, session: scaffold
+    )
     copy = Scaffold(init_op=op, copy_from_scaffold=source)
     assert copy.init_op is op
     assert copy.saver is saver

@@ -167,7 +167,9 @@ def test_a_job_stops_resumes_and_writes_what_tensorboard_reads(training, tmp_pat
     FileWriterCache.clear()
     assert train(9) == 3
     FileWriterCache.clear()
-    points = {event.step for event in read_events(str(tmp_path)) for value in event.summary.value if value.tag == "twice"}
+    points = {
+        event.step for event in read_events(str(tmp_path)) for value in event.summary.value if value.tag == "twice"
+    }
     assert {1, 3, 5, 7, 9} <= points
     assert (tmp_path / "model.ckpt-9").exists()
 

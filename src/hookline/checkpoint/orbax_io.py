@@ -14,6 +14,13 @@ _READ_AT_ONCE_BYTES = 32 * 2**20
 _NO_ARRAYS = "(no arrays)"
 
 
+def _context() -> ocp.Context:
+    context = ocp.Context()
+    # A second list of shapes and key types. The manifest has them; and Orbax loses coroutines on a failing read of it.
+    context.array.saving.array_metadata_store = None
+    return context
+
+
 def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], None]:
     """Starts to write named arrays; returns when they have left the devices.
 
@@ -24,7 +31,7 @@ def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], Non
     Returns:
         A function that waits until the directory is complete, and raises what went wrong in the background.
     """
-    context = ocp.Context()
+    context = _context()
     # Otherwise a directory that cannot be made leaves threads behind which wait 20 minutes for it.
     context.asynchronous.create_directories_asynchronously = False
     # Weights hardly compress: without, saving is 3 to 5 times faster and needs no second copy of an array.
@@ -48,7 +55,7 @@ def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[
     """
     if not wanted:
         return {}
-    context = ocp.Context()
+    context = _context()
     context.pytree.loading.partial_load = True
     # Orbax reads into host memory and copies from there: only so much at once.
     context.memory.read_concurrent_bytes = max(_READ_AT_ONCE_BYTES, 2 * largest_bytes)

@@ -18,9 +18,11 @@ from hookline.graph.graph import (
     reset_default_graph,
 )
 from hookline.graph.keys import GraphKeys
+from hookline.graph.moving_average import ExponentialMovingAverage
 from hookline.graph.operators import install as _install_operators
 from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
 from hookline.graph.optimizer import Optimizer
+from hookline.graph.random import random_key
 from hookline.graph.tensor import Operation, Tensor
 from hookline.graph.variable import (
     Variable,
@@ -31,12 +33,14 @@ from hookline.graph.variable import (
     report_uninitialized_variables,
     trainable_variables,
     update,
+    variables,
     variables_initializer,
 )
 
 _install_operators()
 
 __all__ = [
+    "ExponentialMovingAverage",
     "Graph",
     "GraphKeys",
     "Operation",
@@ -64,9 +68,11 @@ __all__ = [
     "no_op",
     "op",
     "placeholder",
+    "random_key",
     "report_uninitialized_variables",
     "reset_default_graph",
     "trainable_variables",
     "update",
+    "variables",
     "variables_initializer",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -40,7 +41,7 @@ class Variable(Tensor):
         >>> with hl.Session() as sess:
         ...     sess.run(count.initializer)
         ...     print(sess.run((count, bump)))
-        (np.int32(10), np.int32(15))
+        (np.int32(10), Array(15, dtype=int32))
 
     References:
         `tf.Variable`. The value may be any pytree; a read in a run never races with a write.
@@ -61,7 +62,7 @@ class Variable(Tensor):
         self.trainable = trainable
         graph = node.graph
         with graph.name_scope(f"{node.name}/"), graph.control_dependencies(None):
-            self._initial = _initial_tensor(initial_value, node)
+            self._initial = _initial_tensor(initial_value, node.name)
             self.spec = _strong(self._initial.spec)
             self._initializer = Update("Assign", self, _replace, (self._initial,), overwrites=True, initialises=True)
         for key in dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections):
@@ -239,7 +240,7 @@ def _strong(spec: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), spec)
 
 
-def _initial_tensor(initial_value: Any, node: Operation) -> Tensor:
+def _initial_tensor(initial_value: Any, name: str) -> Tensor:
     """Returns the initial value as a tensor: a node of its own, unless it is a tensor already."""
     if isinstance(initial_value, Tensor):
         return initial_value
@@ -247,10 +248,10 @@ def _initial_tensor(initial_value: Any, node: Operation) -> Tensor:
     if not is_function:
         if holds_tensor(initial_value):
             return op(lambda value: value, name="initial_value")(initial_value)
-        _refuse_module(initial_value, node)
+        _refuse_module(initial_value, name)
         tensor = constant(initial_value, name="initial_value")
         if tensor.spec is specs.UNKNOWN:
-            raise TypeError(f"Variable {node.name!r} requires a pytree of arrays and numbers, got {initial_value!r}.")
+            raise TypeError(f"Variable {name!r} requires a pytree of arrays and numbers, got {initial_value!r}.")
         return tensor
     results: list[Any] = []
     concrete: list[bool] = []
@@ -258,27 +259,57 @@ def _initial_tensor(initial_value: Any, node: Operation) -> Tensor:
     def probe() -> Any:
         result = initial_value()
         results.append(result)
-        _refuse_module(result, node)
+        _refuse_module(result, name)
         concrete.extend(not isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result))
         return None if holds_tensor(result) else result
 
     spec = jax.eval_shape(probe)
     if holds_tensor(results[0]):
-        return _initial_tensor(results[0], node)
+        return _initial_tensor(results[0], name)
     if any(concrete):
         # NumPy values would be baked into the compiled program as constants; they are computed in Python instead.
         return host_op(initial_value, name="initial_value", spec=spec).node()
     return op(initial_value, name="initial_value").node()
 
 
-def _refuse_module(value: Any, node: Operation) -> None:
+def _refuse_module(value: Any, name: str) -> None:
     for kind in type(value).__mro__:
         if kind.__name__ == "Module" and kind.__module__.startswith("flax.nnx"):
             raise TypeError(
-                f"Variable {node.name!r}: a whole nnx.Module is no value. Split it: `graphdef, params, rest = "
+                f"Variable {name!r}: a whole nnx.Module is no value. Split it: `graphdef, params, rest = "
                 f"nnx.split(model, nnx.Param, ...)`, make one variable of `params` and one, trainable=False, of "
                 f"`rest`, and call nnx.merge(graphdef, params, rest) inside hookline.op."
             )
+
+
+def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any:
+    """Returns a pytree of variables, one for each leaf of `tree`.
+
+    A variable may hold a whole pytree; apart, its leaves can be trained, watched and placed on parameter servers one by
+    one.
+
+    Args:
+        tree: A pytree of arrays, or a function without arguments that returns one.
+        name: What their names begin with; the path of each leaf follows.
+        trainable: As for `Variable`.
+
+    Example:
+        >>> import hookline as hl, jax.numpy as jnp
+        >>> params = hl.variables(lambda: {"dense": {"w": jnp.ones(2), "b": jnp.zeros(())}}, name="net")
+        >>> params["dense"]["w"].name
+        'net/dense/w:0'
+    """
+    initial = _initial_tensor(tree, name)
+    if initial.spec is specs.UNKNOWN:
+        raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
+
+    def make(path: Any, _: Any) -> Variable:
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        label = "/".join([name, *(re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in parts)])
+        leaf = op(lambda values: dict(jax.tree.leaves_with_path(values))[path], name="initial_value")(initial)
+        return Variable(leaf, name=label, trainable=trainable)
+
+    return jax.tree.map_with_path(make, initial.spec)
 
 
 def global_variables() -> list[Variable]:

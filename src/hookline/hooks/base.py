@@ -100,10 +100,11 @@ class SessionRunContext:
         self.stop_requested = True
 
     def settle(self) -> None:
-        """Lets every hook look at what it has asked for and not looked at yet.
+        """Lets every hook look at what it has asked for and not looked at yet; for use in `after_run`.
 
-        A hook that is about to make the present state permanent calls it first: a loss that was NaN three runs ago must
-        not get into a checkpoint because nobody has read it.
+        A hook that is about to make the present state permanent calls it first: a loss that was NaN must not get into a
+        checkpoint because nobody has read it yet. Hooks behind the caller get their `after_run` of this run first, for
+        what is to be looked at may be in its results.
         """
         self._settle()
 

@@ -162,5 +162,10 @@ class HookedSession:
 
 
 def _records(options: RunOptions) -> bool:
-    """Returns whether the options make the run record something about itself."""
-    return bool(options.trace_level or options.output_partition_graphs or options.debug_tensor_watches)
+    """Returns whether the options make the run record something about itself; of a limit, whether it held the run back."""
+    return (
+        options.last_step is not None
+        or options.trace_level > 0
+        or options.output_partition_graphs
+        or bool(options.debug_tensor_watches)
+    )

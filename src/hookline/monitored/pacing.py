@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from hookline.monitored.hook_list import Callback, HookList
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
-_LOOK_AGAIN_STEPS = 64
+_LOOK_AGAIN_RUNS = 64
 
 
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
     A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next. How many steps a run
-    gains is not known before it, so the largest gain seen so far is assumed; a run that gains more still is followed by
+    gains is not known before it, so the largest gain seen lately is assumed; a run that gains more still is followed by
     one on which everyone is seen. Being seen too often is harmless.
 
     Args:
@@ -32,6 +33,7 @@ class Pacing:
         "_due_step",
         "_everyone",
         "_gain",
+        "_gain_since_plan",
         "_last_step",
         "_paced",
         "_session",
@@ -50,7 +52,7 @@ class Pacing:
         self._unpaced = [hook for hook in everyone.hooks if id(hook) not in paced]
         self._always = everyone
         self._last_step = self._due_step = session.global_step
-        self._gain = 1
+        self._gain = self._gain_since_plan = 1
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -69,6 +71,8 @@ class Pacing:
         self._last_step = step
         if gained > self._gain:
             self._gain = gained
+        if gained > self._gain_since_plan:
+            self._gain_since_plan = gained
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
         self.overdue = gained < 0 or step + self._gain >= self._due_step
         return self._everyone if self.overdue else self._always
@@ -76,12 +80,15 @@ class Pacing:
     def plan(self) -> None:
         """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""
         step = self._session.global_step
-        due_step = step + _LOOK_AGAIN_STEPS
+        # A single leap (steps that somebody else took) must not make everyone be seen for ever.
+        self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
+        due_step = sys.maxsize
         always = list(self._unpaced)
         for hook, steps_until_trigger in self._paced:
             steps = steps_until_trigger(step)
             if steps <= 1:
                 always.append(hook)
+                due_step = min(due_step, step + _LOOK_AGAIN_RUNS * self._gain)
             else:
                 due_step = min(due_step, step + steps)
         self._due_step = due_step

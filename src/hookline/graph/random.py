@@ -1,0 +1,49 @@
+"""Randomness: keys that are fresh in each run and the same in each repetition of a job."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import jax
+
+from hookline.graph.graph import get_default_graph
+from hookline.graph.ops import op
+from hookline.graph.tensor import Tensor
+from hookline.graph.variable import Variable
+
+
+def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
+    """Returns a tensor that is a new typed PRNG key in every run that needs it.
+
+    The key is derived from the seed, the name of the operation and the number of keys it has drawn so far. That number
+    is a variable, so it is saved: a resumed job draws what the uninterrupted one would have drawn. It advances only in
+    runs that need the key; within one run all readers of the tensor get the same key.
+
+    Args:
+        seed: By default that of the graph (`hookline.Graph(seed=...)`).
+        name: Name of the operation.
+
+    Example:
+        >>> import hookline as hl, jax
+        >>> noise = hl.op(jax.random.normal)(hl.random_key())
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     first, second = sess.run(noise), sess.run(noise)
+        >>> first != second
+        Array(True, dtype=bool)
+
+    References:
+        Plays the part of the seeds of `tf.random` operations, which did not survive a restart.
+    """
+    graph = get_default_graph()
+    seed = graph.seed if seed is None else seed
+    with graph.name_scope(name), graph.control_dependencies(None):
+        draws = Variable(0, name="draws", trainable=False)
+        stream = zlib.crc32(draws.op.name.encode())
+
+        def draw(count: Any) -> jax.Array:
+            return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), count)
+
+        # The key needs the update's result, so every run that needs the key counts it.
+        return op(draw, name="key")(draws.assign_add(1))
