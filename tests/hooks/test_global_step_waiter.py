@@ -21,7 +21,7 @@ def session(model):
 
 
 def begun(session, coord=None, **arguments):
-    hook = GlobalStepWaiterHook(poll_secs=0.01, **arguments)
+    hook = GlobalStepWaiterHook(**{"poll_secs": 0.01, **arguments})
     hook.begin()
     hook.after_create_session(session, coord or Coordinator())
     return hook
@@ -150,7 +150,7 @@ def test_a_timeout_names_the_current_and_the_wanted_step(model, session):
     with FakeClock(autojump_secs=0.0) as clock:
         start = clock.monotonic()
         with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, and it is 1"):
-            before_run(begun(session, wait_until_step=5, timeout_secs=60), session)
+            before_run(begun(session, wait_until_step=5, timeout_secs=60, poll_secs=1), session)
         assert clock.monotonic() - start == pytest.approx(60)
 
 

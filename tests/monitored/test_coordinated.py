@@ -10,7 +10,7 @@ from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 
 def coordinated(raw, coord=None, hooks=()):

@@ -7,7 +7,7 @@ import pytest
 
 from hookline.hooks import SessionRunHook
 from hookline.monitored.hook_list import HookList, override
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 
 class Owner:
@@ -59,7 +59,7 @@ def test_every_end_runs_and_errors_name_their_hook(recorder, events):
     error = ValueError("disk")
     failures = HookList([recorder("a", fails={"end": error}), recorder("b")]).end(ScriptedSession())  # type: ignore[arg-type]
     assert failures == [error]
-    assert error.__notes__ == ["Raised by the end of The hook Recorder."]
+    assert error.__notes__ == ["Raised by end() of the hook Recorder."]
     assert events == ["a.end", "b.end"]
 
 

@@ -10,7 +10,7 @@ from hookline.hooks import SessionRunArgs, SessionRunHook
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.session import RunMetadata, RunOptions
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 
 class Asking(SessionRunHook):
@@ -105,7 +105,7 @@ def test_the_same_tensor_fed_by_two_hooks_is_an_error_that_names_them(graph):
         ScriptedSession(graph=graph), Asking(SessionRunArgs(None, {x: 1})), Asking(SessionRunArgs(None, {"x:0": 1}))
     )
     with pytest.raises(
-        RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by The hook Asking"
+        RuntimeError, match=r"^Same tensor is fed by two hooks\. Conflict\(s\): x:0, fed by the hook Asking"
     ):
         session.run("train")
 

@@ -25,7 +25,7 @@ from hookline.monitored import (
     SessionCreator,
     SingularMonitoredSession,
 )
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 pytestmark = pytest.mark.usefixtures("clock")
 KINDS = pytest.mark.parametrize("kind", [MonitoredSession, SingularMonitoredSession])

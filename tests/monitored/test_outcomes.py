@@ -134,7 +134,8 @@ def test_without_recovery_a_preemption_passes_like_any_other_error(training, rec
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), AbortedError(None, None, "mine")], ids=repr)
 def test_an_error_of_the_body_reaches_the_caller_and_no_end_is_called(training, recorder, events, error):
-    with pytest.raises(type(error)) as caught, MonitoredSession(hooks=[recorder("a"), recorder("b")]) as sess:
+    hooks = [recorder("a"), recorder("b")]
+    with pytest.raises(type(error)) as caught, MonitoredSession(hooks=hooks) as sess:  # noqa: PT012
         sess.run(training.train_op)
         raise error
     assert caught.value is error
@@ -178,14 +179,14 @@ def test_an_error_of_a_thread_makes_should_stop_true_and_close_raises_it_after_t
 
 def test_an_end_of_input_reported_by_a_thread_leaves_the_with_block(training, recorder):
     a = recorder("a")
-    with pytest.raises(OutOfRangeError, match="reader"), MonitoredSession(hooks=[a]) as sess:
+    with pytest.raises(OutOfRangeError, match="reader"), MonitoredSession(hooks=[a]) as sess:  # noqa: PT012
         report(a.coord, OutOfRangeError(None, None, "reader"))
         assert sess.should_stop()
 
 
 def test_in_a_singular_session_should_stop_raises_a_threads_error(training, recorder, events):
     a, error = recorder("a"), ValueError("reader")
-    with pytest.raises(ValueError, match="reader") as caught, SingularMonitoredSession(hooks=[a]) as sess:
+    with pytest.raises(ValueError, match="reader") as caught, SingularMonitoredSession(hooks=[a]) as sess:  # noqa: PT012
         report(a.coord, error)
         sess.should_stop()
     assert caught.value is error
@@ -203,7 +204,7 @@ def test_should_stop_recovers_from_a_preemption_that_a_thread_reported(training,
 
 def test_a_threads_error_does_not_mask_the_one_leaving_the_body(training, recorder):
     a = recorder("a")
-    with pytest.raises(KeyError) as caught, MonitoredSession(hooks=[a]):
+    with pytest.raises(KeyError) as caught, MonitoredSession(hooks=[a]):  # noqa: PT012
         report(a.coord, ValueError("reader"))
         raise KeyError("mine")
     assert caught.value.__notes__ == ["While closing the session, after that: ValueError: reader"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hookline.hooks import SessionRunHook
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 
 class Every(SessionRunHook):

@@ -12,7 +12,7 @@ from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.monitored.recoverable import RecoverableSession
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import ScriptedSession
 
 LOST = AbortedError(None, None, "preempted")
 POLICY = RecoveryPolicy(max_attempts=3, initial_backoff_secs=1, multiplier=2, jitter=0)

@@ -10,8 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hookline.errors import PREEMPTION_ERRORS, AbortedError, UnavailableError
 from hookline.hooks import SessionRunHook
 from hookline.monitored import MonitoredSession, RecoveryPolicy, SessionCreator
-from hookline.testing import FakeClock
-from hookline.testing.scripted_session import ScriptedSession
+from hookline.testing import FakeClock, ScriptedSession
 
 
 class Watching(SessionRunHook):
@@ -149,8 +148,7 @@ class Lifecycle(RuleBasedStateMachine):
                 if error is not None:
                     raise error
         except Exception as caught:
-            assert caught is error
-            assert not clean
+            assert (caught, clean) == (error, False)  # noqa: PT017
         assert self.hook.calls[calls:] == (["end"] if clean else ["exception"])
 
     @precondition(lambda self: self.closed)

@@ -94,9 +94,6 @@ def test_a_summary_directory_alone_saves_no_checkpoints(built, tmp_path):
     assert kinds(built(summary_dir=str(tmp_path))["hooks"]) == [StepCounterHook, SummarySaverHook]
 
 
-DEFAULT = {"summary": (None, 100), "checkpoint": (600, None)}
-
-
 @pytest.mark.parametrize(
     ("arguments", "summary_cadence", "checkpoint_cadence"),
     [

@@ -67,10 +67,12 @@ class CoordinatedSession:
 
     def should_stop(self) -> bool:
         """Returns whether a hook or the coordinator wants to stop; raises the error a thread has reported."""
+        if not self.coord.should_stop():
+            return self.hooked.should_stop()
         error = self.reported_error()
         if error is not None:
             raise error
-        return self.hooked.should_stop() or self.coord.should_stop()
+        return True
 
     def stop_requested_cleanly(self) -> bool:
         """Returns whether somebody stopped the coordinator without an error."""

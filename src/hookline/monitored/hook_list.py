@@ -96,7 +96,7 @@ class HookList:
                 end(session)
             except BaseException as exc:
                 failure = session.map_error(exc)
-                failure.add_note(f"Raised by the end of {describe(hook)}.")
+                failure.add_note(f"Raised by end() of the {describe(hook)}.")
                 failures.append(failure)
         return failures
 
@@ -107,7 +107,7 @@ class HookList:
                 on_exception(session, exception)
             except Exception:
                 logger.exception(
-                    "%s failed in on_exception, called for %s; the first error goes on.",
+                    "The %s failed in on_exception, called for %s; the first error goes on.",
                     describe(hook),
                     type(exception).__name__,
                 )
@@ -124,14 +124,14 @@ class HookList:
             for position, hook in enumerate(self.hooks):
                 if any(hook is earlier for earlier in self.hooks[:position]):
                     raise RuntimeError(
-                        f"{describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
+                        f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
                         "Check hooks and chief_only_hooks."
                     )
                 claim = _claims.get(id(hook))
                 if claim is not None and claim() is not None:
                     raise RuntimeError(
-                        f"{describe(hook)} serves another session that is still open: a hook holds the state of one "
-                        "session at a time. Close that session first, or make a second hook."
+                        f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
+                        "one session at a time. Close that session first, or make a second hook."
                     )
             for hook in self.hooks:
                 _claims[id(hook)] = weakref.ref(owner)
@@ -161,8 +161,8 @@ def override(hook: Any, name: str) -> Callback | None:
 
 
 def describe(hook: Any) -> str:
-    """Returns what to call a hook in a message."""
-    return f"The hook {type(hook).__name__}"
+    """Returns what to call a hook in a message, after an article."""
+    return f"hook {type(hook).__name__}"
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:

@@ -162,7 +162,7 @@ class HookedSession:
 
 
 def _records(options: RunOptions) -> bool:
-    """Returns whether the options make the run record something about itself; of a limit, whether it held the run back."""
+    """Returns whether a run so told has something to say about itself; of a limit, whether it held the run back."""
     return (
         options.last_step is not None
         or options.trace_level > 0

@@ -99,10 +99,10 @@ class Ridership:
             by_tensor = {_element(graph, key): value for key, value in feeds.items()}
             conflicts = [tensor for tensor in by_tensor if tensor in merged]
             if conflicts:
-                others = ", ".join(sorted({describe(fed_by[tensor]) for tensor in conflicts}))
+                others = " and ".join(sorted({f"the {describe(fed_by[tensor])}" for tensor in conflicts}))
                 raise RuntimeError(
                     f"Same tensor is fed by two hooks. Conflict(s): {_names(conflicts)}, "
-                    f"fed by {describe(hook)} and by {others}."
+                    f"fed by the {describe(hook)} and by {others}."
                 )
             merged.update(by_tensor)
             fed_by.update(dict.fromkeys(by_tensor, hook))
@@ -111,7 +111,7 @@ class Ridership:
             if tensor in fed_by:
                 raise RuntimeError(
                     f"Same tensor is fed by a SessionRunHook and user. Conflict(s): {_names([tensor])}, "
-                    f"fed by {describe(fed_by[tensor])}."
+                    f"fed by the {describe(fed_by[tensor])}."
                 )
             merged[tensor] = value
         return merged
@@ -126,13 +126,15 @@ class Ridership:
                 # str() of a KeyError is the repr of its text.
                 text = reason.args[0] if reason.args else reason
                 raise type(reason)(
-                    f"{describe(hook)} asked in before_run for something that is not in the graph: {text}"
+                    f"The {describe(hook)} asked in before_run for something that is not in the graph: {text}"
                 ) from exc
 
     def _merge(self) -> None:
         for hook, args in zip(self.hooks, self._asked, strict=True):
             if args is not None and not isinstance(args, SessionRunArgs):
-                raise TypeError(f"{describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}.")
+                raise TypeError(
+                    f"The {describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}."
+                )
         self.watched: tuple[Any, ...] = tuple(None if args is None else args.fetches for args in self._asked)
         self.watches: bool = any(fetches is not None for fetches in self.watched)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]

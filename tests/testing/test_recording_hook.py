@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from hookline.errors import AbortedError
+from hookline.graph import get_or_create_global_step
+from hookline.hooks import SessionRunArgs, SessionRunContext
+from hookline.monitored import MonitoredSession
+from hookline.testing import RecordedEvent, RecordingHook
+
+
+@pytest.fixture
+def train():
+    return get_or_create_global_step().assign_add(1)
+
+
+def test_every_callback_is_recorded_with_what_it_was_given(train):
+    hook = RecordingHook("a", fetches={"step": "global_step:0"})
+    with MonitoredSession(hooks=[hook]) as session:
+        session.run(train)
+    assert hook.events == [
+        RecordedEvent("a", "begin"),
+        RecordedEvent("a", "after_create_session", 0),
+        RecordedEvent("a", "before_run", train),
+        RecordedEvent("a", "after_run", {"step": 0}),
+        RecordedEvent("a", "settle", 1),
+        RecordedEvent("a", "end", 1),
+    ]
+
+
+def test_hooks_that_share_a_list_record_their_order(train):
+    events: list[RecordedEvent] = []
+    with MonitoredSession(hooks=[RecordingHook("a", events), RecordingHook("b", events)]) as session:
+        session.run(train)
+    runs = [(event.hook, event.callback) for event in events if event.callback.endswith("_run")]
+    assert runs == [("a", "before_run"), ("b", "before_run"), ("a", "after_run"), ("b", "after_run")]
+
+
+def test_it_stops_at_the_run_it_was_told(train):
+    with MonitoredSession(hooks=[RecordingHook(stop_at_run=2)]) as session:
+        session.run(train)
+        assert not session.should_stop()
+        session.run(train)
+        assert session.should_stop()
+
+
+def test_it_fails_in_the_callback_it_was_told_every_time(train):
+    failure = ValueError("told so")
+    hook = RecordingHook(failures={"after_run": failure})
+    with MonitoredSession(hooks=[hook]) as session:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="told so"):
+                session.run(train)
+    assert hook.callbacks.count("after_run") == 2
+    assert RecordedEvent("", "on_exception", failure) in hook.events
+
+
+def test_or_at_the_calls_it_was_told(train):
+    hook = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
+    with MonitoredSession(hooks=[hook]) as session:
+        session.run(train)
+        session.run(train)
+    assert hook.callbacks.count("after_create_session") == 2
+    assert hook.callbacks.count("before_run") == 3
+
+
+def test_it_asks_for_nothing_unless_told(train):
+    context = SessionRunContext(SessionRunArgs(train), session=None)
+    assert RecordingHook().before_run(context) is None
+    assert RecordingHook(fetches=train).before_run(context) == SessionRunArgs(train)

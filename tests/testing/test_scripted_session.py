@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+
+from hookline.errors import UnavailableError
+from hookline.session import RunOptions
+from hookline.testing import ScriptedSession
+
+
+def test_runs_follow_the_script_and_are_recorded():
+    error = UnavailableError(None, None, "away")
+    session = ScriptedSession([1, error], values={"loss:0": 0.5})
+    assert session.run("train", {"x:0": 3}, RunOptions()) == 1
+    with pytest.raises(UnavailableError) as caught:
+        session.run("train")
+    assert caught.value is error
+    assert session.run("loss:0") == 0.5
+    assert [asked.fetches for asked in session.asked] == ["train", "train", "loss:0"]
+    assert session.asked[0].feed_dict == {"x:0": 3}
+
+
+def test_values_come_in_the_structure_that_was_asked_for():
+    pair = namedtuple("pair", "a b")
+    session = ScriptedSession(values={"loss:0": 0.5})
+    fetches = {"list": ["loss:0", "train"], "pair": pair("loss:0", ("loss:0",))}
+    assert session.run(fetches) == {"list": [0.5, None], "pair": pair(0.5, (0.5,))}
+    assert session.run_watched("train", ("loss:0", None)) == (None, (0.5, None))
+
+
+def test_the_step_moves_with_the_runs_that_succeed():
+    session = ScriptedSession([None, ValueError("bad")], global_step=5, gain=3)
+    session.run("train")
+    with pytest.raises(ValueError, match="bad"):
+        session.run("train")
+    assert session.global_step == 8
+    session.load({"global_step": 2})
+    assert session.global_step == 2
+    with pytest.raises(RuntimeError, match="no global step"):
+        _ = ScriptedSession(global_step=None).global_step
+
+
+def test_closing_may_fail_and_ends_the_runs():
+    session = ScriptedSession(closing_raises=ValueError("stuck"))
+    with pytest.raises(ValueError, match="stuck"), session:
+        pass
+    assert session.closed
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run("train")
