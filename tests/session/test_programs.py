@@ -133,3 +133,29 @@ def test_a_counter_changed_by_the_device_is_read_back(sess):
         sess.run(run)
         assert sess.global_step == expected
         assert sess.run(step) == expected
+
+
+def test_a_step_that_only_the_device_knows_is_named_once_and_read_only_where_a_hook_may_fire(sess, caplog):
+    step = hl.train.get_or_create_global_step()
+    bump = step.assign(hl.op(lambda s: s + 1)(step))
+    caplog.clear()
+    seen = []
+
+    class Watcher(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            seen.append(run_context.session.global_step)
+
+        def steps_until_trigger(self, global_step):
+            return 10 - global_step % 10
+
+    with hl.train.MonitoredSession(hooks=[Watcher(), hl.train.StopAtStepHook(last_step=40)]) as monitored:
+        reads = []
+        while not monitored.should_stop():
+            reads.append(monitored._session.raw.known_global_step)
+            monitored.run(bump)
+    assert {10, 20, 30, 40} <= set(seen)
+    assert len(seen) < 20
+    assert reads.count(None) > 20
+    warnings = [record for record in caplog.records if "only the device knows" in record.message]
+    assert len(warnings) == 1
+    assert "'global_step'" in warnings[0].message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -12,13 +13,16 @@ from hookline.graph.ops import op
 from hookline.graph.tensor import Tensor
 from hookline.graph.variable import Variable
 
+WORKER_INDEX: ContextVar[int] = ContextVar("WORKER_INDEX", default=0)
+"""The worker for which a program is being traced; 0 is the chief, and the only one where there are no others."""
+
 
 def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
     """Returns a tensor that is a new typed PRNG key in every run that needs it.
 
-    The key is derived from the seed, the name of the operation and the number of keys it has drawn so far. That number
-    is a variable, so it is saved: a resumed job draws what the uninterrupted one would have drawn. It advances only in
-    runs that need the key; within one run all readers of the tensor get the same key.
+    The key is derived from the seed, the name of the operation, the worker and the number of keys it has drawn so far.
+    That number is a variable, so it is saved: a resumed job draws what the uninterrupted one would have drawn. It
+    advances only in runs that need the key; within one run all readers of the tensor get the same key.
 
     Args:
         seed: By default that of the graph (`hookline.Graph(seed=...)`).
@@ -40,10 +44,13 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
     seed = graph.seed if seed is None else seed
     with graph.name_scope(name), graph.control_dependencies(None):
         draws = Variable(0, name="draws", trainable=False)
+        draws.per_worker = True
         stream = zlib.crc32(draws.op.name.encode())
 
         def draw(count: Any) -> jax.Array:
-            return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), count)
+            key = jax.random.fold_in(jax.random.key(seed), stream)
+            worker = WORKER_INDEX.get()
+            return jax.random.fold_in(jax.random.fold_in(key, worker) if worker else key, count)
 
         # The key needs the update's result, so every run that needs the key counts it.
         return op(draw, name="key")(draws.assign_add(1))

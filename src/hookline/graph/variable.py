@@ -34,6 +34,10 @@ class Variable(Tensor):
         trainable: Whether optimizers change it by default.
         collections: Collections to join; by default `GraphKeys.GLOBAL_VARIABLES`: initialised together, and saved.
 
+    Attributes:
+        trainable: As above.
+        per_worker: Whether each worker has one of its own even where variables are shared; the counters of random keys.
+
     Example:
         >>> import hookline as hl
         >>> count = hl.Variable(10, name="count", trainable=False)
@@ -60,6 +64,7 @@ class Variable(Tensor):
         super().__init__(node)
         node.output = self
         self.trainable = trainable
+        self.per_worker = False
         graph = node.graph
         with graph.name_scope(f"{node.name}/"), graph.control_dependencies(None):
             self._initial = _initial_tensor(initial_value, node.name)
@@ -204,8 +209,8 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
     """Returns an update that applies `fn` to the variables, where they live.
 
     This is the primitive that all writing is made of: in one process it is fused into the step; on a parameter server
-    it runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes of a
-    run become visible together.
+    it runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes
+    of a run become visible together.
 
     Args:
         variables: A variable, or a pytree of variables.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
-from hookline.monitored.hook_list import HookList
+from hookline.monitored.hook_list import Callback, HookList
 from hookline.monitored.pacing import Pacing
 from hookline.monitored.ridership import Ridership
 from hookline.session import RunMetadata, RunOptions, Session
@@ -48,7 +48,9 @@ class HookedSession:
 
     def __init__(self, session: Session, hooks: HookList, stop: StopRequest | None = None) -> None:
         self.raw = session
-        self._settle: Callable[[], None] = lambda: hooks.settle(session)
+        self._hooks = hooks
+        self._rest: Iterator[tuple[int, Callback]] = iter(())
+        self._values: tuple[SessionRunContext, Any, RunOptions | None, RunMetadata | None]
         self._stop = stop or StopRequest()
         self._everyone = Ridership(hooks.hooks)
         self._pacing = Pacing.of(session, hooks, self._everyone)
@@ -104,6 +106,7 @@ class HookedSession:
         run_metadata: RunMetadata | None,
     ) -> Any:
         context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, self._settle)
+        self._rest = iter(())
         try:
             riders.ask(context)
             if riders.asks:
@@ -145,9 +148,20 @@ class HookedSession:
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
-        for slot, after_run in riders.after:
-            after_run(context, SessionRunValues(watched[slot], merged, run_metadata))
+        self._rest, self._values = iter(riders.after), (context, watched, merged, run_metadata)
+        self._deliver()
         return result
+
+    def _deliver(self) -> None:
+        """Gives the results of the run to the hooks that have not got them yet."""
+        for slot, after_run in self._rest:
+            context, watched, options, run_metadata = self._values
+            after_run(context, SessionRunValues(watched[slot], options, run_metadata))
+
+    def _settle(self) -> None:
+        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs to see.
+        self._deliver()
+        self._hooks.settle(self.raw)
 
     def _original_args(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None

@@ -11,7 +11,7 @@ from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Graph, get_default_graph
 from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.creators import SessionCreator
+from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.monitored.recoverable import RecoverableSession
@@ -191,6 +191,9 @@ class MonitoredLifecycle:
     def _end(self) -> list[BaseException]:
         raw = self._session.raw
         try:
+            if isinstance(self._creator, ChiefSessionCreator):
+                # What the hooks save and evaluate in `end` is then the last word: no worker's update comes after it.
+                raw.seal()
             self._hooks.settle(raw)
         except BaseException as exc:
             failure = raw.map_error(exc)

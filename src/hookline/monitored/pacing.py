@@ -57,7 +57,8 @@ class Pacing:
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
         """Returns the pacing of a session, or None where no hook can ever be left out."""
-        if not hooks.overrides("steps_until_trigger"):
+        # Where others take steps as well, how far the next run gets is not for this session to foresee.
+        if not hooks.overrides("steps_until_trigger") or session.shared:
             return None
         try:
             return cls(session, hooks, everyone)
@@ -66,7 +67,9 @@ class Pacing:
 
     def due(self) -> Ridership:
         """Returns who rides along on the run that is about to start."""
-        step = self._session.global_step
+        known = self._session.known_global_step
+        # Where only the device knows the step, it is asked only on runs where a hook may fire.
+        step = self._last_step + self._gain if known is None else known
         gained = step - self._last_step
         self._last_step = step
         if gained > self._gain:

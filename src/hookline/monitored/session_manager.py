@@ -10,7 +10,7 @@ from typing import Any
 from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
-from hookline.graph import Graph, Operation, Tensor
+from hookline.graph import Graph, GraphKeys, Operation, Tensor
 from hookline.session import RunOptions, Session
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,11 @@ class SessionManager:
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+            _init_own(session)
+            if session.shared and not session.uninitialized():
+                logger.info("The model is ready on the parameter servers, at step %d.", session.global_step)
+                self._run_local_init_op(session)
+                return session
             source = self._source(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
             )
@@ -164,6 +169,7 @@ class SessionManager:
             DeadlineExceededError: The model was not ready in time; it names what was missing.
         """
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+            _init_own(session)
             state = {"missing": ""}
 
             def ready() -> bool | None:
@@ -233,6 +239,13 @@ class SessionManager:
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__
+
+
+def _init_own(session: Session) -> None:
+    """Initialises what each worker has for itself where variables are shared: nobody else can."""
+    if session.shared:
+        variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        session.run([variable.initializer for variable in variables if variable.per_worker])
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:

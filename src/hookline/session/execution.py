@@ -14,6 +14,7 @@ from hookline.graph.variable import Variable
 from hookline.session.feeds import feeder
 from hookline.session.plan import Key, Plan, Stage, input_tensors
 from hookline.session.program import Program
+from hookline.session.store import VariableStore
 
 # Larger constants are handed to the program as arguments; smaller ones are compiled into it.
 _LARGE_CONSTANT_BYTES = 4096
@@ -41,8 +42,8 @@ class Execution:
         watched: What hooks asked for.
         fed: Tensors that are fed.
         programs: Programs made so far in this session, which plans of the same device work share.
-        structure: Gives the tree structure of a variable.
         global_step: The graph's global step, if it has one.
+        store: Where the variables live.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class Execution:
         watched: Sequence[Tensor | Operation],
         fed: tuple[Tensor, ...],
         programs: dict[Any, Program],
-        structure: Callable[[Variable], Any],
         global_step: Variable | None,
+        store: VariableStore,
     ) -> None:
-        self.plan = plan = Plan(fetched, watched, fed)
+        self.plan = plan = Plan(fetched, watched, fed, store.is_remote)
         self.feeders = [feeder(tensor) for tensor in fed]
         self._constants: dict[Key, Any] = {}
         self.late_inputs = input_tensors(plan.late, plan.needs_device)
-        self.program = self._program(fetched, watched, fed, programs, structure)
+        self.program = self._program(fetched, watched, fed, programs, store)
         places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
         self.input_getters = [self._getter(tensor, {}) for tensor in self.program.inputs] if self.program else []
         self._places = places
@@ -72,9 +73,12 @@ class Execution:
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
         written = self.program.written if self.program else []
         self.gains = [plan.gain(v) if plan.is_host_known(v) else None for v in written]
+        # What a remote update made of its variables is asked for only where somebody wants it.
+        results = (*fetched, *watched, *input_tensors(plan.late, lambda tensor: True))
+        self.pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
         self.global_step_place = written.index(global_step) if global_step in written else None
 
-    def _program(self, fetched: Any, watched: Any, fed: Any, programs: Any, structure: Any) -> Program | None:
+    def _program(self, fetched: Any, watched: Any, fed: Any, programs: Any, store: VariableStore) -> Program | None:
         plan = self.plan
 
         def outputs_of(elements: Any) -> dict[Key, Tensor]:
@@ -86,9 +90,9 @@ class Execution:
         callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
         outputs |= {key: tensor for key, tensor in late.items() if key in callers}
         watching = {key: t for key, t in (outputs_of(watched) | late).items() if key not in outputs}
-        if not plan.device and not outputs and not watching:
+        if not plan.device and not plan.remote and not outputs and not watching:
             return None
-        inputs = input_tensors(plan.device, self._is_input)
+        inputs = input_tensors((*plan.device, *plan.remote), self._is_input)
         for tensor in (*outputs.values(), *watching.values()):
             if self._is_input(tensor):
                 inputs.append(tensor)
@@ -99,12 +103,12 @@ class Execution:
 
         inputs, out, watch = order(inputs), order(outputs.values()), order(watching.values())
         key = (
-            tuple(operation.index for operation in plan.device),
+            tuple(operation.index for operation in (*plan.device, *plan.remote)),
             tuple(operation.index for operation in plan.device if operation in plan.trained),
             *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch)),
         )
         if key not in programs:
-            programs[key] = Program(plan, inputs, out, watch, structure)
+            programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
         return programs[key]
 
     def _comes_from_device(self, tensor: Tensor) -> bool:

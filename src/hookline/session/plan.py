@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from hookline.errors import InvalidArgumentError
+from hookline.errors import InvalidArgumentError, UnimplementedError
 from hookline.graph.tensor import Kind, Operation, Tensor
 from hookline.graph.variable import Update, Variable, is_counter
 
@@ -34,6 +34,11 @@ class Plan:
         fetched: What the caller asked for.
         watched: What hooks asked for.
         fed: Tensors that are fed.
+        is_remote: Whether a variable lives elsewhere.
+
+    Attributes:
+        updates: The updates of each variable that lives here.
+        remote: The updates of variables that live elsewhere. Their arguments are computed here, their results are not.
 
     Raises:
         InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
@@ -41,21 +46,32 @@ class Plan:
     """
 
     def __init__(
-        self, fetched: Sequence[Tensor | Operation], watched: Sequence[Tensor | Operation], fed: Sequence[Tensor]
+        self,
+        fetched: Sequence[Tensor | Operation],
+        watched: Sequence[Tensor | Operation],
+        fed: Sequence[Tensor],
+        is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
         self.operations = self._needed([*fetched, *watched])
         self.trained = frozenset(self._needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
+        self.remote: list[Update] = []
         for operation in self.operations:
             if isinstance(operation, Update):
+                if _lives_elsewhere(operation, is_remote):
+                    self.remote.append(operation)
+                    continue
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
+        self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
         self.early = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.EARLY]
         self.late = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.LATE]
-        self.device = [operation for operation in self.operations if operation.kind in DEVICE_KINDS]
+        submitted = set(self.remote)
+        self.device = [o for o in self.operations if o.kind in DEVICE_KINDS and o not in submitted]
+        self._check_reads(fetched, watched)
 
     # What is needed ---------------------------------------------------------------------------------------------
 
@@ -123,6 +139,26 @@ class Plan:
         latest = self._latest[reader].get(variable, -1)
         return sum(update.index <= latest for update in updates)
 
+    def is_read_elsewhere(self, tensor: Tensor, reader: Operation) -> bool:
+        """Whether `reader` takes the value that a remote variable has behind an update of this run."""
+        if tensor.op.kind is not Kind.VARIABLE or self.fed_place(tensor) is not None:
+            return False
+        variable: Any = tensor.op.output
+        return self._is_remote(variable) and variable in self._latest[reader]
+
+    def _check_reads(self, fetched: Iterable[Any], watched: Iterable[Any]) -> None:
+        if not self.remote:
+            return
+        for operation in (*self.device, *self.early, *self.late):
+            for tensor in operation.inputs:
+                if self.is_read_elsewhere(tensor, operation):
+                    raise UnimplementedError(
+                        operation.node_def,
+                        operation,
+                        f"{operation.node_def} reads {tensor.name!r} behind an update of the same run, but the update "
+                        f"happens on a parameter server. Read it in the next run, or inside hookline.update.",
+                    )
+
     # Counters ---------------------------------------------------------------------------------------------------
 
     def is_host_known(self, variable: Variable) -> bool:
@@ -147,14 +183,34 @@ class Plan:
             elif operation.kind in HOST_KINDS:
                 stage = Stage.EARLY if stage is Stage.EARLY else Stage.LATE
             elif operation.kind in DEVICE_KINDS:
-                if stage is Stage.LATE:
+                if stage is Stage.LATE and not self._waits_only_for_remote(operation, stages):
                     raise self._refusal(operation, stages)
-                stage = Stage.DEVICE
+                stage = Stage.LATE if operation in self.remote else Stage.DEVICE
             stages[operation] = stage
         return stages
 
+    def _waits_only_for_remote(self, operation: Operation, stages: dict[Operation, Stage]) -> bool:
+        """Whether what is late before `operation` is only the order behind remote updates, not a value of theirs."""
+
+        def is_order(dependency: Operation) -> bool:
+            if dependency.kind is Kind.GROUP:
+                return all(stages[d] is not Stage.LATE or is_order(d) for d in self.dependencies(dependency))
+            return dependency in self.remote
+
+        values = {tensor.op for tensor in operation.inputs if self.fed_place(tensor) is None}
+        late = [d for d in self.dependencies(operation) if stages[d] is Stage.LATE]
+        return all(d not in values and is_order(d) for d in late)
+
     def _refusal(self, operation: Operation, stages: dict[Operation, Stage]) -> InvalidArgumentError:
         path = [operation]
+        for tensor in operation.inputs:
+            if tensor.op in self.remote:
+                return InvalidArgumentError(
+                    operation.node_def,
+                    operation,
+                    f"{operation.node_def} uses the result of {tensor.op.name!r}, which is computed on a parameter "
+                    f"server. Read the variable in the next run, or do it inside hookline.update.",
+                )
         while path[-1].kind not in HOST_KINDS:
             path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.LATE))
         path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.EARLY))
@@ -171,6 +227,18 @@ class Plan:
         if self.fed_place(tensor) is not None:
             return False
         return tensor.op.kind in (*DEVICE_KINDS, Kind.VARIABLE) and self.stages[tensor.op] is Stage.DEVICE
+
+
+def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> bool:
+    places = {is_remote(variable) for variable in update.variables}
+    if len(places) > 1:
+        raise InvalidArgumentError(
+            update.node_def,
+            update,
+            f"{update.node_def} writes variables that are shared and variables that each worker has for itself; make "
+            f"two updates of it.",
+        )
+    return True in places
 
 
 def input_tensors(operations: Iterable[Operation], wanted: Callable[[Tensor], bool]) -> list[Tensor]:

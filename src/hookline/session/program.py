@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from hookline.graph import spec as specs
 from hookline.graph.gradient import between
+from hookline.graph.random import WORKER_INDEX
 from hookline.graph.tensor import Kind, Operation, Tensor, take_path
 from hookline.graph.variable import Update, Variable
 from hookline.session.plan import Plan
@@ -33,6 +34,7 @@ class Program:
         watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
             the rest as if nobody were watching.
         structure: Gives the tree structure of a variable at the time of tracing.
+        worker_index: The worker for whose random keys it is made.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Program:
         outputs: Sequence[Tensor],
         watched: Sequence[Tensor],
         structure: Callable[[Variable], Any],
+        worker_index: int = 0,
     ) -> None:
         self.plan = plan
+        self.worker_index = worker_index
         self.inputs = list(inputs)
         self.outputs = [*outputs, *watched]
         self.watched = frozenset(tensor.key for tensor in watched) - {tensor.key for tensor in outputs}
@@ -54,7 +58,9 @@ class Program:
         self.structure_in = structure
         self.structures_out: list[Any] = []
         self._traces = 0
-        self.run = jax.jit(self._trace, donate_argnums=0)
+        initialises = all(update.initialises for updates in plan.updates.values() for update in updates)
+        options = _one_after_the_other() if plan.updates and initialises else None
+        self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=options)
         self._dry: Any = None
 
     @property
@@ -67,6 +73,8 @@ class Program:
     def _read_variables(self) -> list[Variable]:
         read: dict[Variable, None] = {}
         tensors = [*self.outputs, *(tensor for operation in self.plan.device for tensor in operation.inputs)]
+        for update in self.plan.remote:
+            tensors += [tensor for tensor in update.inputs if not self.plan.is_read_elsewhere(tensor, update)]
         for tensor in tensors:
             if tensor.op.kind is Kind.VARIABLE and self.plan.fed_place(tensor) is None:
                 read[tensor.op.output] = None  # type: ignore[index]
@@ -79,8 +87,17 @@ class Program:
         readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
-    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> tuple[Flat, tuple[Any, ...]]:
+    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
         self._log()
+        token = WORKER_INDEX.set(self.worker_index)
+        try:
+            return self._traced(taken, kept, inputs)
+        finally:
+            WORKER_INDEX.reset(token)
+
+    def _traced(
+        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]
+    ) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
         values = [*zip(self.taken, taken, strict=True), *zip(self.kept, kept, strict=True)]
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in values}
         frame = _Frame(self, state, inputs)
@@ -101,7 +118,8 @@ class Program:
             new.append(tuple(distinct(leaf) for leaf in leaves))
             self.structures_out.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self.outputs)
-        return tuple(new), outputs
+        sent = tuple(frame.arguments(update) for update in self.plan.remote)
+        return tuple(new), outputs, sent
 
     def _output(self, tensor: Tensor, value: Any, distinct: Callable[[Any], Any]) -> Any:
         try:
@@ -118,6 +136,16 @@ class Program:
         cause = "first run" if self._traces == 1 else "the shapes of its inputs changed"
         watching = " and what hooks watch" if self.watched else ""
         logger.info("Compiling a program (%s): outputs %s%s; writes %s.", cause, names, watching, writes)
+
+
+def _one_after_the_other() -> dict[str, Any] | None:
+    """Returns compiler options for a program that makes the initial values of many leaves, which it makes side by side.
+
+    On CPU XLA would otherwise hold the intermediate values of all leaves at once: four more copies of a bfloat16 model.
+    The order changes no value. Other devices save memory in any case.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if on_cpu else None
 
 
 class _Scope:
@@ -216,6 +244,13 @@ class _Frame:
         return found
 
     # Values -----------------------------------------------------------------------------------------------------
+
+    def arguments(self, update: Update) -> tuple[Any, ...]:
+        """Returns the values to submit for an update that happens elsewhere; `None` for what is read there."""
+        elsewhere = self.plan.is_read_elsewhere
+        return tuple(
+            None if elsewhere(tensor, update) else self._read(tensor, update, self._scope) for tensor in update.inputs
+        )
 
     def final(self, variable: Variable) -> Any:
         return self._versions[variable, len(self.plan.updates[variable])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,13 +15,15 @@ from hookline import clock, errors
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Update, Variable
 from hookline.session.execution import Execution, Run
 from hookline.session.feeds import resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.program import Program
-from hookline.session.store import VariableStore, local_store
+from hookline.session.store import StoreTarget, VariableStore, opener_of
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -30,7 +33,7 @@ class Session:
     results are `jax.Array`s, which wait when they are read. It may be called from several threads.
 
     Args:
-        target: Where variables live; empty for this process.
+        target: Where variables live: empty for this process, or a `hookline.distributed.Cluster`, or its `target`.
         graph: What to run; by default the default graph.
         config: Must be `None`. Devices and precision are configured in JAX itself, with `jax.config`.
 
@@ -45,16 +48,13 @@ class Session:
         `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: None = None) -> None:
-        if target:
-            raise ValueError(
-                f"Session: target {target!r} is not known; variables live in this process, with target=''."
-            )
+    def __init__(self, target: str | StoreTarget = "", graph: Graph | None = None, config: None = None) -> None:
         if config is not None:
             raise ValueError(f"Session: config must be None, got {config!r}; configure JAX itself, with jax.config.")
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
         self._graph = graph or get_default_graph()
+        self._open_store = opener_of(target)
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
         self._executions: dict[Any, tuple[Execution, Assemble, Assemble]] = {}
@@ -62,6 +62,7 @@ class Session:
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
+        self._warned = False
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -79,6 +80,8 @@ class Session:
         """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing."""
         with self._lock:
             self._closed = True
+            if self._store is not None:
+                self._store.close()
             self._store = None
             self._executions.clear()
             self._programs.clear()
@@ -100,7 +103,7 @@ class Session:
             with self._lock:
                 self._check_usable()
                 if self._store is None:
-                    self._store = local_store(get_global_step(self._graph))
+                    self._store = self._open_store(self._graph)
         return self._store
 
     def _check_usable(self) -> None:
@@ -211,10 +214,10 @@ class Session:
             wanted = tuple(() if item is None else item for item in watched or ())
             watched_elements, assemble_watched = flatten(self._graph, wanted)
             fed = resolve_feeds(self._graph, feed_dict or {})
-            store = self.store
             execution = Execution(
-                elements, watched_elements, fed, self._programs, store.structure, get_global_step(self._graph)
+                elements, watched_elements, fed, self._programs, get_global_step(self._graph), self.store
             )
+            self._warn_of_unknown_step(execution)
             asked = [item is not None for item in watched or ()]
             offset = len(elements)
 
@@ -226,6 +229,17 @@ class Session:
             # Structures of unhashable or short-lived elements would only fill the memory.
             self._executions[key] = found
             return found
+
+    def _warn_of_unknown_step(self, execution: Execution) -> None:
+        step = get_global_step(self._graph)
+        if execution.step_gain is None and step is not None and not self._warned:
+            self._warned = all(not update.initialises for update in execution.plan.updates[step])
+            if self._warned:
+                logger.warning(
+                    "The global step %r changes in a way that only the device knows; hooks that look at it wait for it. "
+                    "Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                    step.op.name,
+                )
 
     def _execute(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
@@ -242,6 +256,8 @@ class Session:
                 execution.compute_hosts(plan.early, run, self)
             if execution.program is not None:
                 self._dispatch(execution, execution.program, run, options, metadata)
+            for update in execution.pulled:
+                run.hosts[update] = _structured(store, update)
         if plan.late:
             execution.compute_hosts(plan.late, run, self)
         if metadata is not None:
@@ -265,12 +281,18 @@ class Session:
                 return self._dispatch_limited(execution, program, run, arguments, options.last_step, metadata)
         start = clock.monotonic() if options is not None and options.trace_level else 0.0
         try:
-            new, run.outputs = program.run(*arguments)
+            new, run.outputs, sent = program.run(*arguments)
         except Exception as error:
             if any(leaf.is_deleted() for leaves in taken for leaf in leaves):
                 self._lost = error
             raise
         store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
+        if execution.plan.remote:
+            values = [list(arguments) for arguments in jax.device_get(sent)]
+            limit = None if options is None else options.last_step
+            applied = store.submit(list(zip(execution.plan.remote, values, strict=True)), limit)
+            if metadata is not None:
+                metadata.applied = applied
         if options is not None and options.trace_level and metadata is not None:
             jax.block_until_ready((new, run.outputs))
             metadata.stage_secs["device"] = clock.monotonic() - start
@@ -290,10 +312,10 @@ class Session:
         before = store.step()
         known = execution.step_gain is not None
         if known and before + (execution.step_gain or 0) <= last_step:
-            new, run.outputs = program.run(*arguments)
+            new, run.outputs, _ = program.run(*arguments)
             applies = True
         else:
-            new, run.outputs = program.dry(*arguments)
+            new, run.outputs, _ = program.dry(*arguments)
             place = execution.global_step_place
             after = last_step + 1 if known or place is None else int(np.asarray(new[place][0]))
             applies = after <= last_step
@@ -312,6 +334,21 @@ class Session:
             RuntimeError: The graph has none.
         """
         return self.store.step()
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may change its variables: they live on parameter servers."""
+        step = get_global_step(self._graph)
+        return step is not None and self.store.is_remote(step)
+
+    def seal(self) -> None:
+        """Ends the training for all workers that share the variables; returns when their last update is applied."""
+        self.store.seal()
+
+    @property
+    def known_global_step(self) -> int | None:
+        """The global step where looking at it waits for nothing; `None` where the device alone knows it."""
+        return self.store.known_step()
 
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
         """Blocks until the global step is at least `step`, or the time is over, and returns the global step."""
@@ -374,3 +411,10 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
+
+
+def _structured(store: VariableStore, update: Update) -> Any:
+    """Returns the values that the variables of an update have now, in its structure."""
+    leaves = store.take(update.variables)
+    values = [jax.tree.unflatten(store.structure(v), taken) for v, taken in zip(update.variables, leaves, strict=True)]
+    return jax.tree.unflatten(update.structure, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -13,7 +13,9 @@ import numpy as np
 from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
-from hookline.graph.variable import Variable, check_value, is_counter
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.variable import Update, Variable, check_value, is_counter
 
 Leaves = tuple[jax.Array, ...]
 
@@ -48,6 +50,10 @@ class VariableStore(Protocol):
         """Returns the global step."""
         ...
 
+    def known_step(self) -> int | None:
+        """Returns the global step if that waits for nothing, else `None`."""
+        ...
+
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
         """Blocks until the global step is at least `step` or the time is over, and returns it."""
         ...
@@ -68,14 +74,76 @@ class VariableStore(Protocol):
         """Waits for the values and returns the error that destroyed one of them, if any."""
         ...
 
+    # Where variables live elsewhere -----------------------------------------------------------------------------
 
-def local_store(global_step: Variable | None) -> VariableStore:
-    """Returns a store that keeps variables in this process, as arrays on its devices.
+    @property
+    def worker_index(self) -> int:
+        """The number of this worker; 0 is the chief."""
+        ...
 
-    Args:
-        global_step: The graph's global step, if it has one.
+    def is_remote(self, variable: Variable) -> bool:
+        """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
+        ...
+
+    def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
+        """Applies updates of remote variables where they live, all of them or none.
+
+        Args:
+            updates: Each with the concrete values of its `inputs`; `None` for a variable that is to be read there,
+                because the update comes after another one in the same run.
+            last_step: The step that the global step may not pass.
+
+        Returns:
+            Whether they were applied: `False` only because of `last_step`.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+        """
+        ...
+
+    def seal(self) -> None:
+        """Ends the training for all workers: returns when the last accepted update is applied."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+class StoreTarget(Protocol):
+    """What `Session(target=...)` takes for variables that live elsewhere."""
+
+    def open_store(self, graph: Graph) -> VariableStore:
+        """Returns the store of the variables of `graph`."""
+        ...
+
+
+TARGETS: dict[str, Callable[[str, Graph], VariableStore]] = {}
+"""What opens a store for a target that is a string, by its scheme (`scheme://...`)."""
+
+
+def opener_of(target: str | StoreTarget) -> Callable[[Graph], VariableStore]:
+    """Returns what opens the store that a session's target names: this process for an empty one.
+
+    Raises:
+        ValueError: Nothing is registered for the target's scheme.
     """
-    return _LocalStore(global_step)
+    if not isinstance(target, str):
+        return target.open_store
+    if not target:
+        return local_store
+    opener = TARGETS.get(target.partition("://")[0])
+    if opener is None:
+        raise ValueError(
+            f"Session: target {target!r} is not known. Use '' for this process, or import hookline.distributed and "
+            f"give a Cluster (pip install hookline[ray])."
+        )
+    return lambda graph: opener(target, graph)
+
+
+def local_store(graph: Graph) -> VariableStore:
+    """Returns a store that keeps the variables of a graph in this process, as arrays on its devices."""
+    return _LocalStore(graph)
 
 
 class _Slot:
@@ -105,9 +173,10 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
 class _LocalStore:
     """Variables in this process, as arrays on its devices."""
 
-    def __init__(self, global_step: Variable | None) -> None:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
         self._slots: dict[Variable, _Slot] = {}
-        self._global_step = global_step
+        self._global_step: Variable | None = None
         self._changed = threading.Condition()
         self._waiting = 0
 
@@ -155,8 +224,14 @@ class _LocalStore:
 
     def step(self) -> int:
         if self._global_step is None:
+            self._global_step = get_global_step(self._graph)
+        if self._global_step is None:
             raise RuntimeError("The graph has no global step: call hookline.train.get_or_create_global_step() first.")
         return self.counter(self._global_step)
+
+    def known_step(self) -> int | None:
+        slot = self._slots.get(self._global_step) if self._global_step is not None else None
+        return None if slot is None else slot.mirror
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
         with self._changed:
@@ -202,3 +277,19 @@ class _LocalStore:
             except Exception as error:
                 return error
         return None
+
+    @property
+    def worker_index(self) -> int:
+        return 0
+
+    def is_remote(self, variable: Variable) -> bool:
+        return False
+
+    def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
+        raise AssertionError("no variable of a local store is remote")
+
+    def seal(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass  # the session lets go of the store, which is all there is to it

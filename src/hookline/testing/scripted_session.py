@@ -79,6 +79,19 @@ class ScriptedSession:
         self._closing_raises = closing_raises
 
     @property
+    def known_global_step(self) -> int | None:
+        """The same: it is always known here."""
+        return self._global_step
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may change its variables: never."""
+        return False
+
+    def seal(self) -> None:
+        """Does nothing: there are no other workers."""
+
+    @property
     def global_step(self) -> int:
         """The global step; `RuntimeError` without one."""
         if self._global_step is None:

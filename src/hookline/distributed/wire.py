@@ -1,0 +1,133 @@
+"""How values travel: whole NumPy arrays, and pickled skeletons of the trees they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Packed(NamedTuple):
+    """An array of a dtype that NumPy itself does not know.
+
+    Attributes:
+        kind: `"dtype"` (bfloat16 and its like, as unsigned integers of the same width) or `"key"` (random keys).
+        name: The dtype, or the implementation of the keys.
+        data: The bits.
+    """
+
+    kind: str
+    name: str
+    data: np.ndarray
+
+
+Wire = np.ndarray | Packed
+"""One array as it travels."""
+
+Leaves = list[Wire]
+"""The arrays of one value."""
+
+
+def pack(leaf: Any) -> Wire:
+    """Returns an array as it travels: without a copy where it is in this process's memory already.
+
+    Example:
+        >>> pack(jnp.ones(2, jnp.bfloat16))
+        Packed(kind='dtype', name='bfloat16', data=array([16256, 16256], dtype=uint16))
+    """
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+        return leaf
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return Packed("key", str(jax.random.key_impl(leaf)), np.asarray(jax.random.key_data(leaf)))
+    array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
+    if array.dtype.kind in "biufc":
+        return array
+    # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
+    return Packed("dtype", array.dtype.name, np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"))
+
+
+def unpack(wire: Wire) -> Any:
+    """Returns the array: NumPy, or a JAX array for random keys.
+
+    Example:
+        >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
+        dtype(bfloat16)
+    """
+    if not isinstance(wire, Packed):
+        return wire
+    if wire.kind == "key":
+        return jax.random.wrap_key_data(jnp.asarray(wire.data), impl=wire.name)
+    return wire.data.view(jnp.dtype(wire.name))
+
+
+def pack_all(leaves: Iterable[Any]) -> Leaves:
+    """Returns several arrays as they travel."""
+    return [pack(leaf) for leaf in leaves]
+
+
+def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
+    """Returns several arrays that have travelled."""
+    return tuple([leaf if type(leaf) is np.ndarray else unpack(leaf) for leaf in leaves])
+
+
+class Structure:
+    """A tree structure that can be pickled, whatever containers it is made of.
+
+    The containers themselves are pickled, around zeros: not every library's containers compare equal if JAX's own
+    description of them is.
+
+    Args:
+        treedef: The structure.
+
+    Example:
+        >>> import pickle
+        >>> treedef = jax.tree.structure({"w": (1, None), "b": 2})
+        >>> pickle.loads(pickle.dumps(Structure(treedef))).treedef == treedef
+        True
+    """
+
+    __slots__ = ("treedef",)
+
+    def __init__(self, treedef: Any) -> None:
+        self.treedef = treedef
+
+    def __getstate__(self) -> tuple[Any, int]:
+        count = self.treedef.num_leaves
+        return jax.tree.unflatten(self.treedef, [0] * count), count
+
+    def __setstate__(self, state: tuple[Any, int]) -> None:
+        skeleton, count = state
+        self.treedef = jax.tree.structure(skeleton)
+        if self.treedef.num_leaves != count:
+            raise TypeError(
+                f"A value is made of containers that JAX does not know as such in this process ({skeleton!r}): define "
+                f"them, and register them with JAX, in a module that servers and workers import, not in the script."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Structure) and self.treedef == other.treedef
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Structure({self.treedef})"
+
+
+def flatten(value: Any) -> tuple[Leaves, Structure]:
+    """Returns a pytree as it travels."""
+    leaves, treedef = jax.tree.flatten(value)
+    return pack_all(leaves), Structure(treedef)
+
+
+def unflatten(leaves: Sequence[Wire], structure: Structure) -> Any:
+    """Returns a pytree that has travelled."""
+    return jax.tree.unflatten(structure.treedef, unpack_all(leaves))
+
+
+def nbytes(leaves: Iterable[Wire]) -> int:
+    """Returns how many bytes arrays take on their way."""
+    return sum((leaf.data if isinstance(leaf, Packed) else leaf).nbytes for leaf in leaves)
