@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,9 @@ from hookline.graph.variable import Update, Variable
 from hookline.session.plan import Plan
 
 logger = logging.getLogger(__name__)
+
+_LARGE_BYTES = 32 * 2**20
+_MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 Flat = tuple[tuple[jax.Array, ...], ...]
 
@@ -58,16 +62,15 @@ class Program:
         self.structure_in = structure
         self.structures_out: list[Any] = []
         self._traces = 0
-        initialises = all(update.initialises for updates in plan.updates.values() for update in updates)
-        options = _one_after_the_other() if plan.updates and initialises else None
-        self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=options)
+        self._compiler_options = _compiler_options([*self.written, *self.kept])
+        self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         self._dry: Any = None
 
     @property
     def dry(self) -> Any:
         """The same program with nothing donated: for a run whose updates may have to be thrown away."""
         if self._dry is None:
-            self._dry = jax.jit(self._trace)
+            self._dry = jax.jit(self._trace, compiler_options=self._compiler_options)
         return self._dry
 
     def _read_variables(self) -> list[Variable]:
@@ -138,14 +141,27 @@ class Program:
         logger.info("Compiling a program (%s): outputs %s%s; writes %s.", cause, names, watching, writes)
 
 
-def _one_after_the_other() -> dict[str, Any] | None:
-    """Returns compiler options for a program that makes the initial values of many leaves, which it makes side by side.
+def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
+    """Returns how XLA is to order the work of a program on large variables.
 
-    On CPU XLA would otherwise hold the intermediate values of all leaves at once: four more copies of a bfloat16 model.
-    The order changes no value. Other devices save memory in any case.
+    On CPU its default order keeps intermediate copies of a large model alive (four of a bfloat16 one while it is
+    initialised, two in a step). The other order gives the same bits, and is no slower where every piece is large.
     """
-    on_cpu = jax.default_backend() == "cpu"
-    return {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"} if on_cpu else None
+    leaves = [leaf for v in variables if v.spec is not specs.UNKNOWN for leaf in jax.tree.leaves(v.spec)]
+    known = [leaf for leaf in leaves if all(isinstance(dim, int) for dim in leaf.shape)]
+    if sum(leaf.size * leaf.dtype.itemsize for leaf in known) < _LARGE_BYTES or jax.default_backend() != "cpu":
+        return None
+    return _MEMORY_FIRST if _accepts_memory_first() else None
+
+
+@functools.cache
+def _accepts_memory_first() -> bool:
+    """Whether this XLA has the option: it refuses to compile with one that it does not know."""
+    try:
+        jax.jit(lambda: 0, compiler_options=_MEMORY_FIRST).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 class _Scope:

@@ -236,8 +236,8 @@ class Session:
             self._warned = all(not update.initialises for update in execution.plan.updates[step])
             if self._warned:
                 logger.warning(
-                    "The global step %r changes in a way that only the device knows; hooks that look at it wait for it. "
-                    "Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                    "The global step %r changes in a way that only the device knows; hooks that look at it wait for "
+                    "it. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
                     step.op.name,
                 )
 
