@@ -17,6 +17,15 @@ from hookline.graph.graph import (
     name_scope,
     reset_default_graph,
 )
+from hookline.graph.initialisers import (
+    global_variables,
+    global_variables_initializer,
+    local_variables,
+    local_variables_initializer,
+    report_uninitialized_variables,
+    trainable_variables,
+    variables_initializer,
+)
 from hookline.graph.keys import GraphKeys
 from hookline.graph.moving_average import ExponentialMovingAverage
 from hookline.graph.operators import install as _install_operators
@@ -24,18 +33,8 @@ from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
 from hookline.graph.optimizer import Optimizer
 from hookline.graph.random import random_key
 from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.variable import (
-    Variable,
-    global_variables,
-    global_variables_initializer,
-    local_variables,
-    local_variables_initializer,
-    report_uninitialized_variables,
-    trainable_variables,
-    update,
-    variables,
-    variables_initializer,
-)
+from hookline.graph.update import update
+from hookline.graph.variable import Variable, variables
 
 _install_operators()
 

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from hookline.graph.graph import get_default_graph
+from hookline.graph.initialisers import global_variables, trainable_variables
 from hookline.graph.ops import group
 from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.variable import Variable, global_variables, trainable_variables, update
+from hookline.graph.update import update
+from hookline.graph.variable import Variable
 
 
 class ExponentialMovingAverage:

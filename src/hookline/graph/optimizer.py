@@ -11,9 +11,11 @@ import optax
 
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import get_default_graph
+from hookline.graph.initialisers import trainable_variables
 from hookline.graph.ops import group, op
 from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.variable import Variable, trainable_variables, update
+from hookline.graph.update import update
+from hookline.graph.variable import Variable
 
 
 class Optimizer:

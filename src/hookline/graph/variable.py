@@ -1,4 +1,4 @@
-"""Variables: values that outlive a run, and the updates that change them."""
+"""Variables: values that outlive a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import get_default_graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.ops import constant, group, holds_tensor, host_op, op
-from hookline.graph.tensor import Kind, Operation, Tensor, as_spec
+from hookline.graph.ops import constant, holds_tensor, host_op, op
+from hookline.graph.tensor import Kind, Operation, Tensor
+from hookline.graph.update import Update
 
 
 class Variable(Tensor):
@@ -116,128 +116,6 @@ def _replace(_: Any, value: Any) -> Any:
     return value
 
 
-class Update(Operation):
-    """The node behind `update`.
-
-    Attributes:
-        variables: What it writes.
-        overwrites: It does not look at the old values.
-        initialises: It is a variable's initializer.
-        increment: The amount it adds to an integer scalar, where the host knows it.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        variables: Any,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        *,
-        overwrites: bool = False,
-        initialises: bool = False,
-    ) -> None:
-        self.variables: list[Variable] = jax.tree.leaves(variables)
-        self.structure = jax.tree.structure(variables)
-        if not self.variables or not all(isinstance(variable, Variable) for variable in self.variables):
-            raise TypeError(f"update {name!r} requires variables to write, got {variables!r}.")
-        if len(set(self.variables)) < len(self.variables):
-            raise ValueError(f"update {name!r}: a variable stands twice in {variables!r}.")
-        self.overwrites, self.initialises = overwrites, initialises
-        self.increment: int | None = None
-        super().__init__(Kind.UPDATE, name, fn=fn, args=args)
-        for variable in self.variables:
-            if variable.graph is not self.graph:
-                raise ValueError(f"update {name!r}: variable {variable.name!r} belongs to another graph.")
-        old = jax.tree.unflatten(self.structure, [variable.spec for variable in self.variables])
-        self.output.spec = old
-        self._check(old)
-
-    def _check(self, old: Any) -> None:
-        known = not any(spec is specs.UNKNOWN for spec in jax.tree.leaves(old))
-        inputs = [as_spec(tensor) for tensor in self.inputs]
-        if self.initialises or not known:
-            return
-
-        def call(old: Any, *values: Any) -> Any:
-            remaining = iter(values)
-            assert self.fn is not None
-            return self.fn(old, *self.bind(lambda _: next(remaining)))
-
-        try:
-            new = specs.infer(call, [old, *inputs])
-            if new is not specs.UNKNOWN:
-                self.check_new(new)
-        except Exception as error:
-            self.note(error)
-            raise
-
-    def check_new(self, new: Any) -> list[Any]:
-        """Returns the new value of each variable, checked against what the variable holds.
-
-        Raises:
-            ValueError: Another structure, shape or kind of dtype, naming the variable.
-        """
-        try:
-            values = self.structure.flatten_up_to(new)
-        except ValueError as error:
-            raise ValueError(f"{self.node_def} returned another structure than its variables have: {error}") from None
-        for variable, value in zip(self.variables, values, strict=True):
-            if variable.spec is not specs.UNKNOWN:
-                check_value(variable.op.name, variable.spec, value)
-        return values
-
-
-def check_value(name: str, spec: Any, value: Any) -> None:
-    """Raises `ValueError` if `value`, concrete or a spec, does not fit the variable `name` of that spec."""
-    wanted, structure = jax.tree.flatten_with_path(spec)
-    given = jax.tree.leaves(value)
-    if jax.tree.structure(value) != structure:
-        raise ValueError(
-            f"Variable {name!r} holds the structure {structure}, but would be set to {jax.tree.structure(value)}."
-        )
-    for (path, leaf_spec), leaf in zip(wanted, given, strict=True):
-        shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
-        # A shape that is still open is compared when the run knows it.
-        known = all(isinstance(dim, int) for dim in (*shape, *leaf_spec.shape))
-        problem = specs.mismatch(leaf_spec, shape, dtype) if known else None
-        if problem:
-            where = f"{name}{jax.tree_util.keystr(path)}"
-            raise ValueError(f"Variable {where!r} has a fixed shape and dtype; the value it would be set to {problem}.")
-
-
-def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Tensor:
-    """Returns an update that applies `fn` to the variables, where they live.
-
-    This is the primitive that all writing is made of: in one process it is fused into the step; on a parameter server
-    it runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes
-    of a run become visible together.
-
-    Args:
-        variables: A variable, or a pytree of variables.
-        fn: `fn(values, *args) -> new_values`, with the values in the structure of `variables`; traced by JAX.
-        *args: Tensors or plain values, nested anywhere.
-        name: Name of the node; by default that of `fn`.
-
-    Returns:
-        A tensor of the new values, in the structure of `variables`.
-
-    Raises:
-        ValueError: The new values have another structure, shape or kind of dtype than the variables.
-
-    Example:
-        >>> import hookline as hl, jax.numpy as jnp
-        >>> low, high = hl.Variable(0.0, name="low"), hl.Variable(0.0, name="high")
-        >>> def widen(bounds, x):
-        ...     return jnp.minimum(bounds[0], x), jnp.maximum(bounds[1], x)
-        >>> widened = hl.update((low, high), widen, hl.constant(3.0))
-        >>> with hl.Session() as sess:
-        ...     sess.run(hl.global_variables_initializer())
-        ...     print(sess.run(widened[1]))
-        3.0
-    """
-    return Update(name or getattr(fn, "__name__", "update").strip("<>"), variables, fn, args).output
-
-
 def _strong(spec: Any) -> Any:
     """Returns the spec without weak types: a variable made from the number 1.0 is a float32 for good."""
     if spec is specs.UNKNOWN:
@@ -315,60 +193,3 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         return Variable(leaf, name=label, trainable=trainable)
 
     return jax.tree.map_with_path(make, initial.spec)
-
-
-def global_variables() -> list[Variable]:
-    """Returns the variables that all workers share and that checkpoints hold."""
-    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
-
-
-def local_variables() -> list[Variable]:
-    """Returns the variables that belong to one process and are not saved."""
-    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES)
-
-
-def trainable_variables() -> list[Variable]:
-    """Returns the variables that optimizers change by default."""
-    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
-
-
-def variables_initializer(var_list: Iterable[Variable], name: str = "init") -> Operation:
-    """Returns an operation that initialises the given variables, in one program."""
-    return group(*(variable.initializer for variable in var_list), name=name)
-
-
-def global_variables_initializer() -> Operation:
-    """Returns an operation that initialises all global variables made so far.
-
-    References:
-        `tf.global_variables_initializer`.
-    """
-    return variables_initializer(global_variables(), name="init")
-
-
-def local_variables_initializer() -> Operation:
-    """Returns an operation that initialises all local variables made so far."""
-    return variables_initializer(local_variables(), name="init_local")
-
-
-def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -> Tensor:
-    """Returns a tensor of the names of the variables that have no value yet: an empty list when all is ready.
-
-    Args:
-        var_list: Variables to look at; by default all global and local ones made so far.
-
-    Example:
-        >>> import hookline as hl
-        >>> weight = hl.Variable(1.0, name="weight")
-        >>> missing = hl.report_uninitialized_variables()
-        >>> with hl.Session() as sess:
-        ...     print(sess.run(missing), sess.run(weight.initializer), sess.run(missing))
-        ['weight'] None []
-
-    References:
-        `tf.report_uninitialized_variables`. The value is a list of Python strings.
-    """
-    watched = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
-    return Operation(
-        Kind.SESSION, "report_uninitialized_variables", fn=lambda session: session.uninitialized(watched)
-    ).output

@@ -12,7 +12,8 @@ from typing import Any
 
 from hookline.errors import InvalidArgumentError, UnimplementedError
 from hookline.graph.tensor import Kind, Operation, Tensor
-from hookline.graph.variable import Update, Variable, is_counter
+from hookline.graph.update import Update
+from hookline.graph.variable import Variable, is_counter
 
 Key = tuple[Operation, tuple[Any, ...]]
 HOST_KINDS = (Kind.HOST, Kind.SESSION)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
-from hookline import clock, errors
+from hookline import errors
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.variable import Update, Variable
+from hookline.graph.variable import Variable
+from hookline.session.dispatch import dispatch
 from hookline.session.execution import Execution, Run
 from hookline.session.feeds import resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
@@ -254,75 +254,16 @@ class Session:
                 run.counters[variable] = store.counter(variable)
             if plan.early and execution.early_reads_counters:
                 execution.compute_hosts(plan.early, run, self)
-            if execution.program is not None:
-                self._dispatch(execution, execution.program, run, options, metadata)
-            for update in execution.pulled:
-                run.hosts[update] = _structured(store, update)
+            try:
+                dispatch(execution, store, run, options, metadata)
+            except Exception as error:
+                if store.destroyed():
+                    self._lost = error
+                raise
         if plan.late:
             execution.compute_hosts(plan.late, run, self)
         if metadata is not None:
             metadata.global_step = store.step() if get_global_step(self._graph) is not None else None
-
-    def _dispatch(
-        self,
-        execution: Execution,
-        program: Program,
-        run: Run,
-        options: RunOptions | None,
-        metadata: RunMetadata | None,
-    ) -> None:
-        store = self.store
-        taken = store.take(program.taken)
-        arguments = (taken, store.take(program.kept), tuple([get(run) for get in execution.input_getters]))
-        if options is not None:
-            if metadata is not None and options.output_partition_graphs:
-                metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
-            if options.last_step is not None and execution.step_gain != 0:
-                return self._dispatch_limited(execution, program, run, arguments, options.last_step, metadata)
-        start = clock.monotonic() if options is not None and options.trace_level else 0.0
-        try:
-            new, run.outputs, sent = program.run(*arguments)
-        except Exception as error:
-            if any(leaf.is_deleted() for leaves in taken for leaf in leaves):
-                self._lost = error
-            raise
-        store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
-        if execution.plan.remote:
-            values = [list(arguments) for arguments in jax.device_get(sent)]
-            limit = None if options is None else options.last_step
-            applied = store.submit(list(zip(execution.plan.remote, values, strict=True)), limit)
-            if metadata is not None:
-                metadata.applied = applied
-        if options is not None and options.trace_level and metadata is not None:
-            jax.block_until_ready((new, run.outputs))
-            metadata.stage_secs["device"] = clock.monotonic() - start
-        return None
-
-    def _dispatch_limited(
-        self,
-        execution: Execution,
-        program: Program,
-        run: Run,
-        arguments: tuple[Any, Any, Any],
-        last_step: int,
-        metadata: RunMetadata | None,
-    ) -> None:
-        """Throws the new values away if they would take the global step past the limit."""
-        store = self.store
-        before = store.step()
-        known = execution.step_gain is not None
-        if known and before + (execution.step_gain or 0) <= last_step:
-            new, run.outputs, _ = program.run(*arguments)
-            applies = True
-        else:
-            new, run.outputs, _ = program.dry(*arguments)
-            place = execution.global_step_place
-            after = last_step + 1 if known or place is None else int(np.asarray(new[place][0]))
-            applies = after <= last_step
-        if applies:
-            store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
-        elif metadata is not None:
-            metadata.applied = False
 
     # What hooks and savers need ---------------------------------------------------------------------------------
 
@@ -411,10 +352,3 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
-
-
-def _structured(store: VariableStore, update: Update) -> Any:
-    """Returns the values that the variables of an update have now, in its structure."""
-    leaves = store.take(update.variables)
-    values = [jax.tree.unflatten(store.structure(v), taken) for v, taken in zip(update.variables, leaves, strict=True)]
-    return jax.tree.unflatten(update.structure, values)

@@ -15,7 +15,8 @@ from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.variable import Update, Variable, check_value, is_counter
+from hookline.graph.update import Update, check_value
+from hookline.graph.variable import Variable, is_counter
 
 Leaves = tuple[jax.Array, ...]
 
@@ -68,6 +69,10 @@ class VariableStore(Protocol):
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         """Returns the names of those that have no value."""
+        ...
+
+    def destroyed(self) -> bool:
+        """Whether the memory of some value was given to a program that then did not start."""
         ...
 
     def broken(self) -> BaseException | None:
@@ -269,6 +274,9 @@ class _LocalStore:
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         return [variable.op.name for variable in variables if variable not in self._slots]
+
+    def destroyed(self) -> bool:
+        return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.leaves or ())
 
     def broken(self) -> BaseException | None:
         for slot in list(self._slots.values()):
