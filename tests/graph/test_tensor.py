@@ -146,3 +146,9 @@ def test_arguments_that_are_no_tensors_stay_static():
     nested = hl.op(lambda items, scale: scale * (items["a"] + items["b"][0]))({"a": x, "b": [2.0, "text"]}, 3)
     assert evaluate(summed).tolist() == [3.0, 3.0]
     assert evaluate(nested)[0, 0] == 9.0
+
+
+def test_arrays_of_indices_select():
+    x = hl.constant([1.0, 2.0, 3.0])
+    assert evaluate(x[np.array([0, 2])]).tolist() == [1.0, 3.0]
+    assert evaluate(x[np.array([True, False, True])]).tolist() == [1.0, 3.0]

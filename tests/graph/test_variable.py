@@ -282,3 +282,39 @@ def test_the_global_step_that_was_never_initialised_is_named(sess):
     hl.train.create_global_step()
     with pytest.raises(errors.FailedPreconditionError, match="'global_step' has no value yet"):
         _ = sess.global_step
+
+
+def test_the_gradient_is_that_of_the_value_which_the_loss_reads(sess):
+    x = hl.Variable(3.0, name="x")
+    before = x * x
+    with hl.control_dependencies([x.assign(5.0)]):
+        (slope,) = hl.gradients(before, x)
+        after = x * x
+        (later,) = hl.gradients(after, x)
+        (both,) = hl.gradients([before, after], x)
+    sess.run(x.initializer)
+    assert sess.run([before, slope]) == [9.0, 6.0]
+    assert sess.run([after, later]) == [25.0, 10.0]
+    with pytest.raises(errors.InvalidArgumentError, match="'x' is read both before and after an update"):
+        sess.run(both)
+
+
+def test_a_part_of_what_the_loss_reads_whole_has_no_gradient_of_its_own():
+    v = hl.Variable({"a": 1.0, "b": 2.0}, name="v")
+    loss = hl.op(lambda v: v["a"] * v["b"], name="product")(v)
+    with pytest.raises(ValueError, match=r"'product' reads 'v:0' as a whole.*take that part of its gradient"):
+        hl.gradients(loss, v["a"])
+
+
+def test_narrow_integers_count_as_the_device_does(sess):
+    n = hl.Variable(np.uint8(250), name="n", trainable=False)
+    bump = n.assign_add(10)
+    sess.run(n.initializer)
+    sess.run(bump)
+    assert sess.run(n) == 4
+    wide = hl.Variable(2**31 - 1, name="wide", trainable=False)
+    grow = wide.assign_add(1)
+    sess.run(wide.initializer)
+    sess.run(wide)
+    sess.run(grow)
+    assert sess.run(wide) == sess.snapshot([wide])["wide"] == -(2**31)

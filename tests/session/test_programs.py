@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import hookline as hl
+from hookline.session import program
 
 
 def compilations(caplog) -> int:
@@ -159,3 +160,30 @@ def test_a_step_that_only_the_device_knows_is_named_once_and_read_only_where_a_h
     warnings = [record for record in caplog.records if "only the device knows" in record.message]
     assert len(warnings) == 1
     assert "'global_step'" in warnings[0].message
+
+
+def test_only_programs_on_large_variables_are_compiled_to_save_memory(monkeypatch):
+    small = hl.Variable(lambda: jnp.zeros(1000), name="small")
+    large = [hl.Variable(lambda: jnp.zeros((1024, 4096)), name="large") for _ in range(2)]
+    unknown = hl.Variable(hl.host_op(lambda: np.ones(2)).node(), name="unknown")
+
+    assert program._compiler_options([small, large[0], unknown]) is None
+    assert program._compiler_options([*large, unknown]) == program._MEMORY_FIRST
+
+    program._accepts_memory_first.cache_clear()
+    monkeypatch.setattr(program, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
+    assert program._compiler_options(large) is None, "another version of XLA compiles without it"
+    program._accepts_memory_first.cache_clear()
+
+
+def test_saving_memory_changes_no_bits(monkeypatch):
+    results = []
+    for limit in (0, program._LARGE_BYTES):
+        monkeypatch.setattr(program, "_LARGE_BYTES", limit)
+        with hl.Graph().as_default(), hl.Session() as sess:
+            params, _, train, _ = mlp()
+            sess.run(hl.global_variables_initializer())
+            for _ in range(20):
+                sess.run(train)
+            results.append(sess.run(params))
+    jax.tree.map(np.testing.assert_array_equal, *results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -364,3 +364,134 @@ def test_metadata_tells_times_and_watched_values(sess):
     assert sess.run(b, options=options, run_metadata=metadata) == 3.0
     assert metadata.watched["a:0"].tolist() == [1.0, 1.0, 1.0]
     assert metadata.stage_secs["device"] >= 0
+
+
+# Found in review ----------------------------------------------------------------------------------------------------
+
+
+def test_structures_of_any_kind_of_dict_and_list_come_back_as_they_are(sess):
+    a, b = hl.constant(1.0), hl.constant(2.0)
+    for key, tensor, value in (("a", a, 1.0), ("b", b, 2.0)):
+        result = sess.run(OrderedDict({key: tensor}))
+        assert type(result) is OrderedDict
+        assert result == {key: value}
+    grouped = defaultdict(list, {"all": [a, b]})
+    result = sess.run(grouped)
+    assert type(result) is defaultdict
+    assert result == {"all": [1.0, 2.0]}
+    assert result["new"] == []
+    with pytest.raises(TypeError, match="cannot be fetched.*of type set"):
+        sess.run({a, b})
+
+
+def test_an_empty_feed_is_no_feed(sess):
+    assert sess.run(hl.constant(1.0), feed_dict={}) == 1.0
+
+
+def test_a_view_made_anew_each_time_is_planned_once(sess):
+    x = hl.placeholder("float32", [None, 2], name="x")
+    pair = hl.op(lambda x: {"sum": x.sum(), "shape": x})(x)
+    for _ in range(5):
+        sess.run(pair["sum"], {x: np.ones((1, 2))})
+    assert len(sess._executions) == 1
+
+
+def test_a_fetched_constant_cannot_be_changed_by_its_reader(sess):
+    c = hl.constant(np.ones(2))
+    with pytest.raises((TypeError, ValueError)):
+        sess.run(c)[0] = 5.0
+    assert sess.run(c).tolist() == [1.0, 1.0]
+
+
+def test_integers_that_do_not_fit_are_refused(sess):
+    n = hl.placeholder("int32", [None], name="n")
+    assert sess.run(n, {n: np.array([2**31 - 1])})[0] == 2**31 - 1
+    with pytest.raises(errors.InvalidArgumentError, match="'n:0' holds integers from 0 to 2147483648, but int32"):
+        sess.run(n, {n: np.array([0, 2**31])})
+
+
+def test_feeding_a_part_of_what_is_needed_whole_is_refused(sess):
+    v = hl.Variable({"a": 1.0, "b": 2.0}, name="v")
+    sess.run(v.initializer)
+    with pytest.raises(errors.InvalidArgumentError, match=r"v:0\['a'\].* is fed, but this run needs 'v:0'"):
+        sess.run(v, {v["a"]: 5.0})
+
+
+def test_loading_is_all_or_nothing(sess):
+    a, b = hl.Variable(1.0, name="a"), hl.Variable(2, name="b", trainable=False)
+    sess.run(hl.global_variables_initializer())
+    with pytest.raises(ValueError, match="Variable 'b' cannot hold"):
+        sess.load({"a": 5.0, "b": 2**40})
+    with pytest.raises(KeyError, match="no variable 'c'"):
+        sess.load({"a": 5.0, "c": 1})
+    assert sess.run([a, b]) == [1.0, 2]
+
+
+def test_watches_go_with_hooks_that_ask_for_nothing(sess):
+    a = hl.constant(1.0, name="a") * 1.0
+    metadata = hl.RunMetadata()
+    options = hl.RunOptions(debug_tensor_watches=("a:0",))
+    result, watched = sess.run_watched(a, (None, {"a": a}, None), options=options, run_metadata=metadata)
+    assert (result, watched) == (1.0, (None, {"a": 1.0}, None))
+    assert metadata.watched == {"a:0": 1.0}
+
+
+def test_metadata_of_a_run_without_a_step_is_filled(sess):
+    hl.train.create_global_step()
+    metadata = hl.RunMetadata()
+    assert sess.run(hl.constant(1.0), run_metadata=metadata) == 1.0
+    assert metadata.global_step is None
+
+
+def test_tracing_tells_the_time_of_each_stage(sess):
+    shown = hl.host_op(str)(hl.constant(1.0) * 2)
+    metadata = hl.RunMetadata()
+    sess.run(shown, options=hl.RunOptions(trace_level=1), run_metadata=metadata)
+    assert metadata.stage_secs.keys() == {"before", "device", "after"}
+
+
+@pytest.mark.parametrize("options", [None, hl.RunOptions(last_step=100)])
+def test_a_program_that_failed_unread_is_aborted_at_the_next_run(sess, options):
+    step = hl.train.get_or_create_global_step()
+    v, update = failing_update()
+    train = hl.group(update, step.assign_add(1))
+    sess.run(hl.global_variables_initializer())
+    with pytest.raises(errors.AbortedError, match="session is lost") as caught:  # noqa: PT012
+        for _ in range(50):
+            sess.run(train, options=options)
+        sess.run(hl.host_op(float)(v))
+    assert caught.value.__cause__ is not None
+    with pytest.raises(errors.AbortedError, match="session is lost"):
+        sess.snapshot()
+
+
+def test_the_step_can_be_read_by_other_threads_while_runs_give_its_memory_away(sess):
+    step = hl.train.get_or_create_global_step()
+    bump = step.assign(hl.op(lambda s: s + 1)(step))
+    sess.run(step.initializer)
+    failures, done = [], threading.Event()
+
+    def read():
+        while not done.is_set():
+            try:
+                sess.wait_for_step(sess.global_step, timeout_secs=0)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        sess.run(bump)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert sess.global_step == 300
+
+
+def test_the_gain_of_a_run_is_known_before_it(sess):
+    step = hl.train.get_or_create_global_step()
+    one, ten = step.assign_add(1), step.assign_add(10)
+    unknown = step.assign(hl.op(lambda s: s + 1)(step))
+    assert [sess.step_gain(f) for f in ([one], one, [one, ten], step, unknown)] == [1, 1, 11, 0, None]

@@ -46,6 +46,8 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
     xs = [xs] if isinstance(xs, Tensor) else list(xs)
     for tensor in (*ys, *xs):
         _check_floating(tensor)
+    for x in xs:
+        _check_whole_reads(ys, x)
     connected = [x for x in xs if is_connected(ys, x)]
     for operation in between(ys, connected):
         if operation.kind not in (Kind.DEVICE, Kind.GRADIENTS):
@@ -65,15 +67,8 @@ def between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Operation]:
     def starts(tensor: Tensor) -> bool:
         return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
 
-    ancestors: set[Operation] = set()
-    pending = [y.op for y in ys]
-    while pending:
-        operation = pending.pop()
-        if operation not in ancestors:
-            ancestors.add(operation)
-            pending.extend(tensor.op for tensor in operation.inputs)
     reached: dict[Operation, None] = {}
-    for operation in sorted(ancestors, key=lambda operation: operation.index):
+    for operation in sorted(ancestors(ys), key=lambda operation: operation.index):
         if any(starts(tensor) or tensor.op in reached for tensor in operation.inputs):
             reached[operation] = None
     return list(reached)
@@ -85,6 +80,29 @@ def is_connected(ys: Sequence[Tensor], x: Tensor) -> bool:
     return any(operation in ends for operation in between(ys, [x])) or any(
         y.op is x.op and y.path[: len(x.path)] == x.path for y in ys
     )
+
+
+def ancestors(ys: Sequence[Tensor]) -> set[Operation]:
+    """Returns the operations that `ys` need for their values."""
+    found: set[Operation] = set()
+    pending = [y.op for y in ys]
+    while pending:
+        operation = pending.pop()
+        if operation not in found:
+            found.add(operation)
+            pending.extend(tensor.op for tensor in operation.inputs)
+    return found
+
+
+def _check_whole_reads(ys: Sequence[Tensor], x: Tensor) -> None:
+    """Refuses a part of a value where the whole is read: the way through the whole would be missed."""
+    for operation in ancestors(ys) if x.path else ():
+        for tensor in operation.inputs:
+            if tensor.op is x.op and len(tensor.path) < len(x.path) and x.path[: len(tensor.path)] == tensor.path:
+                raise ValueError(
+                    f"gradients: {operation.name!r} reads {tensor.name!r} as a whole, of which {x.name!r} is a part. "
+                    f"Differentiate with respect to {tensor.name!r} and take that part of its gradient."
+                )
 
 
 def _check_floating(tensor: Tensor) -> None:

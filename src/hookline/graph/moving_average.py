@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from hookline.graph.graph import get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
 from hookline.graph.ops import group
+from hookline.graph.spec import UNKNOWN
 from hookline.graph.tensor import Operation, Tensor
 from hookline.graph.update import update
 from hookline.graph.variable import Variable
@@ -63,6 +65,8 @@ class ExponentialMovingAverage:
         """
         updates = []
         for variable in trainable_variables() if var_list is None else var_list:
+            if variable.spec is UNKNOWN:
+                raise TypeError(f"ExponentialMovingAverage: what {variable.op.name!r} holds is not known.")
             for leaf in jax.tree.leaves(variable.spec):
                 if not jnp.issubdtype(leaf.dtype, jnp.inexact):
                     raise TypeError(
@@ -73,12 +77,16 @@ class ExponentialMovingAverage:
                     self._averages[variable] = Variable(
                         variable.initialized_value(), name=f"{variable.op.name}/{self._name}", trainable=False
                     )
-            updates.append(update(self._averages[variable], self._move, variable, self._num_updates, name="average"))
+            updates.append(
+                update(
+                    self._averages[variable],
+                    functools.partial(_moved, self._decay),
+                    variable,
+                    self._num_updates,
+                    name="average",
+                )
+            )
         return group(*updates, name="moving_averages")
-
-    def _move(self, average: Any, value: Any, num_updates: Any) -> Any:
-        decay = self._decay if num_updates is None else jnp.minimum(self._decay, (1 + num_updates) / (10 + num_updates))
-        return jax.tree.map(lambda old, new: old - (1 - jnp.asarray(decay, old.dtype)) * (old - new), average, value)
 
     def average(self, variable: Variable) -> Variable | None:
         """Returns the variable that holds the average of `variable`; `None` if `apply` was not called for it."""
@@ -97,3 +105,11 @@ class ExponentialMovingAverage:
             for variable in global_variables()
             if variable not in averages
         }
+
+
+def _moved(highest_decay: float, average: Any, value: Any, num_updates: Any) -> Any:
+    """Returns the average a step nearer to the value."""
+    decay = highest_decay
+    if num_updates is not None:
+        decay = jnp.minimum(highest_decay, (1 + num_updates) / (10 + num_updates))
+    return jax.tree.map(lambda old, new: old - (1 - jnp.asarray(decay, old.dtype)) * (old - new), average, value)

@@ -116,9 +116,12 @@ class Optimizer:
         slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
         self.slots.append(slots)
 
+        # Of the transformation alone: the function travels to where the variables live.
+        transformation = self._transformation
+
         def apply(values: tuple[Any, Any], grads: Any) -> tuple[Any, Any]:
             params, state = values
-            changes, state = self._transformation.update(grads, state, params)
+            changes, state = transformation.update(grads, state, params)
             return optax.apply_updates(params, changes), state
 
         return update((variables, slots), apply, grads, name=f"{name}/apply")

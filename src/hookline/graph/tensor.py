@@ -173,11 +173,15 @@ class Tensor:
         return Tensor(self.op, (*self.path, step), spec)
 
     def __getitem__(self, item: Any) -> Tensor:
-        if any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(item)):
-            from hookline.graph.operators import getitem
+        from hookline.graph.operators import getitem
 
+        if any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(item)):
             return getitem(self, item)
-        return self._view(("item", _freeze(item)))
+        try:
+            return self._view(("item", _freeze(item)))
+        except _NotHashable:
+            # A list or an array of indices cannot name a view.
+            return getitem(self, item)
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_") or specs.is_array(self.__dict__.get("spec", specs.UNKNOWN)):
@@ -216,8 +220,15 @@ def _freeze(item: Any) -> Any:
         return ("#tuple", *(_freeze(part) for part in item))
     if isinstance(item, slice):
         return ("#slice", item.start, item.stop, item.step)
-    hash(item)
+    try:
+        hash(item)
+    except TypeError as error:
+        raise _NotHashable from error
     return item
+
+
+class _NotHashable(Exception):
+    """An index that cannot be part of a view's path."""
 
 
 def _thaw(item: Any) -> Any:

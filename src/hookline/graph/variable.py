@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -108,8 +107,10 @@ class Variable(Tensor):
 
 
 def is_counter(variable: Variable) -> bool:
-    """Whether it is an integer scalar: the host keeps a copy of it, which advances without asking the device."""
-    return specs.is_array(variable.spec) and variable.shape == () and jnp.issubdtype(variable.dtype, jnp.integer)
+    """Whether it is a wide integer scalar: the host keeps a copy of it, which advances without asking the device."""
+    if not specs.is_array(variable.spec) or variable.shape != ():
+        return False
+    return variable.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
 def _replace(_: Any, value: Any) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import clock
 from hookline.graph.update import Update
 from hookline.session.execution import Execution, Run
 from hookline.session.options import RunMetadata, RunOptions
@@ -32,14 +31,12 @@ def dispatch(
     else:
         if metadata is not None and options.output_partition_graphs:
             metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
-        start = clock.monotonic()
         if options.last_step is None or execution.step_gain == 0:
             _run(execution, program, store, run, arguments, options.last_step, metadata)
         else:
             _run_up_to(execution, program, store, run, arguments, options.last_step, metadata)
         if options.trace_level and metadata is not None:
             jax.block_until_ready((store.take(program.written), run.outputs))
-            metadata.stage_secs["device"] = clock.monotonic() - start
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
 

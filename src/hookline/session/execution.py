@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import OutOfRangeError
 from hookline.graph.tensor import Kind, Operation, Tensor, take_path
 from hookline.graph.variable import Variable
 from hookline.session.feeds import feeder
-from hookline.session.plan import Key, Plan, Stage, input_tensors
+from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
@@ -25,13 +26,14 @@ Getter = Callable[["Run"], Any]
 class Run:
     """The values of one run while it is under way."""
 
-    __slots__ = ("counters", "feeds", "hosts", "outputs")
+    __slots__ = ("counters", "feeds", "hosts", "outputs", "pulled")
 
     def __init__(self, feeds: list[Any]) -> None:
         self.feeds = feeds
         self.outputs: Sequence[Any] = ()
         self.counters: dict[Variable, int] = {}
         self.hosts: dict[Operation, Any] = {}
+        self.pulled: Sequence[Any] = ()
 
 
 class Execution:
@@ -57,16 +59,14 @@ class Execution:
     ) -> None:
         self.plan = plan = Plan(fetched, watched, fed, store.is_remote)
         self.feeders = [feeder(tensor) for tensor in fed]
-        self._constants: dict[Key, Any] = {}
         self.late_inputs = input_tensors(plan.late, plan.needs_device)
         self.program = self._program(fetched, watched, fed, programs, store)
         places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
         self.input_getters = [self._getter(tensor, {}) for tensor in self.program.inputs] if self.program else []
         self._places = places
-        self.getters = [self._getter(element, places) for element in (*fetched, *watched)]
+        self.getters = [self._fetch_getter(element, places) for element in (*fetched, *watched)]
         self.counters = self._counters(fetched, watched)
-        # Runs without host operations return what the program returns: nothing has to wait or to be looked up.
-        self.is_direct = not (plan.early or plan.late)
+        self._host_arguments = {o: [self._host_getter(t, o) for t in o.inputs] for o in (*plan.early, *plan.late)}
         self.early_reads_counters = any(
             tensor.op.kind is Kind.VARIABLE for operation in plan.early for tensor in operation.inputs
         ) or any(operation.kind is Kind.SESSION for operation in plan.early)
@@ -163,30 +163,41 @@ class Execution:
             place = places[element.key]
             return lambda run: run.outputs[place]
         if op.kind is Kind.CONSTANT:
-            return self._constant(element)
+            assert op.fn is not None
+            constant = take_path(op.fn(), path)
+            return lambda run: constant
         return lambda run: take_path(run.hosts[op], path)
 
-    def _constant(self, element: Tensor) -> Getter:
-        assert element.op.fn is not None
-        value = take_path(element.op.fn(), element.path)
-        return lambda run: value
+    def _fetch_getter(self, element: Tensor | Operation, places: dict[Key, int]) -> Getter:
+        get = self._getter(element, places)
+        if isinstance(element, Tensor) and element.op.kind is Kind.CONSTANT and self.plan.fed_place(element) is None:
+            # What a caller gets of a constant, the caller cannot change.
+            value = get(Run([]))
+            value = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, value)
+            return lambda run: value
+        return get
+
+    def _host_getter(self, tensor: Tensor, reader: Operation) -> Getter:
+        """Returns a function that finds an argument of a host operation in a run."""
+        keys = [late.key for late in self.late_inputs]
+        if tensor.key in keys:
+            place = keys.index(tensor.key)
+            return lambda run: run.pulled[place]
+        return self._getter(tensor, {}, reader)
 
     # Running ----------------------------------------------------------------------------------------------------
 
     def compute_hosts(self, operations: Sequence[Operation], run: Run, session: Any) -> None:
         """Runs host operations, in creation order, on the values that the run has so far."""
-        fetched = jax.device_get([run.outputs[self._places[t.key]] for t in self.late_inputs]) if run.outputs else []
-        device = {tensor.key: value for tensor, value in zip(self.late_inputs, fetched, strict=False)}
-
-        def argument(tensor: Tensor, reader: Operation) -> Any:
-            return device[tensor.key] if tensor.key in device else self._getter(tensor, {}, reader)(run)
-
+        if run.outputs and self.late_inputs:
+            run.pulled = jax.device_get([run.outputs[self._places[t.key]] for t in self.late_inputs])
         for operation in operations:
             assert operation.fn is not None
             if operation.kind is Kind.SESSION:
                 run.hosts[operation] = operation.fn(session)
                 continue
-            args, kwargs = operation.bind(lambda tensor, reader=operation: argument(tensor, reader))
+            values = iter([get(run) for get in self._host_arguments[operation]])
+            args, kwargs = operation.bind(lambda _, values=values: next(values))
             try:
                 run.hosts[operation] = operation.fn(*args, **kwargs)
             except StopIteration as error:
@@ -201,6 +212,3 @@ class Execution:
 def _is_large(operation: Operation) -> bool:
     assert operation.fn is not None
     return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(operation.fn())) > _LARGE_CONSTANT_BYTES
-
-
-__all__ = ["Execution", "Run", "Stage"]

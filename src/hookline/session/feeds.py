@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import InvalidArgumentError
@@ -36,6 +37,13 @@ def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, .
     return tuple(tensors)
 
 
+def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
+    """Returns what two feeds of the same tensors have in common."""
+    if not feed_dict:
+        return None
+    return tuple([key.key if isinstance(key, Tensor) and key.path else key for key in feed_dict])
+
+
 def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
     dtype: Any = None
@@ -54,7 +62,9 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
         if form not in accepted:
             _check_form(tensor, given, dtype)
             accepted.add(form)
-        if on_device and given.dtype == dtype:
+        if given.dtype != dtype:
+            _check_range(tensor, given, dtype)
+        elif on_device:
             return given
         # JAX may use the memory of a NumPy array in place while the run goes on; the caller may change it at once.
         return given.astype(dtype)
@@ -76,6 +86,20 @@ def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
     problem = specs.mismatch(wanted, given.shape, given.dtype)
     if problem:
         raise InvalidArgumentError(tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} {problem}.")
+
+
+def _check_range(tensor: Tensor, given: Any, dtype: Any) -> None:
+    """Refuses integers that the tensor's dtype cannot hold: a cast would wrap them."""
+    if given.size and jnp.issubdtype(given.dtype, jnp.integer) and jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        low, high = int(given.min()), int(given.max())
+        if low < info.min or high > info.max:
+            raise InvalidArgumentError(
+                tensor.op.node_def,
+                tensor.op,
+                f"The value fed for {tensor.name!r} holds integers from {low} to {high}, but {dtype} holds only "
+                f"{info.min} to {info.max}.",
+            )
 
 
 def _tree(tensor: Tensor, value: Any) -> Any:

@@ -36,7 +36,7 @@ class RunMetadata:
     Attributes:
         applied: Whether the run's updates were applied: `False` only where `RunOptions.last_step` forbade it.
         global_step: The global step after the run; `None` if the graph has none.
-        stage_secs: Seconds spent before, in and after the device program, by stage name.
+        stage_secs: Seconds spent `before` the device program, in it (`device`) and `after` it; with tracing alone.
         partition_graphs: Texts of the compiled programs.
         watched: Values of the watched tensors, by name.
 

@@ -72,6 +72,7 @@ class Plan:
         self.late = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.LATE]
         submitted = set(self.remote)
         self.device = [o for o in self.operations if o.kind in DEVICE_KINDS and o not in submitted]
+        self._check_fed_views(fed, [e for e in (*fetched, *watched) if isinstance(e, Tensor)])
         self._check_reads(fetched, watched)
 
     # What is needed ---------------------------------------------------------------------------------------------
@@ -146,6 +147,17 @@ class Plan:
             return False
         variable: Any = tensor.op.output
         return self._is_remote(variable) and variable in self._latest[reader]
+
+    def _check_fed_views(self, fed: Iterable[Tensor], fetched: Iterable[Tensor]) -> None:
+        for part in fed:
+            for tensor in (*fetched, *(t for o in self.operations for t in o.inputs)) if part.path else ():
+                shorter = len(tensor.path) < len(part.path) and part.path[: len(tensor.path)] == tensor.path
+                if tensor.op is part.op and shorter and self.fed_place(tensor) is None:
+                    raise InvalidArgumentError(
+                        part.op.node_def,
+                        part.op,
+                        f"{part.name!r} is fed, but this run needs {tensor.name!r}, of which it is a part: feed that.",
+                    )
 
     def _check_reads(self, fetched: Iterable[Any], watched: Iterable[Any]) -> None:
         if not self.remote:

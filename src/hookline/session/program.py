@@ -70,7 +70,8 @@ class Program:
     def dry(self) -> Any:
         """The same program with nothing donated: for a run whose updates may have to be thrown away."""
         if self._dry is None:
-            self._dry = jax.jit(self._trace, compiler_options=self._compiler_options)
+            # A function of its own, so that JAX traces it, and the log says so.
+            self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
         return self._dry
 
     def _read_variables(self) -> list[Variable]:

@@ -10,14 +10,16 @@ from typing import Any
 
 import jax
 
-from hookline import errors
+from hookline import clock, errors
 from hookline.graph.global_step import get_global_step
+from hookline.graph.gradient import ancestors
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
+from hookline.graph.tensor import Operation
 from hookline.graph.variable import Variable
 from hookline.session.dispatch import dispatch
 from hookline.session.execution import Execution, Run
-from hookline.session.feeds import resolve_feeds
+from hookline.session.feeds import feed_key, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.program import Program
@@ -54,15 +56,16 @@ class Session:
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
         self._graph = graph or get_default_graph()
-        self._open_store = opener_of(target)
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
+        self._open_store = opener_of(target, self._lock)
         self._executions: dict[Any, tuple[Execution, Assemble, Assemble]] = {}
         self._programs: dict[Any, Program] = {}
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
         self._warned = False
+        self._told: set[Operation] = set()
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -183,27 +186,37 @@ class Session:
         self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions | None, metadata: RunMetadata | None
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
-            names = options.debug_tensor_watches
-            options = dataclasses.replace(options, debug_tensor_watches=())
-            result, (watched_results, *values) = self._run(
-                fetches, (watched or (), *names), feed_dict, options, metadata
-            )
-            metadata.watched.update(zip(names, values, strict=True))
-            return result, watched_results
-        key = (fetch_key(fetches), watched and fetch_key(watched), feed_dict and tuple(feed_dict))
-        found = self._executions.get(key)
-        if found is None or self._closed or self._lost is not None:
-            found = self._prepare(key, fetches, watched, feed_dict)
-        execution, assemble, assemble_watched = found
+            return self._run_recorded(fetches, watched, feed_dict, options, metadata)
+        execution, assemble, assemble_watched = self._prepared(fetches, watched, feed_dict)
         feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
         run = Run(feeds)
         try:
             self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
-            mapped = self.map_error(error)
-            raise mapped from error
+            raise self.map_error(error) from error
         values = [get(run) for get in execution.getters]
         return assemble(values), watched and assemble_watched(values)
+
+    def _run_recorded(
+        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+    ) -> tuple[Any, Any]:
+        """Runs with the tensors of `debug_tensor_watches` watched as well."""
+        names = options.debug_tensor_watches
+        options = dataclasses.replace(options, debug_tensor_watches=())
+        result, results = self._run(fetches, (*(watched or ()), *names), feed_dict, options, metadata)
+        metadata.watched.update(zip(names, results[-len(names) :], strict=True))
+        return result, watched and results[: -len(names)]
+
+    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any) -> tuple[Execution, Assemble, Assemble]:
+        key = (fetch_key(fetches), watched and _watched_key(watched), feed_key(feed_dict))
+        found = self._executions.get(key)
+        if found is None or self._closed or self._lost is not None:
+            found = self._prepare(key, fetches, watched, feed_dict)
+        return found
+
+    def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """Returns by how much a run of these fetches advances the global step; `None` if only the device knows."""
+        return self._prepared(fetches, None, feed_dict)[0].step_gain
 
     def _prepare(self, key: Any, fetches: Any, watched: Any, feed_dict: Any) -> tuple[Execution, Assemble, Assemble]:
         with self._lock:
@@ -218,6 +231,7 @@ class Session:
                 elements, watched_elements, fed, self._programs, get_global_step(self._graph), self.store
             )
             self._warn_of_unknown_step(execution)
+            self._warn_of_lost_updates(execution)
             asked = [item is not None for item in watched or ()]
             offset = len(elements)
 
@@ -226,7 +240,6 @@ class Session:
                 return tuple(value if given else None for value, given in zip(results, asked, strict=True))
 
             found = (execution, assemble, assemble_rest)
-            # Structures of unhashable or short-lived elements would only fill the memory.
             self._executions[key] = found
             return found
 
@@ -241,10 +254,29 @@ class Session:
                     step.op.name,
                 )
 
+    def _warn_of_lost_updates(self, execution: Execution) -> None:
+        for update in execution.plan.remote:
+            own = {variable.op for variable in update.variables}
+            if (
+                update.overwrites
+                and not update.initialises
+                and own & ancestors(update.inputs)
+                and update not in self._told
+            ):
+                self._told.add(update)
+                logger.warning(
+                    "%s sets %s to a value computed here from its earlier value: what other workers write meanwhile is "
+                    "lost. Use assign_add or hookline.update, which work on the value where it lives.",
+                    update.node_def,
+                    ", ".join(repr(variable.op.name) for variable in update.variables),
+                )
+
     def _execute(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> None:
         plan = execution.plan
+        traced = metadata is not None and options is not None and options.trace_level > 0
+        start = clock.monotonic() if traced else 0.0
         if plan.early and not execution.early_reads_counters:
             execution.compute_hosts(plan.early, run, self)
         with self._lock:
@@ -254,16 +286,35 @@ class Session:
                 run.counters[variable] = store.counter(variable)
             if plan.early and execution.early_reads_counters:
                 execution.compute_hosts(plan.early, run, self)
+            begun = clock.monotonic() if traced else 0.0
             try:
                 dispatch(execution, store, run, options, metadata)
             except Exception as error:
-                if store.destroyed():
-                    self._lost = error
+                self._check_lost(error, store)
                 raise
+            done = clock.monotonic() if traced else 0.0
+            if metadata is not None:
+                metadata.global_step = self._step_or_none(store)
         if plan.late:
             execution.compute_hosts(plan.late, run, self)
-        if metadata is not None:
-            metadata.global_step = store.step() if get_global_step(self._graph) is not None else None
+        if traced and metadata is not None:
+            times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
+            metadata.stage_secs.update(times)
+
+    def _check_lost(self, error: Exception, store: VariableStore) -> None:
+        """Raises `AbortedError` if the run that failed took the variables with it, or found them gone."""
+        if store.destroyed():
+            self._lost = error
+        elif errors.from_exception(error) is not error:
+            self._lost = store.broken()
+        if self._lost is not None:
+            raise self._aborted() from error
+
+    def _step_or_none(self, store: VariableStore) -> int | None:
+        try:
+            return store.step() if get_global_step(self._graph) is not None else None
+        except errors.FailedPreconditionError:
+            return None
 
     # What hooks and savers need ---------------------------------------------------------------------------------
 
@@ -352,3 +403,7 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
+
+
+def _watched_key(watched: tuple[Any, ...]) -> Any:
+    return tuple([None if item is None else fetch_key(item) for item in watched])

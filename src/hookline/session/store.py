@@ -127,8 +127,12 @@ TARGETS: dict[str, Callable[[str, Graph], VariableStore]] = {}
 """What opens a store for a target that is a string, by its scheme (`scheme://...`)."""
 
 
-def opener_of(target: str | StoreTarget) -> Callable[[Graph], VariableStore]:
+def opener_of(target: str | StoreTarget, lock: threading.RLock) -> Callable[[Graph], VariableStore]:
     """Returns what opens the store that a session's target names: this process for an empty one.
+
+    Args:
+        target: The target.
+        lock: Held by the session between `take` and `put`.
 
     Raises:
         ValueError: Nothing is registered for the target's scheme.
@@ -136,7 +140,7 @@ def opener_of(target: str | StoreTarget) -> Callable[[Graph], VariableStore]:
     if not isinstance(target, str):
         return target.open_store
     if not target:
-        return local_store
+        return lambda graph: local_store(graph, lock)
     opener = TARGETS.get(target.partition("://")[0])
     if opener is None:
         raise ValueError(
@@ -146,9 +150,14 @@ def opener_of(target: str | StoreTarget) -> Callable[[Graph], VariableStore]:
     return lambda graph: opener(target, graph)
 
 
-def local_store(graph: Graph) -> VariableStore:
-    """Returns a store that keeps the variables of a graph in this process, as arrays on its devices."""
-    return _LocalStore(graph)
+def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
+    """Returns a store that keeps the variables of a graph in this process, as arrays on its devices.
+
+    Args:
+        graph: The graph.
+        lock: Held by the session between `take` and `put`: nobody else may look at a value meanwhile.
+    """
+    return _LocalStore(graph, lock or threading.RLock())
 
 
 class _Slot:
@@ -175,11 +184,18 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
+def _wrapped(value: int, dtype: Any) -> int:
+    """Returns what an integer of that dtype holds after counting to `value`."""
+    return value if -(2**31) <= value < 2**31 else int(np.asarray(value).astype(dtype))
+
+
 class _LocalStore:
     """Variables in this process, as arrays on its devices."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, lock: threading.RLock) -> None:
         self._graph = graph
+        self._lock = lock
+        self._generation = 0
         self._slots: dict[Variable, _Slot] = {}
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
@@ -210,22 +226,23 @@ class _LocalStore:
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
-            slot.mirror = None if gain is None or slot.mirror is None else slot.mirror + gain
+            slot.mirror = None if gain is None or slot.mirror is None else _wrapped(slot.mirror + gain, variable.dtype)
             stepped = stepped or variable is self._global_step
-        if stepped and self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        if stepped:
+            self._generation += 1
+            if self._waiting:
+                with self._changed:
+                    self._changed.notify_all()
 
     def counter(self, variable: Variable) -> int:
         slot = self._slots.get(variable)
-        if slot is not None and slot.mirror is not None:
-            return slot.mirror
-        (leaves,) = self.take([variable])
-        value = int(np.asarray(leaves[0]))
-        slot = self._slots[variable]
-        if slot.leaves is leaves:
-            slot.mirror = value
-        return value
+        if slot is not None and (mirror := slot.mirror) is not None:
+            return mirror
+        # The next run may give the value's memory away.
+        with self._lock:
+            (leaves,) = self.take([variable])
+            value = self._slots[variable].mirror = int(np.asarray(leaves[0]))
+            return value
 
     def step(self) -> int:
         if self._global_step is None:
@@ -239,13 +256,20 @@ class _LocalStore:
         return None if slot is None else slot.mirror
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
-        with self._changed:
-            self._waiting += 1
-            try:
-                clock.wait_for(self._changed, lambda: self.step() >= step, timeout_secs)
-            finally:
-                self._waiting -= 1
-        return self.step()
+        deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
+        while True:
+            generation = self._generation
+            if (now := self.step()) >= step:
+                return now
+            left = None if deadline is None else deadline - clock.monotonic()
+            with self._changed:
+                self._waiting += 1
+                try:
+                    moved = clock.wait_for(self._changed, lambda seen=generation: self._generation != seen, left)
+                finally:
+                    self._waiting -= 1
+            if not moved:
+                return self.step()
 
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         variables = list(variables)
@@ -259,18 +283,26 @@ class _LocalStore:
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
                 check_value(variable.op.name, variable.spec, value)
-        for variable, value in values.items():
-            leaves, structure = jax.tree.flatten(value)
-            dtypes = [None] * len(leaves)
-            if variable.spec is not specs.UNKNOWN:
-                dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
-            kept = [
-                leaf if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype else _own(leaf, dtype)
-                for leaf, dtype in zip(leaves, dtypes, strict=True)
-            ]
-            self.put([(variable, tuple(kept), structure, None)])
+        # All are converted before the first is set.
+        converted = [(variable, *self._converted(variable, value, owned), None) for variable, value in values.items()]
+        self.put(converted)
+        for variable in values:
             if is_counter(variable):
                 self.counter(variable)
+
+    def _converted(self, variable: Variable, value: Any, owned: bool) -> tuple[Leaves, Any]:
+        leaves, structure = jax.tree.flatten(value)
+        dtypes: list[Any] = [None] * len(leaves)
+        if variable.spec is not specs.UNKNOWN:
+            dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
+        try:
+            kept = tuple(
+                leaf if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype else _own(leaf, dtype)
+                for leaf, dtype in zip(leaves, dtypes, strict=True)
+            )
+        except (OverflowError, TypeError) as error:
+            raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
+        return kept, structure
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         return [variable.op.name for variable in variables if variable not in self._slots]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.gradient import between
 from hookline.graph.tensor import Kind, Operation, Tensor, take_path
@@ -139,12 +140,16 @@ class Trace:
     def _read(self, tensor: Tensor, reader: Operation | None, scope: _Scope) -> Any:
         is_variable = tensor.op.kind is Kind.VARIABLE
         version = self.plan.version(tensor.op.output, reader) if is_variable else 0  # type: ignore[arg-type]
+        return self._value(tensor, version, reader, scope)
+
+    def _value(self, tensor: Tensor, version: int, reader: Operation | None, scope: _Scope) -> Any:
         source = scope.source(tensor, version)
         if source is not None:
             return source[0]
         fed = self.plan.fed_place(tensor)
         if fed is not None:
             return take_path(self._inputs[tensor.op, tensor.path[: fed[1]]], tensor.path[fed[1] :])
+        is_variable = tensor.op.kind is Kind.VARIABLE
         if (tensor.op, ()) in self._inputs:
             value = self._inputs[tensor.op, ()]
         elif is_variable:
@@ -203,9 +208,7 @@ class Trace:
     def _gradients(self, operation: Operation, scope: _Scope) -> Any:
         ys, xs = operation.bind(lambda tensor: tensor)
         path = self._paths[operation]
-        keys = [
-            (x.op, x.path, self.plan.version(x.op.output, operation) if x.op.kind is Kind.VARIABLE else 0) for x in xs
-        ]
+        keys = [(x.op, x.path, self._version_on(path, x, operation)) for x in xs]
         # One of the xs may lie behind another: replacing its value would cut the other's way.
         added = {key for key in keys if key[0] in path}
 
@@ -222,7 +225,7 @@ class Trace:
         shapes = _Scope(scope)
         for step in path if added else ():
             shapes.values[step] = self._compute(step, shapes)
-        starts = [self._read(x, operation, shapes) for x in xs]
+        starts = [self._value(x, key[2], operation, shapes) for x, key in zip(xs, keys, strict=True)]
         starts = [
             jax.tree.map(jnp.zeros_like, start) if key in added else start
             for key, start in zip(keys, starts, strict=True)
@@ -232,6 +235,23 @@ class Trace:
         # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would
         # otherwise fuse them into the update where nobody watches, and round differently.
         return _barrier(pull_back(jnp.ones_like(total)))
+
+    def _version_on(self, path: list[Operation], x: Tensor, gradient: Operation) -> int:
+        """Returns which version of a variable the operations of a gradient's path read."""
+        if x.op.kind is not Kind.VARIABLE:
+            return 0
+        variable: Any = x.op.output
+        readers = [step for step in path if any(tensor.op is x.op for tensor in step.inputs)] or [gradient]
+        versions = {self.plan.version(variable, reader) for reader in readers}
+        if len(versions) > 1:
+            names = ", ".join(repr(reader.name) for reader in readers)
+            raise InvalidArgumentError(
+                gradient.node_def,
+                gradient,
+                f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
+                f"{names}; of which value is the gradient wanted? Make two runs of it.",
+            )
+        return versions.pop()
 
 
 def _barrier(value: Any) -> Any:
