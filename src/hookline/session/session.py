@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,20 +11,14 @@ import jax
 
 from hookline import clock, errors
 from hookline.graph.global_step import get_global_step
-from hookline.graph.gradient import ancestors
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.tensor import Operation
 from hookline.graph.variable import Variable
 from hookline.session.dispatch import dispatch
 from hookline.session.execution import Execution, Run
-from hookline.session.feeds import feed_key, resolve_feeds
-from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.options import RunMetadata, RunOptions
-from hookline.session.program import Program
+from hookline.session.plan_cache import PlanCache, Prepared, plan_key
 from hookline.session.store import StoreTarget, VariableStore, opener_of
-
-logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -59,13 +52,10 @@ class Session:
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
         self._open_store = opener_of(target, self._lock)
-        self._executions: dict[Any, tuple[Execution, Assemble, Assemble]] = {}
-        self._programs: dict[Any, Program] = {}
+        self._plans = PlanCache(self._graph)
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
-        self._warned = False
-        self._told: set[Operation] = set()
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -86,8 +76,7 @@ class Session:
             if self._store is not None:
                 self._store.close()
             self._store = None
-            self._executions.clear()
-            self._programs.clear()
+            self._plans = PlanCache(self._graph)
 
     def __enter__(self) -> Session:
         context = self._graph.as_default()
@@ -207,69 +196,18 @@ class Session:
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, watched and results[: -len(names)]
 
-    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any) -> tuple[Execution, Assemble, Assemble]:
-        key = (fetch_key(fetches), watched and _watched_key(watched), feed_key(feed_dict))
-        found = self._executions.get(key)
+    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any) -> Prepared:
+        key = plan_key(fetches, watched, feed_dict)
+        found = self._plans.get(key)
         if found is None or self._closed or self._lost is not None:
-            found = self._prepare(key, fetches, watched, feed_dict)
+            with self._lock:
+                self._check_usable()
+                found = self._plans.get(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns by how much a run of these fetches advances the global step; `None` if only the device knows."""
-        return self._prepared(fetches, None, feed_dict)[0].step_gain
-
-    def _prepare(self, key: Any, fetches: Any, watched: Any, feed_dict: Any) -> tuple[Execution, Assemble, Assemble]:
-        with self._lock:
-            self._check_usable()
-            if key in self._executions:
-                return self._executions[key]
-            elements, assemble = flatten(self._graph, fetches)
-            wanted = tuple(() if item is None else item for item in watched or ())
-            watched_elements, assemble_watched = flatten(self._graph, wanted)
-            fed = resolve_feeds(self._graph, feed_dict or {})
-            execution = Execution(
-                elements, watched_elements, fed, self._programs, get_global_step(self._graph), self.store
-            )
-            self._warn_of_unknown_step(execution)
-            self._warn_of_lost_updates(execution)
-            asked = [item is not None for item in watched or ()]
-            offset = len(elements)
-
-            def assemble_rest(values: Any) -> Any:
-                results = assemble_watched(values[offset:])
-                return tuple(value if given else None for value, given in zip(results, asked, strict=True))
-
-            found = (execution, assemble, assemble_rest)
-            self._executions[key] = found
-            return found
-
-    def _warn_of_unknown_step(self, execution: Execution) -> None:
-        step = get_global_step(self._graph)
-        if execution.step_gain is None and step is not None and not self._warned:
-            self._warned = all(not update.initialises for update in execution.plan.updates[step])
-            if self._warned:
-                logger.warning(
-                    "The global step %r changes in a way that only the device knows; hooks that look at it wait for "
-                    "it. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
-                    step.op.name,
-                )
-
-    def _warn_of_lost_updates(self, execution: Execution) -> None:
-        for update in execution.plan.remote:
-            own = {variable.op for variable in update.variables}
-            if (
-                update.overwrites
-                and not update.initialises
-                and own & ancestors(update.inputs)
-                and update not in self._told
-            ):
-                self._told.add(update)
-                logger.warning(
-                    "%s sets %s to a value computed here from its earlier value: what other workers write meanwhile is "
-                    "lost. Use assign_add or hookline.update, which work on the value where it lives.",
-                    update.node_def,
-                    ", ".join(repr(variable.op.name) for variable in update.variables),
-                )
+        return self._prepared(fetches, None, feed_dict).execution.step_gain
 
     def _execute(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
@@ -403,7 +341,3 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
-
-
-def _watched_key(watched: tuple[Any, ...]) -> Any:
-    return tuple([None if item is None else fetch_key(item) for item in watched])
