@@ -1,10 +1,11 @@
 """Memory of a large model: builds, initialises, steps, saves and restores one of 100 million bfloat16 parameters.
 
-    python benchmarks/large_model.py [--millions 100] [--layers 24] [--optimizer sgd] [--given]
+    python benchmarks/large_model.py [--millions 100] [--model tables|dense] [--dtype bfloat16] [--optimizer sgd|adam]
 
-Prints for each phase, each in a process of its own, the seconds and the peak of memory beyond what is there before and
-after, in copies of the parameters. A phase within one extra copy prints 1.00 or less. `--given` hands the model in as
-arrays instead of as a function that makes them.
+Prints for each phase, each in a process of its own, the seconds, what of memory stays held afterwards, and the peak
+beyond what was held before and the one copy that the phase is to make, in copies of all that the variables hold. `plain
+step` is the same step in JAX alone. Programs are compiled beforehand. On CPU, XLA
+multiplies bfloat16 matrices in float32 and keeps a float32 copy of each weight (`--model dense`), whoever asks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PHASES = ("build", "initialise", "step", "save", "restore")
+PHASES = ("build", "initialise", "step", "plain step", "save", "restore")
+WIDTH, BATCH = 64, 32
 
 
 def status_bytes(key: str) -> int:
@@ -59,81 +61,122 @@ def measured(figures: dict[str, Any]) -> Iterator[None]:
     figures["after"] = settled_bytes()
 
 
-def job(width: int, options: argparse.Namespace, figures: dict[str, dict[str, Any]], checkpoint: str) -> None:
-    """Goes through the phases that `options.phase` needs, and notes the figures of each."""
+def model(rows: int, options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Returns a function that makes the parameters, one that gives the loss of a batch, and a batch."""
     import jax
     import jax.numpy as jnp
     import numpy as np
+
+    dtype = jnp.dtype(options.dtype)
+    shape = (rows, WIDTH) if options.model == "tables" else (max(1, int((rows * WIDTH) ** 0.5)),) * 2
+
+    def initial() -> Any:
+        keys = jax.random.split(jax.random.key(0), options.leaves)
+        return [jax.random.normal(key, shape, dtype) * shape[1] ** -0.5 for key in keys]
+
+    def loss_of_tables(params: Any, batch: Any) -> Any:
+        return jnp.mean(sum(table[batch[:, i]] for i, table in enumerate(params)).astype(jnp.float32) ** 2)
+
+    def loss_of_dense(params: Any, batch: Any) -> Any:
+        for weights in params:
+            batch = jax.nn.relu(batch @ weights)
+        return jnp.mean(batch.astype(jnp.float32) ** 2)
+
+    if options.model == "tables":
+        return initial, loss_of_tables, np.arange(BATCH * options.leaves, dtype="int32").reshape(BATCH, -1) % rows
+    return initial, loss_of_dense, np.ones((BATCH, shape[0]), dtype)
+
+
+def job(rows: int, options: argparse.Namespace, figures: dict[str, dict[str, Any]], checkpoint: str) -> None:
+    """Goes through the phases that `options.phase` needs, and notes the figures of each."""
+    import jax
     import optax
 
     import hookline as hl
 
-    def initial() -> Any:
-        keys = jax.random.split(jax.random.key(0), options.layers)
-        return [jax.random.normal(key, (width, width), jnp.bfloat16) * width**-0.5 for key in keys]
+    initial, loss_of, batch = model(rows, options)
+    optimizer = {"sgd": optax.sgd(1e-3), "adam": optax.adam(1e-3)}[options.optimizer]
+    steps = 3 if "step" in options.phase else 0
 
-    def loss_of(params: Any, x: Any) -> Any:
-        for weights in params:
-            # On CPU, XLA keeps a float32 copy of bfloat16 weights for `x @ weights`; a sum of products needs none.
-            product = x @ weights if options.matmul else jnp.sum(x[:, :, None] * weights, axis=1)
-            x = jax.nn.relu(product)
-        return jnp.mean(x**2)
-
+    if options.phase == "plain step":
+        return plain(initial, loss_of, batch, optimizer, steps, figures[options.phase])
     with hl.Graph().as_default(), hl.Session() as sess:
         with measured(figures["build"]):
-            value = jax.block_until_ready(jax.jit(initial)()) if options.given else initial
-            params = hl.Variable(value, name="params")
-            x = hl.placeholder("bfloat16", [4, width], name="x")
+            params = hl.Variable(jax.block_until_ready(jax.jit(initial)()) if options.given else initial, name="params")
+            x = hl.placeholder(batch.dtype, batch.shape, name="x")
             loss = hl.op(loss_of)(params, x)
             step = hl.train.get_or_create_global_step()
-            optimizer = {"sgd": optax.sgd(1e-3), "adam": optax.adam(1e-3)}[options.optimizer]
             train_op = hl.train.Optimizer(optimizer).minimize(loss, global_step=step)
             init = hl.global_variables_initializer()
             saver = hl.train.Saver()
+        specs = [leaf for variable in hl.global_variables() for leaf in jax.tree.leaves(variable.spec)]
+        for noted in figures.values():
+            noted["model_bytes"] = sum(leaf.size * leaf.dtype.itemsize for leaf in specs)
 
         def wait() -> None:
-            jax.block_until_ready([sess.store.take([v]) for v in hl.global_variables()])
+            jax.block_until_ready([sess.store.take([variable]) for variable in hl.global_variables()])
 
-        if options.phase == "build":
-            return
         if options.phase == "restore":
             with measured(figures["restore"]):
                 saver.restore(sess, checkpoint)
                 wait()
-            return
-        with measured(figures["initialise"]):
-            sess.run(init)
-            wait()
-        batch = np.ones((4, width), "float32")
-        with measured(figures["step"]):
-            for _ in range(3 if options.phase == "step" else 0):
-                sess.run(train_op, {x: batch})
+        elif options.phase != "build":
+            with measured(figures["initialise"]):
+                sess.run(init)
                 wait()
-        with measured(figures["save"]):
-            if options.phase == "save":
-                saver.save(sess, checkpoint)
+            with measured(figures["step"]):
+                for _ in range(steps):
+                    sess.run(train_op, {x: batch})
+                    wait()
+            with measured(figures["save"]):
+                if options.phase == "save":
+                    saver.save(sess, checkpoint)
+    return None
+
+
+def plain(initial: Any, loss_of: Any, batch: Any, optimizer: Any, steps: int, figures: dict[str, Any]) -> None:
+    """The same step in JAX alone, with what XLA does by itself."""
+    import jax
+    import optax
+
+    def train(params: Any, slots: Any, batch: Any) -> Any:
+        changes, slots = optimizer.update(jax.grad(loss_of)(params, batch), slots, params)
+        return optax.apply_updates(params, changes), slots
+
+    state = jax.block_until_ready((params := jax.jit(initial)(), optimizer.init(params)))
+    del params
+    figures["model_bytes"] = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    step = jax.jit(train, donate_argnums=(0, 1))
+    with measured(figures):
+        for _ in range(steps):
+            state = jax.block_until_ready(step(*state, batch))
 
 
 def child(options: argparse.Namespace) -> None:
-    width = int((options.millions * 1e6 / options.layers) ** 0.5)
+    rows = int(options.millions * 1e6 / options.leaves / WIDTH)
+    # What importing and compiling take (XLA needs 100 MiB for the initialiser) is there before anything is measured.
+    import jax
+
     with tempfile.TemporaryDirectory() as folder:
-        # What importing, compiling and writing take by themselves is there before anything is measured.
-        everything = ["save", "restore"]
-        for phase in ([options.phase] if options.phase not in everything else everything):
-            small = argparse.Namespace(**vars(options) | {"phase": phase})
-            job(8, small, {name: {} for name in PHASES}, os.path.join(folder, "small"))
-    figures: dict[str, dict[str, Any]] = {name: {} for name in PHASES}
-    job(width, options, figures, options.checkpoint)
-    print(json.dumps(figures[options.phase] | {"parameters": options.layers * width * width}))
+        jax.config.update("jax_compilation_cache_dir", os.path.join(folder, "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        for phase in ["save", "restore"] if options.phase == "restore" else [options.phase]:
+            first = argparse.Namespace(**vars(options) | {"phase": phase})
+            job(rows, first, {name: {} for name in PHASES}, os.path.join(folder, "model"))
+        figures: dict[str, dict[str, Any]] = {name: {} for name in PHASES}
+        job(rows, options, figures, options.checkpoint)
+    print(json.dumps(figures[options.phase]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=float, default=100.0, help="millions of parameters")
-    parser.add_argument("--layers", type=int, default=24, help="leaves of the model")
-    parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd", help="adam holds three copies")
-    parser.add_argument("--given", action="store_true", help="hand the model in as arrays")
-    parser.add_argument("--matmul", action="store_true", help="multiply by x @ w, for which XLA on CPU copies w")
+    parser.add_argument("--leaves", type=int, default=24, help="arrays they are in")
+    parser.add_argument("--model", choices=["tables", "dense"], default="tables", help="look rows up, or multiply")
+    parser.add_argument("--dtype", default="bfloat16", help="of the parameters")
+    parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd", help="adam's state is two thirds")
+    parser.add_argument("--given", action="store_true", help="hand the parameters in as arrays, not as a function")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, metavar="PHASE", help="only these")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
@@ -141,26 +184,28 @@ def main() -> None:
     if options.phase:
         return child(options)
     results = {}
+    # An array is given back to the system as soon as it is freed; small pieces, the compiler's, stay for the next use.
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": str(2**30), "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
-        for phase in PHASES:
-            # Freed memory goes back to the system at once, so that what is resident is what is held.
-            env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "JAX_PLATFORMS": "cpu"}
+        for phase in options.phases:
             command = [sys.executable, __file__, *sys.argv[1:], "--phase", phase, "--checkpoint", f"{folder}/model"]
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr)
-            f = results[phase] = json.loads(done.stdout.splitlines()[-1])
-            copy = 2 * f["parameters"]
-            f["held_copies"] = (f["after"] - f["before"]) / copy
-            f["extra_copies"] = (f["peak"] - max(f["before"], f["after"])) / copy
+            figures = results[phase] = json.loads(done.stdout.splitlines()[-1])
+            made = figures["model_bytes"] if phase in ("initialise", "restore") else 0
+            figures["held"] = (figures["after"] - figures["before"]) / figures["model_bytes"]
+            figures["extra"] = (figures["peak"] - figures["before"] - made) / figures["model_bytes"]
     if options.json:
         print(json.dumps(results))
         return None
-    parameters = results["build"]["parameters"]
-    print(f"{parameters / 1e6:.1f} million bfloat16 parameters in {options.layers} leaves, {options.optimizer}")
-    print(f"{'phase':12}{'secs':>8}{'stays held':>12}{'peak extra':>12}   (in copies of the model)")
-    for phase, f in results.items():
-        print(f"{phase:12}{f['secs']:8.2f}{f['held_copies']:12.2f}{f['extra_copies']:12.2f}")
+    size = results[options.phases[0]]["model_bytes"] / 2**20
+    print(
+        f"{options.millions:g} million {options.dtype} parameters, {options.model}, {options.optimizer}: {size:.0f} MiB"
+    )
+    print(f"{'phase':12}{'secs':>8}{'stays held':>12}{'peak extra':>12}   (in copies of all that the variables hold)")
+    for phase, figures in results.items():
+        print(f"{phase:12}{figures['secs']:8.2f}{figures['held']:12.2f}{figures['extra']:12.2f}")
     return None
 
 

@@ -1,0 +1,32 @@
+"""What holds for a model of any library: it learns, is saved whole, and goes on from a checkpoint bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def test_it_trains_to_a_clearly_lower_loss(network, train, tmp_path):
+    losses = train(network, tmp_path, 150)
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+
+
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(network, train, saved, tmp_path):
+    whole = train(network, tmp_path / "whole", 12)
+    first = train(network, tmp_path / "parts", 5)
+    second = train(network, tmp_path / "parts", 12)
+
+    assert [len(first), len(second)] == [5, 7]
+    np.testing.assert_array_equal(first + second, whole)
+    uninterrupted, resumed = saved(tmp_path / "whole"), saved(tmp_path / "parts")
+    assert uninterrupted.keys() == resumed.keys()
+    for name, value in uninterrupted.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+        assert resumed[name].dtype == value.dtype
+
+
+def test_only_parameters_are_optimised(network, train, saved, tmp_path):
+    train(network, tmp_path, 1)
+    names = list(saved(tmp_path))
+    parameters = [name for name in names if name.startswith("params/")]
+    moments = [name for name in names if name.startswith("optimizer/") and "/mu" in name]
+    assert len(parameters) == len(moments) > 0

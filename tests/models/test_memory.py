@@ -1,0 +1,34 @@
+"""A large model is initialised, trained, saved and restored with at most one extra copy of it at any moment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "large_model.py"
+# Restoring needs what saving wrote: the phases run in this order, each in a process of its own.
+PHASES = ["initialise", "step", "save", "restore"]
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+
+
+@pytest.fixture(scope="module")
+def figures():
+    command = [sys.executable, str(SCRIPT), "--millions", "24", "--json", "--phases", *PHASES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_no_phase_holds_more_than_one_extra_copy(figures, phase):
+    assert figures[phase]["extra"] < 1.2
+
+
+def test_one_copy_stays_where_values_are_made_and_nothing_elsewhere(figures):
+    held = {phase: figures[phase]["held"] for phase in PHASES}
+    assert held == pytest.approx({"initialise": 1, "step": 0, "save": 0, "restore": 1}, abs=0.2)

@@ -1,0 +1,48 @@
+"""Every Python block of every page in docs/ runs as it stands, in a fresh graph and an empty directory.
+
+A block that must not run starts with ```python no-run. Where a line prints, a comment behind it says what.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import hookline as hl
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(r"^```python[ \t]*(?P<mark>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+SAYS = re.compile(r"^\s*print\(.*\)  # (?P<said>.+)$", re.MULTILINE)
+
+
+def blocks() -> list[pytest.ParameterSet]:
+    """Returns the code of each block that runs, named by its page and line."""
+    found = []
+    for page in sorted(DOCS.glob("**/*.md")):
+        text = page.read_text(encoding="utf-8")
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            if match["mark"] != "no-run":
+                found.append(pytest.param(match["code"], id=f"{page.relative_to(DOCS)}:{line}"))
+    return found
+
+
+@pytest.mark.parametrize("code", blocks())
+def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with hl.Graph().as_default():
+        exec(compile(code, request.node.callspec.id, "exec"), {"__name__": "__main__"})
+    assert [said for said in SAYS.findall(code) if said not in capsys.readouterr().out.splitlines()] == []
+
+
+def test_marks_of_blocks_are_known():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("**/*.md"))
+    assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run"}
+
+
+def test_every_linked_page_exists():
+    for page in DOCS.glob("**/*.md"):
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
