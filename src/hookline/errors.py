@@ -31,6 +31,7 @@ References:
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar
 
 
@@ -197,6 +198,42 @@ _CLASS_OF_STATUS: dict[str, type[OpError]] = {
     "UNAVAILABLE": UnavailableError,
     "DATA_LOSS": DataLossError,
 }
+
+
+_CLASS_OF_ERRNO: dict[int | None, type[OpError]] = {
+    errno.ENOSPC: ResourceExhaustedError,
+    errno.EDQUOT: ResourceExhaustedError,
+    errno.EFBIG: ResourceExhaustedError,
+    errno.ENOMEM: ResourceExhaustedError,
+    errno.EMFILE: ResourceExhaustedError,
+    errno.ENFILE: ResourceExhaustedError,
+    errno.EACCES: PermissionDeniedError,
+    errno.EPERM: PermissionDeniedError,
+    errno.EROFS: PermissionDeniedError,
+    errno.EEXIST: AlreadyExistsError,
+    errno.ENOTDIR: FailedPreconditionError,
+    errno.EISDIR: FailedPreconditionError,
+    errno.ENOENT: NotFoundError,
+}
+
+
+def from_os_error(error: OSError, message: str) -> OpError:
+    """Returns the hookline error for an error of the operating system.
+
+    Args:
+        error: What the operating system said.
+        message: Who could not do what, without a full stop; the system's words follow it.
+
+    Returns:
+        A new `OpError` of the class that the error's number means, `UnknownError` where none does; raise it `from` the
+        error.
+
+    Example:
+        >>> str(from_os_error(PermissionError(errno.EACCES, "Permission denied"), "Saver could not write '/runs'"))
+        "Saver could not write '/runs': Permission denied."
+    """
+    kind = _CLASS_OF_ERRNO.get(error.errno, UnknownError)
+    return kind(None, None, f"{message}: {error.strerror or error}.")
 
 
 def from_exception(exc: BaseException) -> BaseException:

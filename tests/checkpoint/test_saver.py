@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import pathlib
 import resource
@@ -195,6 +196,39 @@ def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir):
     assert sorted(os.listdir(logdir)) == ["checkpoint", "model.ckpt-2", "model.ckpt-3"]
 
 
+def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog):
+    hl.Variable(1.0, name="w")
+    sess = started()
+    first = Saver()
+    for step in range(3):
+        first.save(sess, path, step)
+    pathlib.Path(path + "-1", "hookline.json").write_text("{}")
+    second = Saver()
+    second.recover_last_checkpoints(first.last_checkpoints)
+    assert second.last_checkpoints == [path + "-0", path + "-2"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "model.ckpt-1' is broken" in caplog.text
+
+
+def test_what_orbax_logs_of_a_failure_is_kept_to_itself_and_nothing_else(path, caplog):
+    hl.Variable(jnp.ones(2), name="w")
+    sess = started()
+    saver = Saver()
+    absl, before = logging.getLogger("absl"), list(logging.getLogger("absl").filters)
+    with small_files(100):
+        pending = saver.save_async(sess, path, 1)
+        absl.error("of the user's program")
+        with pytest.raises(errors.ResourceExhaustedError):
+            pending.wait()
+    broken = pathlib.Path(saver.save(sess, path, 2))
+    for file in [broken / "_CHECKPOINT_METADATA", *broken.rglob("d/*")]:
+        os.truncate(file, 0)
+    with pytest.raises(errors.DataLossError):
+        saver.restore(sess, str(broken))
+    assert absl.filters == before
+    assert [record.getMessage() for record in caplog.records if record.name == "absl"] == ["of the user's program"]
+
+
 def test_one_checkpoint_every_n_hours_is_kept_for_good(path, logdir):
     hl.Variable(1.0, name="w")
     sess = started()
@@ -235,9 +269,12 @@ def no_thread_is_left() -> Iterator[None]:
 class small_files:
     """A full disk, as far as one process can make one: no file may grow past 100 kB."""
 
+    def __init__(self, most_bytes: int = 100_000) -> None:
+        self.most_bytes = most_bytes
+
     def __enter__(self) -> None:
         self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, self.limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.most_bytes, self.limits[1]))
 
     def __exit__(self, *_: object) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
@@ -268,8 +305,10 @@ def test_a_file_where_a_directory_should_be_and_the_other_way_round(tmp_path):
     hl.Variable(1.0, name="w")
     sess = started()
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(errors.FailedPreconditionError, match="A file is in the way of a directory"):
+    with pytest.raises(errors.AlreadyExistsError, match="Something else of that name is in the way"):
         Saver().save(sess, str(tmp_path / "file" / "model.ckpt"))
+    with pytest.raises(errors.FailedPreconditionError, match="Something else of that name is in the way"):
+        Saver().save(sess, str(tmp_path / "file" / "runs" / "model.ckpt"))
     with pytest.raises(errors.AlreadyExistsError, match=r"will not overwrite .*no checkpoint of hookline"):
         Saver().save(sess, str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"

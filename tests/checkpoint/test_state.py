@@ -52,6 +52,17 @@ def test_a_missing_or_broken_state_file_does_not_matter(directory, text):
     assert len(state.all_model_checkpoint_paths) == 3
 
 
+@pytest.mark.parametrize("content", [b'model_checkpoint_path: "model.ckpt-100"\n', b"\xff\xfe", b"[1, 2]", b""])
+def test_a_directory_of_another_program_is_refused_and_left_as_it_is(tmp_path, content):
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.raises(errors.FailedPreconditionError, match=r"/checkpoint' is not a state file.*another directory"):
+        latest_checkpoint(str(tmp_path))
+    with pytest.raises(errors.FailedPreconditionError, match="is not a state file"):
+        saved(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["checkpoint"]
+    assert (tmp_path / "checkpoint").read_bytes() == content
+
+
 def test_a_checkpoint_that_the_state_file_does_not_know_yet_counts(directory):
     before = (directory / "checkpoint").read_text()
     saved(directory, 40)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -7,7 +8,7 @@ import pytest
 
 from hookline import summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, latest_checkpoint
-from hookline.errors import AbortedError, NanLossDuringTrainingError, OpError
+from hookline.errors import AbortedError, NanLossDuringTrainingError, OpError, ResourceExhaustedError
 from hookline.graph import Graph, GraphKeys, add_to_collection
 from hookline.hooks import CheckpointSaverHook, NanTensorHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
@@ -359,3 +360,45 @@ def test_it_says_when_the_next_save_is_due(model, tmp_path):
     with model.session(hook):
         assert hook.steps_until_trigger(0) == 10
         assert hook.steps_until_trigger(9) == 1
+
+
+def test_a_graph_that_cannot_be_written_is_an_error_with_its_path_and_leaves_no_half(model, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "graph.txt").write_text("of the run before")
+    with pytest.raises(
+        ResourceExhaustedError, match=r"could not write '.*/graph.txt': No space left on device"
+    ) as told:
+        model.session(CheckpointSaverHook(str(tmp_path), save_steps=1))
+    assert isinstance(told.value.__cause__, OSError)
+    assert (tmp_path / "graph.txt").read_text() == "of the run before"
+    assert not list(tmp_path.glob("*tmp"))
+
+
+def test_a_listener_needs_not_inherit_nor_have_every_callback(model, tmp_path):
+    steps: list = []
+
+    class Before:
+        def before_save(self, session, global_step):
+            steps.append(("before", global_step))
+
+    class After:
+        def after_save(self, session, global_step):
+            steps.append(("after", global_step))
+
+    for listener, expected in ((Before(), "before"), (After(), "after")):
+        steps.clear()
+        directory = str(tmp_path / expected)
+        hook = CheckpointSaverHook(directory, save_steps=2, listeners=[listener])
+        model.train_until_stop(hook, at_most=2)
+        assert steps == [(expected, 0), (expected, 2)]
+
+
+@pytest.mark.parametrize("listener", [object(), Listener, None])
+def test_what_is_no_listener_is_refused_by_its_place(listener):
+    with pytest.raises(
+        TypeError, match=r"listeners\[1\] must be an object with a callback of a CheckpointSaverListener"
+    ):
+        CheckpointSaverHook("somewhere", save_steps=1, listeners=[Listener([]), listener])

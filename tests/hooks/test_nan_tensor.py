@@ -33,6 +33,7 @@ def feed(model, x):
         with model.session(*hooks) as session:
             for value in losses:
                 session.run(model.train, {x: value})
+            return session.run(model.global_step, {x: losses[-1]})
 
     return run
 
@@ -88,7 +89,7 @@ def test_a_graph_without_a_global_step_is_refused_by_name():
 
 
 def test_a_finite_loss_trains_on(feed, loss):
-    feed([1.0] * 5, NanTensorHook(loss))
+    assert feed([1.0] * 5, NanTensorHook(loss)) == 5
 
 
 def test_a_nan_anywhere_in_the_value_is_an_error_that_names_the_step(feed, loss):
@@ -117,7 +118,7 @@ def test_or_it_is_a_warning_and_a_stop(model, loss, x, caplog):
 
 
 def test_infinities_are_let_through(feed, loss):
-    feed([INF], NanTensorHook(loss))
+    assert feed([INF, INF], NanTensorHook(loss)) == 2
 
 
 def test_infinities_count_on_request(feed, loss):
@@ -136,7 +137,7 @@ def test_strict_reports_in_the_very_run(model, loss, x):
 
 
 def test_integers_have_no_nan(model):
-    model.train_until_stop(NanTensorHook(model.global_step, include_inf=True), at_most=2)
+    assert model.train_until_stop(NanTensorHook(model.global_step, include_inf=True), at_most=2) == 2
 
 
 def test_it_does_not_wait_for_a_run_that_is_under_way(begun):
@@ -183,9 +184,11 @@ def test_settling_without_failing_stops_the_coordinator(begun):
 
 def test_what_happened_before_a_recovery_is_forgotten(begun):
     hook = begun()
-    after_run(hook, Late(True))
+    forgotten = Late(True)
+    after_run(hook, forgotten)
     hook.after_create_session(None, Coordinator())
     hook.settle(None)
+    assert not forgotten.waited
 
 
 @pytest.mark.parametrize("nan_hook_first", [True, False])

@@ -33,6 +33,31 @@ def test_what_is_no_hook_is_refused_by_its_place(item, message):
         HookList([SessionRunHook(), item])
 
 
+def test_a_callback_that_calling_does_not_run_is_refused():
+    class Yields(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            yield
+
+    class Awaits(SessionRunHook):
+        async def end(self, session):
+            pass
+
+    with pytest.raises(TypeError, match=r"hooks\[0\], a Yields, has a after_run that calling does not run"):
+        HookList([Yields()])
+    with pytest.raises(TypeError, match=r"hooks\[0\], a Awaits, has a end that calling does not run"):
+        HookList([Awaits()])
+
+
+def test_closing_the_session_in_after_create_session_is_an_error_that_names_the_hook(recorder, events):
+    class Closing:
+        def after_create_session(self, session, coord):
+            session.close()
+
+    with pytest.raises(RuntimeError, match="The hook Closing has closed the session in after_create_session"):
+        HookList([Closing(), recorder()]).after_create_session(ScriptedSession(), None)  # type: ignore[arg-type]
+    assert events == []
+
+
 def test_a_single_hook_in_place_of_a_list_is_refused():
     with pytest.raises(TypeError, match="must be a list of hooks"):
         HookList(SessionRunHook())  # type: ignore[arg-type]
@@ -84,9 +109,14 @@ def test_a_hook_in_two_live_sessions_is_refused_until_the_first_gives_it_up():
 def test_a_session_that_was_dropped_without_closing_does_not_keep_its_hooks():
     hook, first = SessionRunHook(), Owner()
     HookList([hook]).claim(first)
+    with pytest.raises(RuntimeError, match="still open"):
+        HookList([hook]).claim(Owner())
     del first
     gc.collect()
-    HookList([hook]).claim(Owner())
+    try:
+        HookList([hook]).claim(Owner())
+    except RuntimeError as exc:
+        pytest.fail(f"the dropped session keeps its hook: {exc}")
 
 
 def test_a_hook_listed_twice_is_refused():

@@ -240,3 +240,36 @@ def test_settle_in_a_context_settles_every_hook(recorder, events):
 
     hooked(ScriptedSession(), recorder("a"), Saving()).run("train")
     assert events == ["a.before", "a.after", "a.settle"]
+
+
+def test_a_run_that_a_hook_starts_in_after_run_leaves_the_results_of_the_outer_one_to_the_others():
+    raw = ScriptedSession(values={"loss:0": 0.5, "x:0": 3})
+
+    class Nesting(SessionRunHook):
+        nested = False
+
+        def before_run(self, run_context):
+            return SessionRunArgs("loss:0")
+
+        def after_run(self, run_context, run_values):
+            if not self.nested:
+                self.nested = True
+                session.run("inner")
+
+    later = Asking(SessionRunArgs("x:0"), SessionRunArgs("loss:0"))
+    session = hooked(raw, Nesting(), later)
+    session.run("outer")
+    assert [asked.fetches for asked in raw.asked] == ["outer", "inner"]
+    assert [values.results for values in later.values] == [0.5, 3]
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (SessionRunArgs("loss:0", feed_dict=5), "None or a Mapping as feed_dict of its SessionRunArgs, got 5"),
+        (SessionRunArgs("loss:0", options={"trace_level": 1}), "None or a RunOptions as options .* got {'trace_level'"),
+    ],
+)
+def test_feeds_and_options_of_a_wrong_kind_name_the_hook(args, complaint):
+    with pytest.raises(TypeError, match=f"The hook Asking must give {complaint}"):
+        hooked(ScriptedSession(), Asking(args)).run("train")

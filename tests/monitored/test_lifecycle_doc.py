@@ -34,11 +34,14 @@ def error_called(name):
 class Noting(SessionRunHook):
     def __init__(self):
         self.events, self.fails, self.stops, self.coord = [], {}, False, None
+        self.closes, self.monitored = None, None
 
     def _note(self, callback):
         self.events.append(callback)
         if callback in self.fails:
             raise self.fails.pop(callback)
+        if callback == self.closes:
+            self.monitored.close()
 
     def begin(self):
         self._note("begin")
@@ -69,6 +72,7 @@ def play(row, training, hook):
     """Does what the row says."""
     session = MonitoredSession(hooks=[hook], recovery=None if "recovery off" in row else DEFAULT_RECOVERY)
     hook.events.clear()
+    hook.monitored = session
     error = error_called(found[1]) if (found := re.search(r"(?:raises|reports) (\w+)", row)) else None
     if row.startswith("close"):
         session.close()
@@ -81,6 +85,10 @@ def play(row, training, hook):
             session.close()
     with session:
         callback = row.split()[0]
+        if row.endswith("closes the session"):
+            hook.closes = callback
+            if callback == "end":
+                return None
         if row.startswith("the body raises"):
             raise error
         if row.startswith("a thread reports"):
@@ -115,5 +123,5 @@ def test_every_row_of_the_table_is_true(training, clock, row, callbacks, seen):
 
 
 def test_the_table_has_all_its_rows():
-    assert len(rows()) == 25
-    assert len({row[0] for row in rows()}) == 25
+    assert len(rows()) == 28
+    assert len({row[0] for row in rows()}) == 28

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 
 import jax.numpy as jnp
 import pytest
@@ -109,7 +110,51 @@ def test_a_dropped_session_frees_its_hooks(training, recorder):
     MonitoredSession(hooks=[hook])
     hook.session = hook.coord = None
     gc.collect()
-    MonitoredSession(hooks=[hook]).close()
+    with MonitoredSession(hooks=[hook]):
+        pass
+    assert hook.events == ["a.begin", "a.created", "a.begin", "a.created", "a.settle", "a.end"]
+    assert not training.graph.finalized
+
+
+def test_two_sessions_on_one_graph_keep_it_finalized_until_the_last_is_closed(training):
+    first, second = MonitoredSession(), MonitoredSession()
+    first.close()
+    assert training.graph.finalized
+    second.close()
+    assert not training.graph.finalized
+    training.graph.finalize()
+    MonitoredSession().close()
+    assert training.graph.finalized
+
+
+@KINDS
+def test_a_refused_close_leaves_a_session_that_runs_on(training, recorder, events, kind):
+    class Closing(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            with pytest.raises(RuntimeError, match=r"cannot be closed from inside .* run_context.request_stop\(\)"):
+                session.close()
+
+    with kind(hooks=[Closing(), recorder()]) as session:
+        assert [session.run(training.global_step) for _ in range(2)] == [0, 0]
+    assert events[-2:] == ["a.settle", "a.end"]
+
+
+def test_a_step_function_does_not_close_the_session_either(training):
+    with MonitoredSession() as session, pytest.raises(RuntimeError, match=r"step_context.request_stop\(\)"):
+        session.run_step_fn(lambda step_context: session.close())
+
+
+def test_another_thread_may_close_the_session_during_a_run(training):
+    class Waiting(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            thread = threading.Thread(target=session.close)
+            thread.start()
+            thread.join()
+
+    session = MonitoredSession(hooks=[Waiting()])
+    session.run(training.train_op)
+    with pytest.raises(RuntimeError, match="already closed"):
+        session.run(training.train_op)
 
 
 @KINDS

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.hooks import SessionRunHook
+from hookline.graph import Graph, get_or_create_global_step, group, op, placeholder
+from hookline.hooks import FeedFnHook, SessionRunHook, StopAtStepHook
+from hookline.monitored import MonitoredSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
@@ -90,16 +92,64 @@ def test_graphs_that_gain_several_steps_a_run_fire_where_they_would_without_paci
     assert paced.fired == expected.fired
 
 
+class GainingSession(ScriptedSession):
+    """Gains as many steps as it is asked for, and says so beforehand unless only the device knows."""
+
+    says = True
+
+    def step_gain(self, fetches, feed_dict=None):
+        return sum(fetches) if self.says else None
+
+    def run(self, fetches, *others):
+        self._gain = sum(fetches)
+        return super().run(fetches, *others)
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 30), min_size=1, max_size=80))
+def test_a_hook_fires_on_the_very_run_that_reaches_its_step_whatever_the_runs_gain(every, gains):
+    paced, unpaced = Every(every), Every(every)
+    unpaced.steps_until_trigger = None  # type: ignore[assignment]
+    for hook in (paced, unpaced):
+        session, fetches = HookedSession(GainingSession(), HookList([hook])), [0]
+        for fetches[0] in gains:  # one list, changed in place
+            session.run(fetches)
+    assert paced.fired == unpaced.fired
+
+
 @given(st.integers(1, 20), st.lists(st.integers(0, 5), min_size=1, max_size=80))
-def test_a_due_hook_is_seen_at_the_latest_one_run_late(every, gains):
-    raw, paced = ScriptedSession(), Every(every)
+def test_where_the_device_alone_knows_the_gain_a_due_hook_is_seen_at_the_latest_one_run_late(every, gains):
+    raw, paced = GainingSession(), Every(every)
+    raw.says = False
     session = HookedSession(raw, HookList([paced]))
     for gain in gains:
         due_before = paced.due <= raw.global_step
         seen = paced.seen
-        raw._gain = gain
-        session.run("train")
+        session.run([gain])
         assert not due_before or paced.seen == seen + 1
+
+
+@pytest.mark.parametrize("fed_by_a_hook", [False, True])
+def test_a_run_that_would_leap_over_the_last_step_is_not_applied_and_ends_the_training(fed_by_a_hook):
+    with Graph().as_default():
+        x, step = placeholder("float32", (), name="x"), get_or_create_global_step()
+        one, ten = (group(step.assign_add(gain), op(lambda x: x)(x)) for gain in (1, 10))
+        feeds = {"x:0": 1.0}
+        hooks = [StopAtStepHook(last_step=10), FeedFnHook(lambda: feeds)][: 1 + fed_by_a_hook]
+        with MonitoredSession(hooks=hooks) as session:
+            for fetches in [one] * 5 + [ten]:
+                assert not session.should_stop()
+                session.run(fetches, None if fed_by_a_hook else feeds)
+            assert session.should_stop()
+            assert session.run_step_fn(lambda step_context: step_context.session.global_step) == 5
+
+
+def test_the_gain_of_a_single_fetch_is_looked_up_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ScriptedSession, "step_gain", lambda self, fetches, feed_dict: asked.append(fetches) or 1)
+    session = HookedSession(ScriptedSession(), HookList([Every(10)]))
+    for fetches in ["train"] * 20 + ["other"] * 20:
+        session.run(fetches)
+    assert asked == ["train", "other"]
 
 
 def test_one_leap_of_the_step_does_not_make_hooks_be_seen_for_ever():

@@ -76,6 +76,7 @@ def test_attempts_are_forgotten_once_the_step_passes_where_it_failed(clock):
     session = recoverable(*raws, ScriptedSession(global_step=10))
     for _ in range(11):
         session.run("train")
+    assert session.raw.global_step == 11
 
 
 def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_succeed(clock):
@@ -88,6 +89,28 @@ def test_a_step_that_fails_each_time_ends_the_job_although_the_steps_before_it_s
 
     with pytest.raises(AbortedError):
         train()
+
+
+def test_a_loss_that_takes_the_step_along_does_not_make_it_recover_for_ever(clock):
+    class Unreadable(ScriptedSession):
+        """Loses the step with the session."""
+
+        @property
+        def global_step(self):
+            if len(self.asked) > 1:
+                raise AbortedError(None, None, "gone")
+            return super().global_step
+
+    raws = [Unreadable([None, AbortedError(None, None, "x")], global_step=4) for _ in range(50)]
+    session = recoverable(*raws)
+
+    def train():
+        while True:
+            session.run("train")
+
+    with pytest.raises(AbortedError):
+        train()
+    assert sum(raw.closed for raw in raws) <= 6
 
 
 def test_without_a_policy_errors_pass():

@@ -66,22 +66,22 @@ def test_flush_writes_everything_before_it_returns(tmp_path: Path, steps: Steps)
         assert steps(tmp_path) == [1]
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
+def happens(happened: Callable[[], bool]) -> bool:
     pause = threading.Event()
-    assert any(happened() or pause.wait(0.01) for _ in range(1000))
+    return any(happened() or pause.wait(0.01) for _ in range(1000))
 
 
 def test_pending_events_are_written_without_a_flush_when_the_queue_is_full(tmp_path: Path, steps: Steps):
     with FileWriter(tmp_path, max_queue=3, flush_secs=10_000) as writer:
         for step in range(3):
             writer.add_summary(b"", step)
-        wait_until(lambda: steps(tmp_path) == [0, 1, 2])
+        assert happens(lambda: steps(tmp_path) == [0, 1, 2])
 
 
 def test_pending_events_are_written_without_a_flush_when_their_time_is_over(tmp_path: Path, steps: Steps):
     with FileWriter(tmp_path, max_queue=1000, flush_secs=0.02) as writer:
         writer.add_summary(b"", 1)
-        wait_until(lambda: steps(tmp_path) == [1])
+        assert happens(lambda: steps(tmp_path) == [1])
 
 
 def test_many_threads_lose_nothing_and_each_keeps_its_order(tmp_path: Path, accumulate: Accumulate):

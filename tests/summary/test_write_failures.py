@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hookline import errors
-from hookline.summary import FileWriter
+from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.records import frame
 
 Steps = Callable[[Path], list[int]]
@@ -181,3 +181,46 @@ def test_a_torn_last_record_is_skipped(tmp_path: Path, steps: Steps):
     (file,) = tmp_path.iterdir()
     os.truncate(file, file.stat().st_size - 3)
     assert steps(tmp_path) == [1]
+
+
+def test_the_cached_writer_goes_on_in_a_new_file_when_its_directory_was_deleted(tmp_path: Path, steps: Steps):
+    try:
+        writer = FileWriterCache.get(tmp_path / "run")
+        shutil.rmtree(tmp_path / "run")
+        assert FileWriterCache.get(tmp_path / "run") is writer
+        writer.add_summary(b"", 1)
+        writer.flush()
+        assert steps(tmp_path / "run") == [1]
+    finally:
+        FileWriterCache.clear()
+
+
+def test_the_cached_writer_goes_on_in_a_new_file_when_writing_has_failed(
+    tmp_path: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+):
+    try:
+        writer = FileWriterCache.get(tmp_path)
+        redirect(tmp_path, "/dev/full")
+        writer.add_summary(b"", 1)
+        shutil.rmtree(tmp_path)
+        FileWriterCache.get(tmp_path).add_summary(b"", 2)
+        assert "Going on in a new file: FileWriter could not write" in caplog.text
+    finally:
+        FileWriterCache.clear()
+    assert steps(tmp_path) == [2]
+
+
+def test_a_failure_at_exit_is_a_line_and_no_stack_trace(tmp_path: Path):
+    done = python(
+        """
+        import shutil, sys
+        from hookline.summary import FileWriter
+        writer = FileWriter(sys.argv[1])
+        writer.add_summary(b"", 1)
+        shutil.rmtree(sys.argv[1])
+        """,
+        tmp_path / "run",
+    )
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == 1
+    assert "was deleted while it was being written" in done.stderr

@@ -31,6 +31,7 @@ def test_values_come_in_the_structure_that_was_asked_for():
 
 def test_the_step_moves_with_the_runs_that_succeed():
     session = ScriptedSession([None, ValueError("bad")], global_step=5, gain=3)
+    assert session.step_gain("train") == 3
     session.run("train")
     with pytest.raises(ValueError, match="bad"):
         session.run("train")
@@ -39,6 +40,7 @@ def test_the_step_moves_with_the_runs_that_succeed():
     assert session.global_step == 2
     with pytest.raises(RuntimeError, match="no global step"):
         _ = ScriptedSession(global_step=None).global_step
+    assert ScriptedSession(global_step=None).step_gain("train") is None
 
 
 def test_closing_may_fail_and_ends_the_runs():

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 
 from hookline import errors
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_BY_ERRNO: dict[int, tuple[type[errors.OpError], str]] = {
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS),
-        (errors.PermissionDeniedError, "Give this user the right to it, or use another directory."),
-    ),
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
-        (errors.FailedPreconditionError, "A file is in the way of a directory: remove it or use another directory."),
-    ),
-    **dict.fromkeys(
-        _FULL,
-        (errors.ResourceExhaustedError, "Make room on that disk, or keep fewer checkpoints with max_to_keep."),
-    ),
-    **dict.fromkeys(
-        (errno.ENOMEM, errno.EMFILE, errno.ENFILE),
-        (errors.ResourceExhaustedError, "Memory or open files ran out."),
-    ),
+_IN_THE_WAY = "Something else of that name is in the way: remove it or use another directory."
+_ADVICE: dict[type[errors.OpError], str] = {
+    errors.PermissionDeniedError: "Give this user the right to it, or use another directory.",
+    errors.FailedPreconditionError: _IN_THE_WAY,
+    errors.AlreadyExistsError: _IN_THE_WAY,
+    errors.ResourceExhaustedError: "Make room, or keep fewer checkpoints with max_to_keep.",
 }
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 
@@ -37,12 +24,11 @@ def not_written(failure: BaseException, path: str) -> BaseException:
         failure: What the file system, Orbax or the engine raised, in this thread or in a background thread.
         path: The checkpoint, or the file, that was to be written.
     """
-    known = _known(failure)
-    if known is not None:
-        kind, advice = known
-        return kind(None, None, f"Checkpoint '{path}' could not be written: {_said(failure)} {advice}")
-    return _mapped(failure) or errors.UnknownError(
-        None, None, f"Checkpoint '{path}' could not be written: {_said(failure)}"
+    message = f"Checkpoint '{path}' could not be written"
+    return (
+        _of_the_system(failure, message)
+        or _mapped(failure)
+        or errors.UnknownError(None, None, f"{message}: {_said(failure)}")
     )
 
 
@@ -54,9 +40,10 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
         path: The checkpoint.
         advice: What to do if its data are broken.
     """
-    known = _known(failure)
-    if known is not None and known[0] is not errors.FailedPreconditionError:
-        return known[0](None, None, f"Checkpoint '{path}' could not be read: {_said(failure)} {known[1]}")
+    found = _of_the_system(failure, f"Checkpoint '{path}' could not be read")
+    # Anything else that the system says of the files of a complete checkpoint means that they are broken.
+    if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
+        return found
     return _mapped(failure) or errors.DataLossError(
         None, None, f"Checkpoint '{path}' is broken and cannot be read: {_said(failure)} {advice}"
     )
@@ -67,9 +54,12 @@ def _mapped(failure: BaseException) -> BaseException | None:
     return mapped if isinstance(mapped, errors.OpError) else None
 
 
-def _known(failure: BaseException) -> tuple[type[errors.OpError], str] | None:
+def _of_the_system(failure: BaseException, message: str) -> errors.OpError | None:
     number = _errno(failure)
-    return None if number is None else _BY_ERRNO.get(number)
+    if number is None:
+        return None
+    found = errors.from_os_error(OSError(number, os.strerror(number)), message)
+    return type(found)(None, None, f"{found} {_ADVICE.get(type(found), '')}".rstrip())
 
 
 def _errno(failure: BaseException | None) -> int | None:
@@ -85,9 +75,5 @@ def _errno(failure: BaseException | None) -> int | None:
 
 
 def _said(failure: BaseException) -> str:
-    number = _errno(failure)
-    text = str(failure).strip() or repr(failure)
-    first = text.splitlines()[0][:300]
-    if number is not None and not isinstance(failure, OSError):
-        first = f"[Errno {number}] {os.strerror(number)}"
+    first = (str(failure).strip() or repr(failure)).splitlines()[0][:300]
     return first if first.endswith(".") else f"{first}."

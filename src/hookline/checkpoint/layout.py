@@ -29,12 +29,17 @@ _being_written: set[str] = set()
 
 def write_atomically(path: str, text: str) -> None:
     """Writes a small file such that any reader, at any moment, sees the old or the new text."""
-    temporary = f"{path}.json-tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def locate(path: str) -> str | None:

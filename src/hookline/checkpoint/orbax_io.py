@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-UNFINISHED_SUFFIX = ".orbax-checkpoint-tmp"
 _READ_AT_ONCE_BYTES = 32 * 2**20
 # Orbax refuses an empty tree: what stands for "everything is in the manifest".
 _NO_ARRAYS = "(no arrays)"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Orbax logs of its failures, stack traces for the most part, to itself: they are raised as well.
+
+    Each use has a filter of its own, so that two at once (a save in the background, a restore) do not end each other.
+    """
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return f"{os.sep}orbax{os.sep}" not in record.pathname
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_others)
 
 
 def _context() -> ocp.Context:
@@ -37,9 +57,17 @@ def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], Non
     # Weights hardly compress: without, saving is 3 to 5 times faster and needs no second copy of an array.
     context.array.saving.use_compression = False
     context.memory.deepcopy_host_arrays = False
-    with context:
-        response = ocp.save_async(directory, dict(stored) or {_NO_ARRAYS: np.zeros(1, np.bool_)})
-    return response.result
+    with ExitStack() as until_complete:
+        until_complete.enter_context(_quiet())
+        with context:
+            response = ocp.save_async(directory, dict(stored) or {_NO_ARRAYS: np.zeros(1, np.bool_)})
+        finish = until_complete.pop_all()
+
+    def wait() -> None:
+        with finish:
+            response.result()
+
+    return wait
 
 
 def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[str, Any]:
@@ -59,5 +87,5 @@ def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[
     context.pytree.loading.partial_load = True
     # Orbax reads into host memory and copies from there: only so much at once.
     context.memory.read_concurrent_bytes = max(_READ_AT_ONCE_BYTES, 2 * largest_bytes)
-    with context:
+    with _quiet(), context:
         return ocp.load(directory, dict(wanted))

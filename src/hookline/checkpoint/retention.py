@@ -24,9 +24,7 @@ class Retention:
         if max_to_keep is not None and max_to_keep < 0:
             raise ValueError(f"Saver requires max_to_keep >= 0 (0 or None keeps all), got {max_to_keep}.")
         if keep_every_n_hours is not None and not keep_every_n_hours > 0:
-            raise ValueError(
-                f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}."
-            )
+            raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
         self._max_to_keep = max_to_keep or None
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
         self._kept: list[tuple[str, float]] = []

@@ -15,8 +15,8 @@ from hookline import clock
 from hookline.checkpoint import failures, fitting, layout, leaves, reading
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retention import Retention
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, write_state
-from hookline.errors import InvalidArgumentError
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, recorded, write_state
+from hookline.errors import InvalidArgumentError, OpError
 from hookline.graph import GraphKeys, Variable
 from hookline.session import Session
 
@@ -133,15 +133,19 @@ class Saver:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
         Args:
-            checkpoint_paths: Their paths, oldest first; those that are gone are left out.
+            checkpoint_paths: Their paths, oldest first. Those that are gone are left out; those that are broken too,
+                with a warning, and stay where they are.
         """
         self.wait()
-        found = [os.fspath(path) for path in checkpoint_paths if layout.locate(os.fspath(path))]
-        self._retention.recover([(path, layout.read_manifest(path)[1].timestamp) for path in found])
+        found = []
+        for path in filter(layout.locate, map(os.fspath, checkpoint_paths)):
+            try:
+                found.append((path, layout.read_manifest(path)[1].timestamp))
+            except OpError as error:
+                _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
+        self._retention.recover(found)
 
-    def save(
-        self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None
-    ) -> str:
+    def save(self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None) -> str:
         """Writes a checkpoint and returns when it is complete.
 
         Args:
@@ -154,10 +158,11 @@ class Saver:
             The path of the checkpoint: "runs/a/model.ckpt-100".
 
         Raises:
-            FailedPreconditionError: A variable has no value, or a file is where a directory should be.
+            FailedPreconditionError: A variable has no value, a file is where a directory should be, or another program
+                keeps its checkpoints in that directory.
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
-            AlreadyExistsError: At that path is something that is not a checkpoint.
+            AlreadyExistsError: At that path is something that is not a checkpoint, or its directory is a file.
             InvalidArgumentError: A path or a value that cannot be saved.
         """
         pending = self.save_async(sess, save_path, global_step, latest_filename)
@@ -195,7 +200,7 @@ class Saver:
             )
         place = os.path.abspath(path)
         entries, stored = leaves.pack({name: values[variable.op.name] for name, variable in variables.items()})
-        wait_for_orbax = self._begin(path, place, stored)
+        wait_for_orbax = self._begin(path, place, stored, state_file)
 
         def finish() -> None:
             try:
@@ -219,12 +224,12 @@ class Saver:
         if self._pending is not None:
             self._pending.wait_unless_told()
 
-    def _begin(self, path: str, place: str, stored: Mapping[str, Any]) -> Callable[[], None]:
+    def _begin(self, path: str, place: str, stored: Mapping[str, Any], state_file: str) -> Callable[[], None]:
         from hookline.checkpoint import orbax_io
 
         try:
             saving = layout.prepare(place)
-            self._clean(place)
+            self._clean(place, state_file)
             return orbax_io.start_writing(saving, stored)
         except Exception as error:
             layout.abandon(place)
@@ -233,9 +238,10 @@ class Saver:
                 raise
             raise mapped from error
 
-    def _clean(self, place: str) -> None:
+    def _clean(self, place: str, state_file: str) -> None:
         base = re.sub(r"-\d+$", "", place)
         if base not in self._cleaned:
+            recorded(os.path.dirname(place), state_file)  # Refuses to write over another program's.
             layout.clean(base)
             self._cleaned.add(base)
 

@@ -8,7 +8,7 @@ import logging
 import os
 
 from hookline.checkpoint import layout
-from hookline.errors import DataLossError
+from hookline.errors import DataLossError, FailedPreconditionError
 
 STATE_FILE_NAME = "checkpoint"
 
@@ -48,7 +48,13 @@ def write_state(directory: str, state: CheckpointState, latest_filename: str | N
     layout.write_atomically(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
 
 
-def _recorded(directory: str, latest_filename: str | None) -> CheckpointState | None:
+def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:
+    """Returns what the state file of a directory says, whether it is still so or not; None without one.
+
+    Raises:
+        FailedPreconditionError: The file is another program's, to all appearance: hookline cannot read it, and there
+            is no checkpoint of hookline beside it.
+    """
     path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
     try:
         with open(path, encoding="utf-8") as file:
@@ -61,6 +67,13 @@ def _recorded(directory: str, latest_filename: str | None) -> CheckpointState | 
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:
+        if not layout.names(directory):
+            raise FailedPreconditionError(
+                None,
+                None,
+                f"'{path}' is not a state file of hookline ({error!r}), and no checkpoint of hookline is beside it: "
+                "another program seems to keep its checkpoints there. Use another directory, or remove that file.",
+            ) from error
         _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
         return None
 
@@ -78,6 +91,9 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     Returns:
         The state, or None if there is no complete checkpoint (or no directory).
 
+    Raises:
+        FailedPreconditionError: The directory has a state file of another program, and no checkpoint of hookline.
+
     Example:
         >>> get_checkpoint_state("/nowhere") is None
         True
@@ -86,16 +102,16 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
     checkpoint_dir = os.fspath(checkpoint_dir)
-    recorded = _recorded(checkpoint_dir, latest_filename)
+    state = recorded(checkpoint_dir, latest_filename)
     listed: list[tuple[str, float]] = []
     newest, since = None, float("-inf")
-    if recorded is not None:
-        everything = zip(recorded.all_model_checkpoint_paths, recorded.timestamps, strict=False)
+    if state is not None:
+        everything = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
         listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
-        since = max(recorded.timestamps, default=since)
-        if layout.locate(recorded.model_checkpoint_path):
-            newest = recorded.model_checkpoint_path
-    known = set(recorded.all_model_checkpoint_paths) if recorded else set()
+        since = max(state.timestamps, default=since)
+        if layout.locate(state.model_checkpoint_path):
+            newest = state.model_checkpoint_path
+    known = set(state.all_model_checkpoint_paths) if state else set()
     later = _later(checkpoint_dir, known, since if listed else float("-inf"))
     listed += later
     if later or (newest is None and listed):
@@ -127,6 +143,9 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
     Args:
         checkpoint_dir: The directory.
         latest_filename: The name of the state file, if not "checkpoint".
+
+    Raises:
+        FailedPreconditionError: As of `get_checkpoint_state`.
 
     Example:
         >>> latest_checkpoint("/nowhere") is None

@@ -131,7 +131,8 @@ class SessionRunHook:
     - `steps_until_trigger(global_step) -> int`: the number of steps after which the run that reaches
       `global_step + n` must be seen; 1, which is also the answer of a hook without this method, means the next run.
       The session may leave out `before_run` and `after_run` of the runs that end before that step, so a hook that
-      counts runs must answer 1. The session asks again after each run that the hook has seen.
+      counts runs must answer 1. It asks again after each run that the hook has seen. Where the device alone knows by
+      how much a run advances the step, and that is more than before, the hook may be seen one run late.
 
     Example:
         >>> class CountRuns(SessionRunHook):

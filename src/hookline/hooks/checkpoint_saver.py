@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists
-from hookline.errors import PREEMPTION_ERRORS
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, layout
+from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import require_global_step
-from hookline.hooks.timers import EitherTimer, SecondOrStepTimer, Timer
+from hookline.hooks.timers import either_timer
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
+
+_CALLBACKS = ("begin", "before_save", "after_save", "end")
 
 
 class _HasSaver(Protocol):
@@ -44,11 +46,12 @@ class CheckpointSaverHook(SessionRunHook):
         saver: Saves; by default that of the scaffold, or the one in collection `SAVERS`.
         checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
         scaffold: Has the saver to use.
-        listeners: Called around every save, in order.
+        listeners: Called around every save, in order. Like hooks, they need not inherit, nor have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
 
     Raises:
         ValueError: No cadence, or both saver and scaffold.
+        TypeError: A listener has none of the callbacks.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
 
     Example:
@@ -76,12 +79,15 @@ class CheckpointSaverHook(SessionRunHook):
     ) -> None:
         if saver is not None and scaffold is not None:
             raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
-        self._timer = _timer(save_secs, save_steps)
+        timer = either_timer(save_secs, save_steps)
+        if timer is None:
+            raise ValueError("CheckpointSaverHook requires save_secs, save_steps or both, got neither.")
+        self._timer = timer
         self._checkpoint_dir = checkpoint_dir
         self._save_path = os.path.join(checkpoint_dir, checkpoint_basename)
         self._given_saver = saver
         self._scaffold = scaffold
-        self._listeners = tuple(listeners or ())
+        self._listeners = _checked(listeners)
         self._save_graph_def = save_graph_def
         self._in_background = not any(_defines_after_save(listener) for listener in self._listeners)
         self._saver: Saver | None = None
@@ -99,8 +105,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._saved_step = None
         self._graph_written = False
         self._writer = FileWriterCache.get(self._checkpoint_dir)
-        for listener in self._listeners:
-            listener.begin()
+        self._call_listeners("begin")
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless the state was restored from this very step."""
@@ -190,10 +195,10 @@ class CheckpointSaverHook(SessionRunHook):
                 summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), global_step
             )
 
-    def _call_listeners(self, callback: str, session: Session, global_step: int) -> bool:
-        """Calls all listeners, and returns whether any answered True."""
-        answers = [getattr(listener, callback)(session, global_step) for listener in self._listeners]
-        return any(answers)
+    def _call_listeners(self, callback: str, *given: Any) -> bool:
+        """Calls all listeners that have this callback, and returns whether any answered True."""
+        found = (getattr(listener, callback, None) for listener in self._listeners)
+        return any([function(*given) for function in found if function is not None])
 
     def _look_up_saver(self, graph: Graph) -> Saver:
         saver = self._scaffold.saver if self._scaffold is not None else self._given_saver
@@ -209,24 +214,26 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _write_graph(self, graph: Graph) -> None:
         path = os.path.join(self._checkpoint_dir, "graph.txt")
-        os.makedirs(self._checkpoint_dir, exist_ok=True)
-        with open(path + ".tmp", "w", encoding="utf-8") as file:
-            file.write(graph.as_text())
-        os.replace(path + ".tmp", path)
+        try:
+            os.makedirs(self._checkpoint_dir, exist_ok=True)
+            layout.write_atomically(path, graph.as_text())
+        except OSError as error:
+            raise from_os_error(error, f"CheckpointSaverHook could not write '{path}'") from error
         if self._writer is not None:
             self._writer.add_graph(graph)
 
 
-def _timer(save_secs: float | None, save_steps: int | None) -> Timer:
-    timers = []
-    if save_secs is not None:
-        timers.append(SecondOrStepTimer(every_secs=save_secs))
-    if save_steps is not None:
-        timers.append(SecondOrStepTimer(every_steps=save_steps))
-    if not timers:
-        raise ValueError("CheckpointSaverHook requires save_secs, save_steps or both, got neither.")
-    return timers[0] if len(timers) == 1 else EitherTimer(*timers)
+def _checked(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
+    checked = tuple(listeners or ())
+    for position, listener in enumerate(checked):
+        if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
+            raise TypeError(
+                f"listeners[{position}] must be an object with a callback of a CheckpointSaverListener "
+                f"({', '.join(_CALLBACKS)}), got {listener!r}."
+            )
+    return checked
 
 
-def _defines_after_save(listener: CheckpointSaverListener) -> bool:
-    return type(listener).after_save is not CheckpointSaverListener.after_save
+def _defines_after_save(listener: Any) -> bool:
+    after_save = getattr(listener, "after_save", None)
+    return after_save is not None and getattr(after_save, "__func__", None) is not CheckpointSaverListener.after_save

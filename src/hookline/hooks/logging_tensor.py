@@ -150,9 +150,15 @@ class _Verbatim(str):
 
 
 def _leaf_text(leaf: Any) -> str:
-    # The print options of NumPy cover arrays, but not scalars.
+    # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
     dtype = np.dtype(float) if isinstance(leaf, float) else getattr(leaf, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and np.ndim(leaf) == 0:
-        scalar = np.asarray(leaf)[()]
-        return np.format_float_positional(scalar if isinstance(scalar, np.floating) else np.float32(scalar), trim="0")
-    return str(leaf)
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        return str(leaf)
+    array = np.asarray(leaf)
+    if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
+        array = array.astype(np.float32)
+    return np.array2string(array, formatter={"float_kind": _positional})
+
+
+def _positional(number: Any) -> str:
+    return np.format_float_positional(number, trim="0")

@@ -200,6 +200,25 @@ class EitherTimer(Timer):
         return min(timer.steps_until_trigger(step) for timer in self._timers)
 
 
+def either_timer(every_secs: float | None = None, every_steps: int | None = None) -> Timer | None:
+    """Returns a timer of one cadence, of both (whichever comes first), or None for none.
+
+    Example:
+        >>> either_timer(every_steps=5).steps_until_trigger(0)
+        1
+        >>> either_timer() is None
+        True
+    """
+    timers: list[Timer] = []
+    if every_secs is not None:
+        timers.append(SecondOrStepTimer(every_secs=every_secs))
+    if every_steps is not None:
+        timers.append(SecondOrStepTimer(every_steps=every_steps))
+    if len(timers) > 1:
+        return EitherTimer(*timers)
+    return timers[0] if timers else None
+
+
 class NeverTriggerTimer(Timer):
     """Never fires.
 

@@ -31,6 +31,9 @@ CALLBACKS = (
 """What a session calls of a hook. Each is optional."""
 
 
+_NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
 class HookList:
     """The hooks of one monitored session, in list order.
 
@@ -41,7 +44,7 @@ class HookList:
         hooks: The hooks; None for none.
 
     Raises:
-        TypeError: An item is a class, a function, or has no callback at all.
+        TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
 
     Example:
         >>> class Greeting:
@@ -75,9 +78,18 @@ class HookList:
             begin()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Calls every `after_create_session`."""
-        for _, after_create_session in self._after_create_session:
+        """Calls every `after_create_session`.
+
+        Raises:
+            RuntimeError: One of them has closed the session.
+        """
+        for hook, after_create_session in self._after_create_session:
             after_create_session(session, coord)
+            if session.closed:
+                raise RuntimeError(
+                    f"The {describe(hook)} has closed the session in after_create_session. The monitored session "
+                    "closes it; to run no step, call coord.request_stop()."
+                )
 
     def settle(self, session: Session) -> None:
         """Lets every hook read what it has asked for and not looked at yet."""
@@ -173,7 +185,8 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
         argument: What the user calls them.
 
     Raises:
-        TypeError: An item is a class, a function, or has no callback at all; or they are no list.
+        TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
+            function; or they are no list.
     """
     if hooks is None:
         return ()
@@ -199,3 +212,10 @@ def _check(place: str, hook: Any) -> None:
             f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
             "Derive its class from SessionRunHook."
         )
+    for name in CALLBACKS:
+        callback = getattr(hook, name, None)
+        if any(is_kind(callback) for is_kind in _NOT_RUN_BY_A_CALL):
+            raise TypeError(
+                f"{place}, a {type(hook).__name__}, has a {name} that calling does not run: it is a generator or "
+                "coroutine function. Take out yield and async."
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
@@ -30,6 +30,33 @@ class StopRequest:
         self.carried = False
 
 
+class _Results:
+    """The results of one run on their way to the hooks; a run that a callback starts has its own."""
+
+    __slots__ = ("_rest", "_values")
+
+    def __init__(self) -> None:
+        self._rest: Iterator[tuple[int, Callback]] = iter(())
+        self._values: tuple[SessionRunContext, Any, RunOptions | None, RunMetadata | None]
+
+    def arrived(
+        self,
+        after: Iterable[tuple[int, Callback]],
+        context: SessionRunContext,
+        watched: Any,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> None:
+        """Says to whom the results are to be given."""
+        self._rest, self._values = iter(after), (context, watched, options, run_metadata)
+
+    def deliver(self) -> None:
+        """Gives the results to the hooks that have not got them yet."""
+        for slot, after_run in self._rest:
+            context, watched, options, run_metadata = self._values
+            after_run(context, SessionRunValues(watched[slot], options, run_metadata))
+
+
 class HookedSession:
     """A raw session whose runs the hooks ride along on.
 
@@ -49,8 +76,6 @@ class HookedSession:
     def __init__(self, session: Session, hooks: HookList, stop: StopRequest | None = None) -> None:
         self.raw = session
         self._hooks = hooks
-        self._rest: Iterator[tuple[int, Callback]] = iter(())
-        self._values: tuple[SessionRunContext, Any, RunOptions | None, RunMetadata | None]
         self._stop = stop or StopRequest()
         self._everyone = Ridership(hooks.hooks)
         self._pacing = Pacing.of(session, hooks, self._everyone)
@@ -84,7 +109,7 @@ class HookedSession:
                 if not self._everyone.riding:
                     return self.raw.run(fetches, feed_dict, options, run_metadata)
                 return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
-            due = pacing.due()
+            due = pacing.due(fetches, feed_dict)
             if not due.riding:
                 return self.raw.run(fetches, feed_dict, options, run_metadata)
             result = self._run_with(due, fetches, feed_dict, options, run_metadata)
@@ -105,12 +130,18 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> Any:
-        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, self._settle)
-        self._rest = iter(())
+        results = _Results()
+
+        def settle() -> None:
+            # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
+            results.deliver()
+            self._hooks.settle(self.raw)
+
+        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle)
         try:
             riders.ask(context)
             if riders.asks:
-                result = self._run_watched(riders, context, fetches, feed_dict, options, run_metadata)
+                result = self._run_watched(riders, context, results, fetches, feed_dict, options, run_metadata)
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 if riders.after:
@@ -130,6 +161,7 @@ class HookedSession:
         self,
         riders: Ridership,
         context: SessionRunContext,
+        results: _Results,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
@@ -148,20 +180,9 @@ class HookedSession:
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
-        self._rest, self._values = iter(riders.after), (context, watched, merged, run_metadata)
-        self._deliver()
+        results.arrived(riders.after, context, watched, merged, run_metadata)
+        results.deliver()
         return result
-
-    def _deliver(self) -> None:
-        """Gives the results of the run to the hooks that have not got them yet."""
-        for slot, after_run in self._rest:
-            context, watched, options, run_metadata = self._values
-            after_run(context, SessionRunValues(watched[slot], options, run_metadata))
-
-    def _settle(self) -> None:
-        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs to see.
-        self._deliver()
-        self._hooks.settle(self.raw)
 
     def _original_args(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None

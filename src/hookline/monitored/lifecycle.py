@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT
@@ -22,7 +24,13 @@ from hookline.summary import FileWriter, FileWriterCache
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _CLOSED = "Session is already closed."
+_CLOSED_INSIDE = (
+    "A monitored session cannot be closed from inside one of its runs or callbacks. To end the training, call "
+    "run_context.request_stop() in a hook, or step_context.request_stop() in a step function."
+)
 
 
 class MonitoredLifecycle:
@@ -46,9 +54,10 @@ class MonitoredLifecycle:
         self._stop = StopRequest()
         self._notified: BaseException | None = None
         self._graph = get_default_graph()
-        self._found_open = not self._graph.finalized
         self._closed = False
+        self._inside_thread: int | None = None
         self._hooks.claim(self)
+        _hold_finalized(self._graph, self)
         try:
             self._hooks.begin()
             self._session = RecoverableSession(self._create, recovery)
@@ -92,7 +101,7 @@ class MonitoredLifecycle:
         if self._closed:
             raise RuntimeError(_CLOSED)
         try:
-            return self._session.run(fetches, feed_dict, options, run_metadata)
+            return self._inside(self._session.run, fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             self._notify(exc)
             raise
@@ -119,7 +128,7 @@ class MonitoredLifecycle:
             return step_fn(StepContext(session.hooked.raw, session.run, self.request_stop))
 
         try:
-            return self._session.call(step)
+            return self._inside(self._session.call, step)
         except BaseException as exc:
             self._notify(exc)
             raise
@@ -138,10 +147,13 @@ class MonitoredLifecycle:
         """Calls every hook's `end`, stops the threads and closes the session.
 
         Raises:
-            RuntimeError: The session is closed already.
+            RuntimeError: The session is closed already; or this was called inside a callback of a hook or a step
+                function, and nothing has been closed.
             BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
                 on it.
         """
+        if self._inside_thread == threading.get_ident():
+            raise RuntimeError(_CLOSED_INSIDE)
         if self._closed:
             raise RuntimeError(_CLOSED)
         failures = self._finish(None)
@@ -174,7 +186,7 @@ class MonitoredLifecycle:
             if leaving is not None and not isinstance(leaving, END_OF_INPUT):
                 self._notify(leaving)
             elif lost is None:
-                failures += self._end()
+                failures += self._inside(self._end)
             elif lost is not self._notified:
                 # should_stop() had to keep this to itself.
                 self._notify(lost)
@@ -207,12 +219,19 @@ class MonitoredLifecycle:
         """Tells the hooks of a failure, once: what a run raised usually leaves the `with` block as well."""
         if exception is not self._notified and not isinstance(exception, END_OF_INPUT):
             self._notified = exception
-            self._hooks.on_exception(self._session.raw, exception)
+            self._inside(self._hooks.on_exception, self._session.raw, exception)
 
     def _give_back(self) -> None:
         self._hooks.release()
-        if self._found_open:
-            self._graph.reopen()
+        _release_finalized(self._graph, self)
+
+    def _inside(self, function: Callable[..., T], *args: Any) -> T:
+        """Calls a function in which callbacks run, from which this thread must not close the session."""
+        outer, self._inside_thread = self._inside_thread, threading.get_ident()
+        try:
+            return function(*args)
+        finally:
+            self._inside_thread = outer
 
     def _create(self) -> CoordinatedSession:
         with self._graph.as_default():
@@ -221,7 +240,7 @@ class MonitoredLifecycle:
             coord = Coordinator(clean_stop_exception_types=())
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
             try:
-                self._hooks.after_create_session(raw, coord)
+                self._inside(self._hooks.after_create_session, raw, coord)
             except BaseException as exc:
                 mapped = raw.map_error(exc)
                 try:
@@ -233,6 +252,30 @@ class MonitoredLifecycle:
                     raise
                 raise mapped from mapped.__cause__
             return session
+
+
+# The sessions that run a graph which the first of them found open: the last one opens it again.
+_held_finalized: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[MonitoredLifecycle]] = weakref.WeakKeyDictionary()
+_held_lock = threading.Lock()
+
+
+def _hold_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
+    with _held_lock:
+        if not graph.finalized:
+            _held_finalized.setdefault(graph, weakref.WeakSet())
+        if graph in _held_finalized:
+            _held_finalized[graph].add(session)
+
+
+def _release_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
+    with _held_lock:
+        sessions = _held_finalized.get(graph)
+        if sessions is None:
+            return
+        sessions.discard(session)
+        if not sessions:
+            del _held_finalized[graph]
+            graph.reopen()
 
 
 def _first(failures: list[BaseException]) -> BaseException:

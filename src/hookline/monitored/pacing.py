@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+from hookline.graph import Operation, Tensor
 from hookline.monitored.hook_list import Callback, HookList
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
 _LOOK_AGAIN_RUNS = 64
+_NONE_YET = object()
 
 
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
     A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next. How many steps a run
-    gains is not known before it, so the largest gain seen lately is assumed; a run that gains more still is followed by
-    one on which everyone is seen. Being seen too often is harmless.
+    gains the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
+    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless.
 
     Args:
         session: The raw session.
@@ -32,10 +35,12 @@ class Pacing:
         "_always",
         "_due_step",
         "_everyone",
+        "_fetches",
         "_gain",
         "_gain_since_plan",
         "_last_step",
         "_paced",
+        "_planned_gain",
         "_session",
         "_unpaced",
         "overdue",
@@ -53,6 +58,8 @@ class Pacing:
         self._always = everyone
         self._last_step = self._due_step = session.global_step
         self._gain = self._gain_since_plan = 1
+        self._fetches: Any = _NONE_YET
+        self._planned_gain = 0
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -65,20 +72,35 @@ class Pacing:
         except RuntimeError:  # the graph has no global step
             return None
 
-    def due(self) -> Ridership:
-        """Returns who rides along on the run that is about to start."""
+    def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
+        """Returns who rides along on the run of these fetches that is about to start."""
         known = self._session.known_global_step
         # Where only the device knows the step, it is asked only on runs where a hook may fire.
-        step = self._last_step + self._gain if known is None else known
+        step = self._last_step + max(self._gain, self._planned_gain) if known is None else known
         gained = step - self._last_step
         self._last_step = step
         if gained > self._gain:
             self._gain = gained
         if gained > self._gain_since_plan:
             self._gain_since_plan = gained
+        if fetches is not self._fetches:
+            self._look_up(fetches, feed_dict)
+        gain = max(self._gain, self._planned_gain)
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
-        self.overdue = gained < 0 or step + self._gain >= self._due_step
+        self.overdue = gained < 0 or step + gain >= self._due_step
         return self._everyone if self.overdue else self._always
+
+    def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
+        everyone = self._everyone
+        self._fetches, self._planned_gain = _NONE_YET, 0
+        try:
+            # What the hooks fed the last time they will feed again: without it, fetches may lack a placeholder.
+            feeds = everyone.merged_feeds(feed_dict, self._session.graph) if everyone.feeders else feed_dict
+            self._planned_gain = self._session.step_gain(fetches, feeds) or 0
+        except Exception:  # The run itself says what is wrong, after `before_run` as always.
+            return
+        if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
+            self._fetches = fetches
 
     def plan(self) -> None:
         """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""

@@ -173,6 +173,9 @@ class RecoverableSession:
         # Without a global step the run that succeeded is all the progress there is to see.
         if step is None or self._highest_step is None or step > self._highest_step:
             self._attempts = 0
+        if step is not None:
+            # The loss may have taken the step along: then this is the highest one known.
+            self._highest_step = max(self._highest_step or 0, step)
 
 
 def _global_step(session: Session) -> int | None:

@@ -67,7 +67,8 @@ class Ridership:
         """Calls every `before_run` and merges what they ask for.
 
         Raises:
-            TypeError: One of them returned something else than None or a `SessionRunArgs`.
+            TypeError: One of them returned something else than None or a `SessionRunArgs`, or one with feeds that are
+                no dict or options that are no `RunOptions`.
         """
         asked = self._asked
         for slot, before_run in self._before:
@@ -131,10 +132,19 @@ class Ridership:
 
     def _merge(self) -> None:
         for hook, args in zip(self.hooks, self._asked, strict=True):
-            if args is not None and not isinstance(args, SessionRunArgs):
+            if args is None:
+                continue
+            if not isinstance(args, SessionRunArgs):
                 raise TypeError(
                     f"The {describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}."
                 )
+            for name, kind in (("feed_dict", Mapping), ("options", RunOptions)):
+                value = getattr(args, name)
+                if value is not None and not isinstance(value, kind):
+                    raise TypeError(
+                        f"The {describe(hook)} must give None or a {kind.__name__} as {name} of its SessionRunArgs, "
+                        f"got {value!r}."
+                    )
         self.watched: tuple[Any, ...] = tuple(None if args is None else args.fetches for args in self._asked)
         self.watches: bool = any(fetches is not None for fetches in self.watched)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]

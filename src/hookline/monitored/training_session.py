@@ -6,14 +6,8 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from hookline.hooks import (
-    CheckpointSaverHook,
-    EitherTimer,
-    SecondOrStepTimer,
-    StepCounterHook,
-    SummarySaverHook,
-    Timer,
-)
+from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from hookline.hooks.timers import either_timer
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
@@ -105,7 +99,7 @@ def MonitoredTrainingSession(
         every_n_steps = _on(log_step_count_steps)
         if every_n_steps:
             all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
-        timer = _timer(*_cadences(save_summaries_secs, save_summaries_steps, default=(None, 100)))
+        timer = either_timer(*_cadences(save_summaries_secs, save_summaries_steps, default=(None, 100)))
         if timer:
             all_hooks.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, timer=timer))
     if checkpoint_dir:
@@ -137,14 +131,3 @@ def _cadences(
 
 def _on(every: N | None) -> N | None:
     return every if every is not None and every > 0 else None
-
-
-def _timer(secs: float | None, steps: int | None) -> Timer | None:
-    timers = []
-    if secs:
-        timers.append(SecondOrStepTimer(every_secs=secs))
-    if steps:
-        timers.append(SecondOrStepTimer(every_steps=steps))
-    if len(timers) > 1:
-        return EitherTimer(*timers)
-    return timers[0] if timers else None

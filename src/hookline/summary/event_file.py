@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import itertools
+import logging
 import os
 import socket
 import struct
@@ -22,24 +23,7 @@ _WALL_TIME = struct.Struct("<Bd")
 _MOST_PENDING = 1000
 _numbers = itertools.count()
 
-_CLASS_OF_ERRNO: dict[int | None, type[errors.OpError]] = {
-    errno.ENOSPC: errors.ResourceExhaustedError,
-    errno.EDQUOT: errors.ResourceExhaustedError,
-    errno.EFBIG: errors.ResourceExhaustedError,
-    errno.EMFILE: errors.ResourceExhaustedError,
-    errno.ENFILE: errors.ResourceExhaustedError,
-    errno.EACCES: errors.PermissionDeniedError,
-    errno.EPERM: errors.PermissionDeniedError,
-    errno.EROFS: errors.PermissionDeniedError,
-    errno.EEXIST: errors.AlreadyExistsError,
-    errno.ENOTDIR: errors.FailedPreconditionError,
-    errno.ENOENT: errors.NotFoundError,
-}
-
-
-def _op_error(error: OSError, message: str) -> errors.OpError:
-    kind = _CLASS_OF_ERRNO.get(error.errno, errors.UnknownError)
-    return kind(None, None, f"{message}: {error.strerror or error}.")
+_logger = logging.getLogger(__name__)
 
 
 class EventFile:
@@ -68,7 +52,7 @@ class EventFile:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
             message = f"FileWriter requires a directory in which it can make files, got {logdir!r}"
-            raise _op_error(error, message) from error
+            raise errors.from_os_error(error, message) from error
         self._max_queue = max_queue
         self._flush_secs = flush_secs
         self._process = os.getpid()
@@ -86,7 +70,7 @@ class EventFile:
         except errors.OpError:
             self._release()
             raise
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
         self._thread = threading.Thread(target=self._work, name=f"hookline-summary:{self.path}", daemon=True)
         self._thread.start()
 
@@ -94,6 +78,11 @@ class EventFile:
     def closed(self) -> bool:
         """Whether events are refused."""
         return self._closing
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more can get into it: a write has failed, or it was deleted."""
+        return self._failure is not None or not os.path.exists(self.path)
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
         """Queues an event.
@@ -144,7 +133,7 @@ class EventFile:
         """
         if os.getpid() != self._process:
             return  # A fork: file and queue are the parent's, which writes them itself.
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         self._closing = True
         self._wake.set()
         self._release()
@@ -152,6 +141,12 @@ class EventFile:
             self._thread.join()
         if self._failure is not None and not self._failure_known:
             raise self._failed(self._failure)
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except errors.OpError as error:
+            _logger.error("%s", error)
 
     def _work(self) -> None:
         # Real time, also under a fake clock: an idle writer must not push the time of somebody's test ahead.
@@ -201,7 +196,7 @@ class EventFile:
 
     def _failed(self, failure: OSError) -> errors.OpError:
         self._failure_known = True
-        error = _op_error(
+        error = errors.from_os_error(
             failure,
             f"FileWriter could not write {self.path} and has lost its latest events (remove the cause, then close() "
             f"and reopen() to go on in a new file)",

@@ -83,6 +83,11 @@ class FileWriter:
         return self._logdir
 
     @property
+    def lost(self) -> bool:
+        """Whether nothing more gets into its file: a write has failed, or the file was deleted."""
+        return self._file.lost
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called, and `reopen` not since."""
         return self._file.closed

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import ClassVar
 
+from hookline.errors import OpError
 from hookline.summary.file_writer import FileWriter
+
+_logger = logging.getLogger(__name__)
 
 
 class FileWriterCache:
@@ -22,7 +26,8 @@ class FileWriterCache:
 
     References:
         `tf.compat.v1.summary.FileWriterCache`. Differences: different spellings of a directory, links included, give
-        the same writer; a writer that somebody closed is opened again.
+        the same writer; a writer that somebody closed, whose writing has failed or whose file was deleted, goes on in a
+        new file.
     """
 
     _writers: ClassVar[dict[str, FileWriter]] = {}
@@ -42,8 +47,12 @@ class FileWriterCache:
             writer = cls._writers.get(name)
             if writer is None:
                 writer = cls._writers[name] = FileWriter(path)
-            else:
-                writer.reopen()
+            elif writer.lost:
+                try:
+                    writer.close()
+                except OpError as error:
+                    _logger.warning("Going on in a new file: %s", error)
+            writer.reopen()
             return writer
 
     @classmethod

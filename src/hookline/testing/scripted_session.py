@@ -83,6 +83,10 @@ class ScriptedSession:
         """The same: it is always known here."""
         return self._global_step
 
+    def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """The gain, whatever is fetched; None without a global step."""
+        return None if self._global_step is None else self._gain
+
     @property
     def shared(self) -> bool:
         """Whether others may change its variables: never."""
