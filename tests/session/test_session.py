@@ -495,3 +495,18 @@ def test_the_gain_of_a_run_is_known_before_it(sess):
     one, ten = step.assign_add(1), step.assign_add(10)
     unknown = step.assign(hl.op(lambda s: s + 1)(step))
     assert [sess.step_gain(f) for f in ([one], one, [one, ten], step, unknown)] == [1, 1, 11, 0, None]
+
+
+def test_names_on_a_finalized_graph_that_stand_for_nothing_or_for_no_value(sess):
+    v = hl.Variable(1.0, name="weights")
+    folded = hl.constant(2.0, name="folded") * 3.0
+    hl.get_default_graph().finalize()
+    with pytest.raises(errors.FailedPreconditionError, match="'weights' has no value yet"):
+        sess.run("weights:0")
+    with pytest.raises(ValueError, match="'folder:0' cannot be fed.*Did you mean 'folded'"):
+        sess.run(folded, {"folder:0": 1.0})
+    # "folded" alone could mean the operation or its tensor; the error says which name is meant for feeding.
+    with pytest.raises(TypeError, match="'folded' is an operation; feed its tensor, 'folded:0'"):
+        sess.run(folded, {"folded": 1.0})
+    assert sess.run(folded, {"folded:0": 1.0}) == 3.0
+    assert sess.uninitialized([v]) == ["weights"]
