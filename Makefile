@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo test lint bench
+.PHONY: demo demo-workers test test-distributed lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -10,8 +10,14 @@ READY := .venv/.hookline-ready
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
 
+demo-workers: $(READY)
+	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
+
 test: $(READY)
 	@$(BIN)/python -m pytest
+
+test-distributed: $(READY)
+	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
 lint: $(READY)
 	@$(BIN)/ruff check .

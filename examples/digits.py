@@ -58,26 +58,19 @@ class ProgressLine(hl.train.SessionRunHook):
             print(f"\r{line:60}", end="\n" if step >= self.last_step else "", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and goes on where it stopped.")
-    parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
-    parser.add_argument("--logdir", default="runs/digits", help="where checkpoints and summaries go")
-    args = parser.parse_args()
-
+def build(steps, task_id=0):
+    """Makes the graph: every node is a function, of JAX or (host_op) of plain Python."""
     digits = load_digits()
-    images, labels = (digits.images / 16).astype("float32"), digits.target
-    x_train, x_test, y_train, y_test = train_test_split(images, labels, test_size=0.2, random_state=0)
-
-    # The graph: every node is a function, of JAX or (host_op) of plain Python.
+    images = (digits.images / 16).astype("float32")
+    x_train, x_test, y_train, y_test = train_test_split(images, digits.target, test_size=0.2, random_state=0)
     step = hl.train.get_or_create_global_step()
     graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
-    params = hl.Variable(params, name="params")
-    state = hl.Variable(state, name="state", trainable=False)
+    params, state = hl.Variable(params, name="params"), hl.Variable(state, name="state", trainable=False)
 
     def draw_batch(step):
-        """The batch belongs to the step, so a resumed run goes on with the right one."""
+        """The batch belongs to the step and the task, so a resumed run goes on with the right one."""
         epoch, place = divmod(int(step), len(x_train) // BATCH)
-        chosen = np.random.default_rng(epoch).permutation(len(x_train))[place * BATCH : (place + 1) * BATCH]
+        chosen = np.random.default_rng((epoch, task_id)).permutation(len(x_train))[place * BATCH : (place + 1) * BATCH]
         return x_train[chosen], y_train[chosen]
 
     def forward(params, state, images, labels):
@@ -95,18 +88,25 @@ def main():
 
     batch = hl.host_op(draw_batch, spec=draw_batch(0))(step)
     out = hl.op(forward)(params, state, *batch)
-    schedule = optax.cosine_decay_schedule(2e-3, args.steps, alpha=0.1)
+    schedule = optax.cosine_decay_schedule(2e-3, steps, alpha=0.1)
     optimizer = hl.train.Optimizer(optax.adam(schedule))
     gradients = optimizer.compute_gradients(out["loss"])
-    train_op = hl.group(optimizer.apply_gradients(gradients, step), state.assign(out["state"]))
-
+    # With several workers the last one's statistics stay; `state.assign` would do the same here, and warn of it there.
+    train_op = hl.group(optimizer.apply_gradients(gradients, step), hl.update(state, lambda _, new: new, out["state"]))
     hl.summary.scalar("loss", out["loss"])
     hl.summary.scalar("accuracy", out["accuracy"])
     hl.summary.scalar("learning_rate", hl.op(schedule)(step))
     hl.summary.histogram("gradients", [gradient for gradient, _ in gradients])
-    final = hl.train.FinalOpsHook(hl.op(evaluate)(params, state))
+    return train_op, out["loss"], hl.train.FinalOpsHook(hl.op(evaluate)(params, state))
 
-    hooks = [hl.train.StopAtStepHook(last_step=args.steps), ProgressLine(out["loss"], args.steps), final]
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains on handwritten digits, and goes on where it stopped.")
+    parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
+    parser.add_argument("--logdir", default="runs/digits", help="where checkpoints and summaries go")
+    args = parser.parse_args()
+    train_op, loss, final = build(args.steps)
+    hooks = [hl.train.StopAtStepHook(last_step=args.steps), ProgressLine(loss, args.steps), final]
     with hl.train.MonitoredTrainingSession(checkpoint_dir=args.logdir, hooks=hooks, save_checkpoint_secs=10) as sess:
         while not sess.should_stop():
             sess.run(train_op)

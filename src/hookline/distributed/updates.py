@@ -16,7 +16,10 @@ from hookline.distributed.wire import Structure
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
 from hookline.graph.tensor import Tensor
-from hookline.graph.variable import Update, Variable
+from hookline.graph.update import Update
+from hookline.graph.variable import Variable
+
+_LONGEST_TEXT = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,7 @@ class PortableUpdate:
         args: The arguments, with an `Input` in the place of each tensor. Its containers travel as they are.
         inputs: Those inputs, in order.
         variables: Names of the variables it writes, in order.
+        specs: What each of them holds; `None` where that is open.
         structure: The structure in which `fn` takes and returns them.
         overwrites: It does not look at the old values.
         initialises: It is a variable's initializer.
@@ -58,6 +62,7 @@ class PortableUpdate:
     args: Any
     inputs: tuple[Input, ...]
     variables: tuple[str, ...]
+    specs: tuple[Any, ...]
     structure: Structure
     overwrites: bool
     initialises: bool
@@ -98,6 +103,7 @@ def portable(update: Update) -> PortableUpdate:
         args=args,
         inputs=inputs,
         variables=tuple(variable.op.name for variable in update.variables),
+        specs=tuple(_closed(variable.spec) for variable in update.variables),
         structure=Structure(update.structure),
         overwrites=update.overwrites,
         initialises=update.initialises,
@@ -112,6 +118,12 @@ def _input(place: int, tensor: Tensor) -> Input:
     if isinstance(tensor.op.output, Variable):
         return Input(place, "variable", tensor.op.name, tensor.path)
     return Input(place, "value", tensor.name, ())
+
+
+def _closed(spec: Any) -> Any:
+    if spec is specs.UNKNOWN or any(not isinstance(d, int) for leaf in jax.tree.leaves(spec) for d in leaf.shape):
+        return None
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), spec)
 
 
 def spec_text(spec: Any) -> str:
@@ -153,57 +165,71 @@ def code_text(value: Any) -> str:
 
     Code, constants, defaults and what a closure holds are in it; of objects that say nothing about themselves only
     the type is. Two functions with the same text may still differ; with different ones they do.
+
+    Example:
+        >>> code_text(lambda x: x + 1) == code_text(lambda y: y + 1)
+        True
+        >>> code_text(lambda x: x + 1) == code_text(lambda x: x + 2)
+        False
     """
     return _describe(value, {})
 
 
-def _describe(value: Any, seen: dict[int, int]) -> str:
+def _describe(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
-    if id(value) in seen:
-        return f"<{seen[id(value)]}>"
-    seen[id(value)] = len(seen)
+    if id(value) not in seen:
+        # The value is kept with its text: an id says nothing about an object that is gone.
+        seen[id(value)] = (value, f"<cycle to {type(value).__qualname__}>")
+        text = _object_text(value, seen)
+        if len(text) > _LONGEST_TEXT:
+            text = hashlib.sha256(text.encode()).hexdigest()
+        seen[id(value)] = (value, text)
+    return seen[id(value)][1]
+
+
+def _object_text(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
+    def texts(items: Iterable[Any]) -> list[str]:
+        return [_describe(item, seen) for item in items]
+
     if isinstance(value, Tensor):
         return f"tensor {value.name}"
-    if isinstance(value, types.FunctionType):
-        return _function_text(value, seen)
-    if isinstance(value, types.MethodType):
-        return f"method {value.__func__.__qualname__} of {_describe(value.__self__, seen)}"
-    if isinstance(value, functools.partial):
-        return f"partial({_describe([value.func, value.args, value.keywords], seen)})"
     if isinstance(value, types.CodeType):
-        constants = ", ".join(_describe(constant, seen) for constant in value.co_consts[_doc_count(value) :])
-        return f"code {value.co_code.hex()} {value.co_names} {value.co_freevars} [{constants}]"
+        # The first constant is the docstring, or nothing of weight.
+        constants = texts(value.co_consts[1:] if _has_docstring(value) else value.co_consts)
+        return f"code {value.co_code.hex()} {value.co_names} {constants}"
+    if isinstance(value, types.FunctionType):
+        held = [value.__code__, value.__defaults__, value.__kwdefaults__]
+        return f"function {texts([*held, *map(_content, value.__closure__ or ())])}"
+    if isinstance(value, types.MethodType):
+        return f"method {texts([value.__func__, value.__self__])}"
+    if isinstance(value, functools.partial):
+        return f"partial {texts([value.func, value.args, value.keywords])}"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array_text(value)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_describe(k, seen)}: {_describe(v, seen)}' for k, v in value.items())}}}"
+        return f"mapping {texts([part for item in value.items() for part in item])}"
     if isinstance(value, set | frozenset):
-        return f"set({', '.join(sorted(_describe(item, seen) for item in value))})"
+        return f"set {sorted(texts(value))}"
     if isinstance(value, list | tuple):
-        return f"{type(value).__name__}({', '.join(_describe(item, seen) for item in value)})"
+        return f"{type(value).__qualname__} {texts(value)}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-        return f"{type(value).__qualname__}{_describe(fields, seen)}"
-    if wrapped := getattr(value, "__wrapped__", None):
-        return f"{type(value).__qualname__} around {_describe(wrapped, seen)}"
+        return f"{type(value).__qualname__} {texts(getattr(value, f.name, None) for f in dataclasses.fields(value))}"
+    if (wrapped := getattr(value, "__wrapped__", None)) is not None:
+        return f"{type(value).__qualname__} around {texts([wrapped])}"
     name = getattr(value, "__qualname__", None)
     return f"{getattr(value, '__module__', '')}.{name}" if name else type(value).__qualname__
 
 
-def _doc_count(code: types.CodeType) -> int:
-    # The first constant of a function is its docstring, or None.
-    return 1 if code.co_consts and (code.co_consts[0] is None or isinstance(code.co_consts[0], str)) else 0
+def _has_docstring(code: types.CodeType) -> bool:
+    return bool(code.co_consts) and (code.co_consts[0] is None or isinstance(code.co_consts[0], str))
 
 
-def _function_text(function: types.FunctionType, seen: dict[int, int]) -> str:
-    held: list[Any] = [function.__code__, function.__defaults__, function.__kwdefaults__]
-    for cell in function.__closure__ or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:
-            held.append("not yet defined")
-    return f"function({', '.join(_describe(item, seen) for item in held)})"
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "not yet defined"
 
 
 def _array_text(value: Any) -> str:

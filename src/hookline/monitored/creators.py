@@ -8,7 +8,7 @@ from typing import Any
 from hookline.graph import get_default_graph
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.session_manager import SessionManager, check_one_source
-from hookline.session import Session
+from hookline.session import Session, StoreTarget
 
 
 class SessionCreator(abc.ABC):
@@ -33,7 +33,7 @@ class ChiefSessionCreator(SessionCreator):
 
     Args:
         scaffold: What to initialise, restore and check with; a default one if None.
-        master: Where to run; only this process ("").
+        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         config: Of the session.
         checkpoint_dir: Restore its newest checkpoint, if there is one.
         checkpoint_filename_with_path: Restore this checkpoint.
@@ -56,7 +56,7 @@ class ChiefSessionCreator(SessionCreator):
     def __init__(
         self,
         scaffold: Scaffold | None = None,
-        master: str = "",
+        master: str | StoreTarget = "",
         config: Any = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
@@ -113,7 +113,7 @@ class WorkerSessionCreator(SessionCreator):
     def __init__(
         self,
         scaffold: Scaffold | None = None,
-        master: str = "",
+        master: str | StoreTarget = "",
         config: Any = None,
         max_wait_secs: float = 1800,
     ) -> None:

@@ -9,7 +9,7 @@ from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.lifecycle import MonitoredLifecycle
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
-from hookline.session import Session
+from hookline.session import Session, StoreTarget
 
 
 class MonitoredSession(MonitoredLifecycle):
@@ -75,7 +75,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
     Args:
         hooks: Hooks, called in this order.
         scaffold: How to initialise, restore and summarise; the defaults fill what is missing.
-        master: Where to run; only this process ("").
+        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         config: Of the raw session.
         checkpoint_dir: Restore the newest checkpoint of this directory, if there is one.
         stop_grace_period_secs: How long closing waits for the threads.
@@ -101,7 +101,7 @@ class SingularMonitoredSession(MonitoredLifecycle):
         self,
         hooks: Iterable[Any] | None = None,
         scaffold: Scaffold | None = None,
-        master: str = "",
+        master: str | StoreTarget = "",
         config: Any = None,
         checkpoint_dir: str | None = None,
         stop_grace_period_secs: float = 120,

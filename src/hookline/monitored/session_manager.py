@@ -11,7 +11,7 @@ from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
 from hookline.graph import Graph, GraphKeys, Operation, Tensor
-from hookline.session import RunOptions, Session
+from hookline.session import RunOptions, Session, StoreTarget
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class SessionManager:
 
     def prepare_session(
         self,
-        master: str,
+        master: str | StoreTarget,
         init_op: Operation | Tensor | None = None,
         saver: Saver | None = None,
         checkpoint_dir: str | None = None,
@@ -80,7 +80,7 @@ class SessionManager:
         After a restore neither `init_op` nor `init_fn` runs; `local_init_op` always does.
 
         Args:
-            master: Where to run; only this process ("").
+            master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
             init_op: Initialises the model.
             saver: Restores.
             checkpoint_dir: Restore its newest checkpoint, if there is one.
@@ -128,7 +128,7 @@ class SessionManager:
 
     def recover_session(
         self,
-        master: str,
+        master: str | StoreTarget,
         saver: Saver | None = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
@@ -157,7 +157,9 @@ class SessionManager:
                 logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
             return session, not missing
 
-    def wait_for_session(self, master: str, config: Any = None, max_wait_secs: float = float("inf")) -> Session:
+    def wait_for_session(
+        self, master: str | StoreTarget, config: Any = None, max_wait_secs: float = float("inf")
+    ) -> Session:
         """Returns a session once somebody else, the chief, has made the model ready.
 
         Args:
@@ -167,12 +169,16 @@ class SessionManager:
 
         Raises:
             DeadlineExceededError: The model was not ready in time; it names what was missing.
+            FailedPreconditionError: This worker's graph is not the chief's; it names the first difference.
         """
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
             state = {"missing": ""}
 
             def ready() -> bool | None:
+                if session.shared:
+                    # Raises what no waiting mends: this worker's graph is not the chief's.
+                    session.uninitialized()
                 state["missing"] = _missing(session, self._ready_for_local_init_op)
                 if not state["missing"]:
                     self._run_local_init_op(session)

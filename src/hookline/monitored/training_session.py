@@ -13,6 +13,7 @@ from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
+from hookline.session import StoreTarget, resolve_target
 
 N = TypeVar("N", int, float)
 
@@ -27,7 +28,7 @@ USE_DEFAULT = UseDefault.USE_DEFAULT
 
 
 def MonitoredTrainingSession(
-    master: str = "",
+    master: str | StoreTarget = "",
     is_chief: bool = True,
     checkpoint_dir: str | None = None,
     scaffold: Scaffold | None = None,
@@ -50,13 +51,13 @@ def MonitoredTrainingSession(
 
     A chief gets its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
     `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker gets `hooks` only, and
-    waits until the chief has made the model ready.
+    waits until the chief has made the model ready. With a `Cluster` each gets a `StalenessHook` before `hooks`.
 
     The defaults (checkpoints each 600 seconds, summaries each 100 steps) apply where neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off.
 
     Args:
-        master: Where to run; only this process ("").
+        master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         is_chief: Whether this process initialises, saves and writes.
         checkpoint_dir: Where to save, and what to restore from.
         scaffold: What to initialise, restore and summarise with.
@@ -88,13 +89,14 @@ def MonitoredTrainingSession(
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`.
     """
+    summary_dir = summary_dir or checkpoint_dir
+    target = resolve_target(master)
+    hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, hooks, stop_grace_period_secs, recovery=recovery)
     scaffold = scaffold or Scaffold()
     all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
-    hooks = checked_hooks(hooks)
-    summary_dir = summary_dir or checkpoint_dir
     if summary_dir:
         every_n_steps = _on(log_step_count_steps)
         if every_n_steps:

@@ -2,6 +2,14 @@
 
 from hookline.session.options import RunMetadata, RunOptions, merge_options
 from hookline.session.session import Session
-from hookline.session.store import VariableStore
+from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
-__all__ = ["RunMetadata", "RunOptions", "Session", "VariableStore", "merge_options"]
+__all__ = [
+    "RunMetadata",
+    "RunOptions",
+    "Session",
+    "StoreTarget",
+    "VariableStore",
+    "merge_options",
+    "resolve_target",
+]

@@ -18,7 +18,7 @@ from hookline.session.dispatch import dispatch
 from hookline.session.execution import Execution, Run
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
-from hookline.session.store import StoreTarget, VariableStore, opener_of
+from hookline.session.store import StoreTarget, VariableStore, local_store, resolve_target
 
 
 class Session:
@@ -51,7 +51,7 @@ class Session:
         self._graph = graph or get_default_graph()
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
-        self._open_store = opener_of(target, self._lock)
+        self._target = resolve_target(target)
         self._plans = PlanCache(self._graph)
         self._closed = False
         self._lost: BaseException | None = None
@@ -95,7 +95,8 @@ class Session:
             with self._lock:
                 self._check_usable()
                 if self._store is None:
-                    self._store = self._open_store(self._graph)
+                    graph, target = self._graph, self._target
+                    self._store = target.open_store(graph) if target else local_store(graph, self._lock)
         return self._store
 
     def _check_usable(self) -> None:

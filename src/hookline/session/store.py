@@ -122,32 +122,32 @@ class StoreTarget(Protocol):
         """Returns the store of the variables of `graph`."""
         ...
 
+    def hooks(self, summary_dir: str | None) -> list[Any]:
+        """Returns the hooks that every process of a training with such variables should have."""
+        ...
 
-TARGETS: dict[str, Callable[[str, Graph], VariableStore]] = {}
-"""What opens a store for a target that is a string, by its scheme (`scheme://...`)."""
+
+TARGETS: dict[str, Callable[[str], StoreTarget]] = {}
+"""What a target means that is a string, by its scheme (`scheme://...`)."""
 
 
-def opener_of(target: str | StoreTarget, lock: threading.RLock) -> Callable[[Graph], VariableStore]:
-    """Returns what opens the store that a session's target names: this process for an empty one.
-
-    Args:
-        target: The target.
-        lock: Held by the session between `take` and `put`.
+def resolve_target(target: str | StoreTarget) -> StoreTarget | None:
+    """Returns what a session's target means; `None` for this process.
 
     Raises:
         ValueError: Nothing is registered for the target's scheme.
     """
     if not isinstance(target, str):
-        return target.open_store
+        return target
     if not target:
-        return lambda graph: local_store(graph, lock)
-    opener = TARGETS.get(target.partition("://")[0])
-    if opener is None:
+        return None
+    make = TARGETS.get(target.partition("://")[0])
+    if make is None:
         raise ValueError(
             f"Session: target {target!r} is not known. Use '' for this process, or import hookline.distributed and "
             f"give a Cluster (pip install hookline[ray])."
         )
-    return lambda graph: opener(target, graph)
+    return make(target)
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:

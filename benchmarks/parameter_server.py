@@ -1,0 +1,241 @@
+"""Updates a second over parameter servers: hookline's steps against raw actor calls, in interleaved rounds.
+
+    python benchmarks/parameter_server.py [rounds] [seconds a block]
+
+Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make raw
+calls at the same time (an actor's method that takes an array and returns one of the same size, as a push with a pull
+does), then steps of a hookline session over one and two parameter servers, then steps of the same graph over a server
+inside the worker (no Ray). Prints medians over the rounds in Markdown, and beside them what the cost model of
+docs/distributed.md says of the hookline steps, from the other two kinds of blocks alone:
+
+    calls = 1 with one server, 3 with several (stage, commit, pull)
+    trip  = calls * small trip + (trip - small trip) / servers       raw calls of one worker
+    busy  = calls * small busy + (busy - small busy) / servers       raw calls of all workers: seconds a call
+    rate  = min(workers / (inside + trip), 1 / (busy + inside))
+
+with `inside` the time of a step over a server inside the worker. "Small" is the smallest size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+NAMESPACE = "benchmark"
+WORKERS = (1, 2, 4)
+SIZES = {"4 KB": 1_000, "4 MB": 1_000_000}
+SERVERS = (1, 2)
+
+
+def server_name(size: str, servers: int, server: int) -> str:
+    return f"{size} over {servers}: {server}".replace(" ", "-")
+
+
+class Echo:
+    """The raw actor: it keeps what it is given and returns what it holds."""
+
+    def __init__(self) -> None:
+        self._held: Any = None
+
+    def swap(self, pushed: Any) -> Any:
+        held, self._held = self._held, pushed
+        return pushed if held is None else held
+
+
+# A worker -------------------------------------------------------------------------------------------------------
+
+
+class Target:
+    """What a session takes for its variables to live on given servers."""
+
+    def __init__(self, transport: Any, worker: int) -> None:
+        self._transport, self._worker = transport, worker
+
+    def open_store(self, graph: Any) -> Any:
+        from hookline.distributed import RemoteStore
+
+        return RemoteStore(graph, self._transport, worker_index=self._worker)
+
+
+def step_of(target: Any, parameters: int, is_chief: bool) -> Callable[[], None]:
+    """Returns one training step of a small graph with `parameters` numbers in two variables."""
+    import jax.numpy as jnp
+
+    import hookline as hl
+    from hookline import train
+
+    with hl.Graph().as_default() as graph:
+        halves = [hl.Variable(np.ones(parameters // 2, np.float32), name=f"half_{i}") for i in range(2)]
+        loss = hl.op(lambda a, b: jnp.mean(a * a) + jnp.mean(b * b))(*halves)
+        slopes = hl.gradients(loss, halves)
+        updates = [
+            hl.update(half, lambda old, slope: old - 1e-3 * slope, slope)
+            for half, slope in zip(halves, slopes, strict=True)
+        ]
+        train_op = hl.group(*updates, train.get_or_create_global_step().assign_add(1))
+        initializer = hl.global_variables_initializer()
+    session = hl.Session(target, graph=graph)
+    if is_chief:
+        session.run(initializer)
+    return lambda: session.run(train_op)
+
+
+def work(worker: int) -> None:
+    """Answers each line of the input (a block to run) with a line of calls made and seconds taken."""
+    import ray
+
+    from hookline.distributed import ParameterServer
+    from hookline.distributed.transport import DirectTransport, RayTransport
+
+    ray.init(address=os.environ["HOOKLINE_ADDRESS"], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+    raw = {size: ray.get_actor(f"raw-{size}".replace(" ", "-")) for size in SIZES}
+    pushed = {size: np.ones(numbers, np.float32) for size, numbers in SIZES.items()}
+    blocks: dict[str, Callable[[], Any]] = {}
+
+    def block(name: str) -> Callable[[], Any]:
+        kind, size, servers = name.split("|")
+        if kind == "raw":
+            return lambda: ray.get(raw[size].swap.remote(pushed[size]))
+        if kind == "inside":
+            return step_of(Target(DirectTransport([ParameterServer()]), 0), SIZES[size], is_chief=True)
+        actors = [ray.get_actor(server_name(size, int(servers), i)) for i in range(int(servers))]
+        return step_of(Target(RayTransport(actors), worker), SIZES[size], is_chief=worker == 0)
+
+    for line in sys.stdin:
+        name, secs = json.loads(line)
+        if name not in blocks:
+            blocks[name] = block(name)
+        call, calls, start = blocks[name], 0, time.perf_counter()
+        while (taken := time.perf_counter() - start) < secs or not calls:
+            call()
+            calls += 1
+        print(json.dumps([calls, taken]), flush=True)
+
+
+# The benchmark --------------------------------------------------------------------------------------------------
+
+
+def rate(processes: list[subprocess.Popen[str]], name: str, secs: float) -> float:
+    """Returns how many calls a second some workers make together."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps([name, secs]) + "\n")
+        process.stdin.flush()
+    total = 0.0
+    for process in processes:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("A worker has ended; what it printed is above.")
+        calls, taken = json.loads(line)
+        total += calls / taken
+    return total
+
+
+def make_actors() -> list[Any]:
+    import ray
+
+    from hookline.distributed.transport import actor_class
+
+    made = []
+    for size in SIZES:
+        options = {"lifetime": "detached", "num_cpus": 0}
+        made.append(ray.remote(Echo).options(name=f"raw-{size}".replace(" ", "-"), **options).remote())
+        for servers in SERVERS:
+            for server in range(servers):
+                name = server_name(size, servers, server)
+                made.append(actor_class().options(name=name, lifetime="detached").remote())
+    return made
+
+
+def measure(processes: list[subprocess.Popen[str]], rounds: int, secs: float) -> dict[str, float]:
+    measured: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        for size in SIZES:
+            kinds = [f"raw|{size}|0", *[f"hookline|{size}|{servers}" for servers in SERVERS], f"inside|{size}|0"]
+            # The first round compiles, and the chief initialises before the others look.
+            for workers in WORKERS:
+                for kind in kinds:
+                    found = rate(processes[:workers], kind, secs if number else 0.0)
+                    if number:
+                        measured.setdefault(f"{kind}|{workers}", []).append(found)
+    return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def predicted(median: dict[str, float], size: str, servers: int, workers: int) -> float:
+    """Returns the updates a second that the cost model expects."""
+    small, calls = next(iter(SIZES)), 1 if servers == 1 else 3
+
+    def secs(kind: str, of: str, together: int) -> float:
+        return 1 / median[f"{kind}|{of}|0|{together}"]
+
+    inside = secs("inside", size, 1)
+    trip, busy = (
+        calls * secs("raw", small, n) + (secs("raw", size, n) - secs("raw", small, n)) / servers for n in (1, workers)
+    )
+    return min(workers / (inside + trip), 1 / (busy + inside))
+
+
+def report(median: dict[str, float]) -> str:
+    rows = [
+        "| parameters | servers | workers | raw calls/s | hookline updates/s | of raw | model says |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for size in SIZES:
+        for servers in SERVERS:
+            for workers in WORKERS:
+                raw, ours = median[f"raw|{size}|0|{workers}"], median[f"hookline|{size}|{servers}|{workers}"]
+                says = predicted(median, size, servers, workers)
+                rows.append(
+                    f"| {size} | {servers} | {workers} | {raw:.0f} | {ours:.0f} | {ours / raw:.0%} | {says:.0f} |"
+                )
+    steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
+    return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])
+
+
+def main(rounds: int, secs: float) -> None:
+    from hookline.distributed.ray_cluster import PrivateRayCluster, ray_environment
+
+    with PrivateRayCluster() as cluster:
+        environment = {**ray_environment(cluster.token_path, loopback=True), **cluster.environment()}
+        environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        os.environ.update(environment)
+        import ray
+
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+        actors = make_actors()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--worker", str(worker)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for worker in range(max(WORKERS))
+        ]
+        try:
+            median = measure(processes, rounds, secs)
+        finally:
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.close()
+            for process in processes:
+                process.wait(timeout=60)
+            del actors
+            ray.shutdown()
+    print(report(median))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        work(int(sys.argv[2]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, float(sys.argv[2]) if len(sys.argv) > 2 else 0.5)

@@ -1,0 +1,59 @@
+"""Handwritten digits again, with the same graph: a chief and workers that train one model out of step.
+
+Run it with `hookline launch --workers 4 --servers 2 examples/digits_workers.py`. The workers start one after the other.
+"""
+
+import argparse
+import math
+
+from digits import ProgressLine, build
+
+import hookline as hl
+from hookline.distributed import Cluster
+
+K = 200
+
+
+class SayWhenStarted(hl.train.SessionRunHook):
+    """Comes after the waiter in the list of hooks, so its `before_run` is called when the wait is over."""
+
+    said = False
+
+    def before_run(self, run_context):
+        if not self.said:
+            print(f"starts at global step {run_context.session.global_step}")
+            self.said = True
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains on handwritten digits with several workers.")
+    parser.add_argument("--steps", type=int, default=1000, help="train up to this global step")
+    parser.add_argument("--logdir", default="runs/digits_workers", help="where checkpoints and summaries go")
+    args = parser.parse_args()
+
+    cluster = Cluster.from_environment()
+    train_op, loss, final = build(args.steps, cluster.task_id)
+    wait_until_step = int(K * math.log(cluster.task_id + 1))
+    hooks = [hl.train.GlobalStepWaiterHook(wait_until_step), hl.train.StopAtStepHook(last_step=args.steps)]
+    if cluster.is_chief:
+        hooks += [ProgressLine(loss, args.steps), final]
+    else:
+        print(f"waits for global step {wait_until_step}")
+        hooks += [SayWhenStarted()]
+
+    local_steps = 0
+    with hl.train.MonitoredTrainingSession(
+        cluster, cluster.is_chief, args.logdir, hooks=hooks, save_checkpoint_secs=10
+    ) as sess:
+        while not sess.should_stop():
+            sess.run(train_op)
+            local_steps += 1
+
+    print(f"\nran {local_steps} local steps")
+    if cluster.is_chief:
+        print(f"Curves: tensorboard --logdir {args.logdir}")
+        print(f"test accuracy: {final.final_ops_values:.2f}")
+
+
+if __name__ == "__main__":
+    main()

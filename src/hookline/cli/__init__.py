@@ -1,0 +1,5 @@
+"""The `hookline` command."""
+
+from hookline.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,232 @@
+"""`hookline launch`: a script as a chief and workers, on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from hookline import clock
+from hookline.cli.output import Echo
+from hookline.distributed.cluster import Cluster, ClusterOptions
+from hookline.distributed.connection import await_head
+from hookline.distributed.processes import ProcessGroup, stop_all
+from hookline.distributed.ray_cluster import PrivateRayCluster, require_ray
+from hookline.errors import CancelledError
+
+_LOOK_EVERY_SECS = 0.1
+_STOP_SERVERS_SECS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What is to be started.
+
+    Attributes:
+        command: The script and its arguments, with the interpreter.
+        workers: How many processes train, the chief included.
+        servers: How many parameter servers hold the variables.
+        address: Of the head of the Ray cluster to join; None for a private one.
+        token_path: The token of the cluster that is joined; None for where Ray looks.
+        job: Name of the job; None for a new one.
+        grace_secs: How long workers may take to end after the chief, and tasks when they are stopped.
+    """
+
+    command: tuple[str, ...]
+    workers: int = 1
+    servers: int = 1
+    address: str | None = None
+    token_path: str | None = None
+    job: str | None = None
+    grace_secs: float = 30.0
+
+
+def launch(what: Launch) -> int:
+    """Starts a job, shows what its tasks print, and waits for its end.
+
+    A worker that fails is reported, and the others go on. When the chief has ended the workers have the grace period to
+    end as well; when it has failed they are stopped. SIGINT and SIGTERM stop everything; a second one does so at once.
+
+    Args:
+        what: The job.
+
+    Returns:
+        The exit status of the chief; 128 and the signal if it was ended by one, or the job was stopped by one.
+
+    Raises:
+        UnavailableError: The private Ray cluster does not start, or no Ray head listens at the address.
+        ModuleNotFoundError: Ray is not installed.
+    """
+    require_ray()
+    job = what.job or f"hookline-{secrets.token_hex(4)}"
+    with _Signals() as signals, _ray(what, job, signals) as environment:
+        if signals.caught:
+            return signals.exit_status
+        return _Job(what, {**environment, "HOOKLINE_JOB": job}, signals).run()
+
+
+@contextlib.contextmanager
+def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
+    """Yields the variables by which tasks find the Ray cluster; afterwards nothing of the job is left on it."""
+    if what.address is not None:
+        Cluster(what.address, job=job)
+        await_head(what.address, ClusterOptions().connect_secs)
+        try:
+            yield {
+                "HOOKLINE_ADDRESS": what.address,
+                **({} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}),
+            }
+        finally:
+            _stop_servers(what, job)
+        return
+    private = PrivateRayCluster()
+    try:
+        with contextlib.suppress(CancelledError):
+            private.start(signals.event)
+        yield {} if signals.caught else private.environment()
+    finally:
+        private.stop()
+
+
+def _stop_servers(what: Launch, job: str) -> None:
+    """Ends the servers of the job. In a process of its own: one that has joined Ray ends when the cluster does."""
+    assert what.address is not None
+    command = [sys.executable, "-m", "hookline.cli", "stop", "--address", what.address, "--job", job]
+    if what.token_path is not None:
+        command += ["--token-path", what.token_path]
+    stopper = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    if stopper.wait(_STOP_SERVERS_SECS) != 0:
+        stopper.kill()
+        _say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
+
+
+class _Signals:
+    """Catches SIGINT and SIGTERM, and SIGHUP of a closed terminal, while it is entered."""
+
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.caught: list[int] = []
+
+    @property
+    def exit_status(self) -> int:
+        return 128 + self.caught[0]
+
+    def __enter__(self) -> _Signals:
+        # What is ignored stays so: that is how `nohup` and shells in the background protect a process.
+        caught = [number for number in self._NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._catch) for number in caught}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.caught.append(number)
+        self.event.set()
+
+
+class _Job:
+    """The tasks of a job."""
+
+    def __init__(self, what: Launch, environment: dict[str, str], signals: _Signals) -> None:
+        self._what, self._signals = what, signals
+        self._environment = {**os.environ, **environment}
+        self._environment.pop("TF_CONFIG", None)
+        self._environment["PYTHONUNBUFFERED"] = "1"
+        self._environment["HOOKLINE_NUM_WORKERS"] = str(what.workers)
+        self._environment["HOOKLINE_NUM_SERVERS"] = str(what.servers)
+        self._tasks: dict[str, ProcessGroup] = {}
+        self._reported: set[str] = set()
+        self._echo = Echo(width=max(len(_name(*_task(rank))) for rank in range(what.workers)))
+
+    def run(self) -> int:
+        """Starts all tasks, waits, and leaves none; returns the exit status."""
+        try:
+            for rank in range(self._what.workers):
+                self._start(*_task(rank))
+            status = self._wait(["chief"], None)
+            if status == 0:
+                self._wait(list(self._tasks), self._what.grace_secs)
+            elif status is not None:
+                # Without a chief nobody saves what the workers do.
+                stop_all(self._tasks.values(), self._what.grace_secs)
+            if self._signals.caught:
+                self._stop_on_signal()
+                return self._signals.exit_status
+            late = [name for name, task in self._tasks.items() if task.status() is None]
+            if late:
+                _say(
+                    f"{', '.join(late)} did not end within {self._what.grace_secs:g} seconds after the chief: stopped."
+                )
+            return status if status is not None and status >= 0 else 128 - (status or 0)
+        finally:
+            stop_all(self._tasks.values())
+            self._echo.finish()
+
+    def _start(self, kind: str, index: int) -> None:
+        environment = {**self._environment, "HOOKLINE_TASK_TYPE": kind, "HOOKLINE_TASK_INDEX": str(index)}
+        pipe = subprocess.PIPE
+        task = ProcessGroup(self._what.command, environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        name = _name(kind, index)
+        self._tasks[name] = task
+        self._echo.follow(name, task.stdout, sys.stdout)
+        self._echo.follow(name, task.stderr, sys.stderr)
+
+    def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
+        """Waits until the named tasks have ended, and reports those that fail; returns the status of the first."""
+        deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
+        while not self._signals.caught:
+            self._report_failures()
+            if all(self._tasks[name].status() is not None for name in names):
+                break
+            if deadline is not None and clock.monotonic() >= deadline:
+                break
+            clock.wait(self._signals.event, _LOOK_EVERY_SECS)
+        return self._tasks[names[0]].status()
+
+    def _report_failures(self) -> None:
+        for name, task in self._tasks.items():
+            status = task.status()
+            if status and name not in self._reported:
+                self._reported.add(name)
+                _say(f"{name} {_ended(status)}.")
+
+    def _stop_on_signal(self) -> None:
+        caught = self._signals.caught
+        _say(f"stopping on {signal.Signals(caught[0]).name}; once more to stop at once.")
+        for task in self._tasks.values():
+            task.signal(signal.SIGTERM)
+        deadline = clock.monotonic() + self._what.grace_secs
+        seen = len(caught)
+        while any(task.status() is None for task in self._tasks.values()):
+            if clock.monotonic() >= deadline or len(caught) > seen:
+                break
+            clock.sleep(_LOOK_EVERY_SECS)
+
+
+def _task(rank: int) -> tuple[str, int]:
+    return ("worker", rank - 1) if rank else ("chief", 0)
+
+
+def _name(kind: str, index: int) -> str:
+    return kind if kind == "chief" else f"{kind} {index}"
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"failed with exit status {status}"
+
+
+def _say(text: str) -> None:
+    print(f"hookline launch: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,59 @@
+"""What several processes print, line by line, each line with the name of its process."""
+
+from __future__ import annotations
+
+import threading
+from typing import IO, TextIO
+
+_FINISH_SECS = 5.0
+
+
+class Echo:
+    r"""Shows the lines of several processes as they come, whole and never mixed.
+
+    A line that a process overwrites (with a carriage return, as progress bars do) is shown as one of its own. Empty
+    lines are left out.
+
+    Args:
+        width: Of the column of names.
+
+    Example:
+        >>> import io
+        >>> echo, shown = Echo(width=8), io.StringIO()
+        >>> echo.follow("chief", io.BytesIO(b"step 1\rstep 2\n"), shown)
+        >>> echo.finish()
+        >>> print(shown.getvalue(), end="")
+        chief    | step 1
+        chief    | step 2
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def follow(self, name: str, source: IO[bytes] | None, to: TextIO) -> None:
+        """Shows what comes from `source`, until it ends, and closes it."""
+        assert source is not None
+        thread = threading.Thread(target=self._copy, args=(f"{name:{self._width}} | ", source, to), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def finish(self) -> None:
+        """Waits until everything has been shown."""
+        for thread in self._threads:
+            thread.join(_FINISH_SECS)
+
+    def _copy(self, prefix: str, source: IO[bytes], to: TextIO) -> None:
+        rest = b""
+        with source:
+            while chunk := source.read1(65536):  # type: ignore[attr-defined]
+                *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                self._show(prefix, lines, to)
+            self._show(prefix, [rest], to)
+
+    def _show(self, prefix: str, lines: list[bytes], to: TextIO) -> None:
+        texts = [line.decode(errors="replace").rstrip() for line in lines]
+        with self._lock:
+            to.write("".join(f"{prefix}{text}\n" for text in texts if text))
+            to.flush()

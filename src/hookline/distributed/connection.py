@@ -1,0 +1,299 @@
+"""Ray as hookline uses it: joining a cluster that is there, and the actors of a job on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from hookline import clock
+from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
+from hookline.distributed.transport import RayTransport, Reply, actor_class
+from hookline.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+HEAD_GRACE_SECS = 15.0
+"""How long the head may be away. Ray ends every process of a cluster without a word 60 seconds after it has lost it."""
+
+_HEAD_CHECK_SECS = 5.0
+_LOOK_EVERY_SECS = 0.1
+_SAY_EVERY_SECS = 30.0
+_SERVER = "hookline-server-"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> None:
+    """Joins the Ray cluster whose head is at `address`, once a process; never starts one.
+
+    Args:
+        address: `"host:port"`.
+        job: The namespace of the job's servers.
+        token_path: The file with the cluster's token; `None` for where Ray looks.
+        timeout_secs: How long to wait for the head.
+
+    Raises:
+        UnavailableError: Nothing listens there.
+        InternalError: This process was connected to it, and it is gone.
+        UnauthenticatedError: There is no token, or the cluster has another one.
+        FailedPreconditionError: This process is connected to another cluster, or Ray refuses to join.
+    """
+    require_ray()
+    # Ray reads some of its environment when it is imported.
+    joined = _joined() if "ray" in sys.modules else None
+    if joined == address:
+        if not _listens_within(address, HEAD_GRACE_SECS):
+            raise _head_gone(address)
+        return
+    if joined is not None:
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"This process is connected to the Ray cluster at {joined} and cannot join the one at {address} as well. "
+            f"Call ray.shutdown() first, or give that address.",
+        )
+    await_head(address, timeout_secs)
+    _set_environment(address, token_path)
+    _join(address, job)
+
+
+def _joined() -> str | None:
+    import ray
+
+    return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+
+
+def _set_environment(address: str, token_path: str | None) -> None:
+    loopback = _host_and_port(address)[0] in _LOOPBACK
+    wanted = ray_environment(checked_token(token_path), loopback=loopback)
+    if loopback and "ray" in sys.modules and os.environ.get(LOOPBACK_VARIABLE) != "0":
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"The Ray cluster at {address} is on the loopback interface, and Ray was imported before hookline could "
+            f"tell it so. Import ray after the session is made, or set {LOOPBACK_VARIABLE}=0 before.",
+        )
+    for name, value in wanted.items():
+        if name == "RAY_AUTH_TOKEN_PATH":
+            os.environ[name] = value
+        else:
+            os.environ.setdefault(name, value)
+
+
+def _join(address: str, job: str) -> None:
+    # Importing Ray puts in a hook that tells the head of an error before it shows it: for a minute, if that is away.
+    excepthook = sys.excepthook
+    import ray
+
+    sys.excepthook = excepthook
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, namespace=job, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        ray.shutdown()
+        if _is_about_authentication(error):
+            raise UnauthenticatedError(
+                None,
+                None,
+                f"The Ray cluster at {address} refuses this process's token. Give the file with the cluster's token "
+                f"(HOOKLINE_TOKEN_PATH, or token_path of ClusterOptions).",
+            ) from error
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"Joining the Ray cluster at {address} failed: {error} Each host needs `ray start --address={address}`, "
+            f"and all need the same versions of Python and Ray.",
+        ) from error
+    # Ray ends the process by SystemExit on SIGTERM, which is well, unless the program has plans of its own.
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def _is_about_authentication(error: BaseException | None) -> bool:
+    while error is not None:
+        if "AuthenticationError" in f"{type(error).__name__}: {error}":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def await_head(address: str, timeout_secs: float) -> None:
+    """Waits until a Ray head listens at an address.
+
+    Raises:
+        UnavailableError: None did in time.
+    """
+    if not _listens_within(address, timeout_secs):
+        raise UnavailableError(
+            None,
+            None,
+            f"No Ray head listens at {address} (looked for {timeout_secs:g} seconds). Start it (ray start --head "
+            f"--port=...), or check the address; `hookline launch` starts a private one.",
+        )
+
+
+def create_servers(job: str, count: int) -> list[Any]:
+    """Returns handles of the job's servers; those that are not there are created, without waiting for them."""
+    # A server computes on its CPU: an accelerator of the host is the workers'.
+    options = {"namespace": job, "lifetime": "detached", "get_if_exists": True}
+    options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
+    return [actor_class().options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
+
+
+def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
+    """Returns handles of the job's servers once the chief has created them.
+
+    Raises:
+        DeadlineExceededError: They were not there in time; it names the first that was missing.
+    """
+    import ray
+
+    start = said = clock.monotonic()
+    found: list[Any] = []
+    while True:
+        try:
+            while len(found) < count:
+                found.append(ray.get_actor(f"{_SERVER}{len(found)}", namespace=job))
+            return found
+        except ValueError:
+            missing = f"{_SERVER}{len(found)}"
+        now = clock.monotonic()
+        if now - start >= wait_secs:
+            raise DeadlineExceededError(
+                None,
+                None,
+                f"Waited {wait_secs:g} seconds for the chief to create parameter server {missing!r} ({len(found)} of "
+                f"{count} are there) of job {job!r}. Check that the chief runs, and that it has the same job, address "
+                f"and number of servers.",
+            )
+        if now - said >= _SAY_EVERY_SECS:
+            logger.info("Waiting for the chief to create parameter server %r of job %r.", missing, job)
+            said = now
+        clock.sleep(min(_LOOK_EVERY_SECS, max(start + wait_secs - now, 0)))
+
+
+def kill_servers(job: str) -> int:
+    """Ends all servers of a job, and what they hold, and returns how many there were."""
+    import ray
+    from ray.util import list_named_actors
+
+    actors: list[dict[str, str]] = list_named_actors(all_namespaces=True)  # type: ignore[assignment]
+    names = [actor["name"] for actor in actors if actor["namespace"] == job and actor["name"].startswith(_SERVER)]
+    for name in names:
+        try:
+            ray.kill(ray.get_actor(name, namespace=job), no_restart=True)
+        except ValueError:
+            logger.info("Parameter server %r of job %r had gone already.", name, job)
+    return len(names)
+
+
+class GuardedTransport:
+    """Calls of Ray actors, with a look now and then at whether the head of the cluster is still there.
+
+    Without its head a cluster seems to work for a minute; then Ray ends all its processes, without a word to training.
+
+    Args:
+        inner: Makes the calls.
+        address: Of the head.
+    """
+
+    def __init__(self, inner: RayTransport, address: str) -> None:
+        self._inner, self._address = inner, address
+        self._checked = self._seen = clock.monotonic()
+
+    @property
+    def count(self) -> int:
+        """How many servers there are."""
+        return self._inner.count
+
+    def call(self, server: int, method: str, *args: Any) -> Reply:
+        """Starts a call.
+
+        Raises:
+            InternalError: The head is gone.
+        """
+        now = clock.monotonic()
+        if now - self._checked >= _HEAD_CHECK_SECS:
+            self._check(now)
+        return self._inner.call(server, method, *args)
+
+    def peers(self) -> Any:
+        """Returns what servers need to call each other."""
+        return self._inner.peers()
+
+    def _check(self, now: float) -> None:
+        self._checked = now
+        if listens(self._address):
+            self._seen = now
+        elif now - self._seen >= HEAD_GRACE_SECS:
+            raise _head_gone(self._address)
+        else:
+            logger.warning("The Ray head at %s does not answer.", self._address)
+
+
+def listens(address: str, timeout_secs: float = 1.0) -> bool:
+    """Returns whether something accepts connections at `"host:port"`."""
+    try:
+        socket.create_connection(_host_and_port(address), timeout=timeout_secs).close()
+    except OSError:
+        return False
+    return True
+
+
+def _listens_within(address: str, timeout_secs: float) -> bool:
+    deadline = clock.monotonic() + timeout_secs
+    while not listens(address):
+        if clock.monotonic() >= deadline:
+            return False
+        clock.sleep(_LOOK_EVERY_SECS)
+    return True
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _head_gone(address: str) -> InternalError:
+    # Not a preemption error: this process cannot join a new head, so there is nothing to recover here.
+    return InternalError(
+        None,
+        None,
+        f"The Ray head at {address} has not answered for {HEAD_GRACE_SECS:g} seconds. The parameter servers are lost "
+        f"with it. Start it again, then the job: training resumes from the last checkpoint.",
+    )
+
+
+def checked_token(token_path: str | None) -> str | None:
+    """Returns the file with the cluster's token, or `None` where Ray needs none.
+
+    Raises:
+        UnauthenticatedError: There is no such file.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        logger.warning("RAY_AUTH_MODE=%s: whoever reaches the Ray cluster controls it.", os.environ["RAY_AUTH_MODE"])
+        return None
+    if token_path is None and "RAY_AUTH_TOKEN" in os.environ:
+        return None
+    path = Path(token_path or os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if not path.is_file():
+        raise UnauthenticatedError(
+            None,
+            None,
+            f"There is no token for the Ray cluster: {path} is not a file. Copy the cluster's token there (mode 0600), "
+            f"or name its file with HOOKLINE_TOKEN_PATH. For a cluster without tokens set RAY_AUTH_MODE=disabled.",
+        )
+    if path.stat().st_mode & 0o077:
+        logger.warning("The token file %s can be read by others: chmod 600 it.", path)
+    return str(path)

@@ -1,0 +1,232 @@
+"""Which servers there are, which epoch they are in, and what this worker and the chief have agreed on."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hookline import errors
+from hookline.distributed.placement import place
+from hookline.distributed.protocol import Epoch, Status, Ticket
+from hookline.distributed.transport import Transport
+from hookline.distributed.updates import PortableUpdate, check_same, portable, shared_variables
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.keys import GraphKeys
+from hookline.graph.update import Update
+from hookline.graph.variable import Variable
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """A worker's knowledge of the servers, and for the chief the beginning of epochs.
+
+    Args:
+        graph: The worker's graph.
+        transport: How to call the servers.
+        is_remote: Which variables live on servers.
+        is_chief: Whether this worker begins epochs.
+        placement: Hints.
+
+    Attributes:
+        step_before: The global step at which the chief found the servers before it began an epoch.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        transport: Transport,
+        is_remote: Callable[[Variable], bool],
+        is_chief: bool,
+        placement: Mapping[str, int],
+    ) -> None:
+        self._graph, self._transport, self._is_remote = graph, transport, is_remote
+        self._is_chief, self._placement = is_chief, placement
+        self._epoch: Epoch | None = None
+        self._owners: dict[str, int] = {}
+        self._tickets: list[Ticket] = []
+        self._portable: dict[Update, PortableUpdate] = {}
+        self._agreed: set[str] = set()
+        self.step_before = 0
+
+    # What there is ----------------------------------------------------------------------------------------------
+
+    def _statuses(self) -> list[Status]:
+        calls = [self._transport.call(server, "status") for server in range(self._transport.count)]
+        return [call.get() for call in calls]
+
+    def held(self) -> frozenset[str]:
+        """Returns the names of the variables that have values; none unless all servers are in one epoch."""
+        statuses = self._statuses()
+        epoch = _common_epoch(statuses)
+        if epoch is None:
+            return frozenset()
+        if self._epoch is None:
+            self._adopt(epoch)
+        return frozenset().union(*(status.held for status in statuses))
+
+    def step(self) -> int:
+        """Returns the global step that the servers are at."""
+        self._require()
+        return self._statuses()[0].step
+
+    def ticket(self, server: int) -> Ticket:
+        """Returns what names this worker's epoch in a call of a server."""
+        self._require()
+        return self._tickets[server]
+
+    def owner(self, name: str) -> int:
+        """Returns the server on which a variable lives."""
+        self._require()
+        if name not in self._owners:
+            raise errors.FailedPreconditionError(
+                None, None, f"Variable {name!r} has no place on the servers: the chief has to initialise it first."
+            )
+        return self._owners[name]
+
+    def _require(self) -> None:
+        if self._epoch is None:
+            self.held()
+        if self._epoch is None:
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
+                "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
+            )
+
+    def _adopt(self, epoch: Epoch) -> None:
+        check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
+        # Initial values are the chief's alone to know; their functions need not even run elsewhere.
+        mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
+        check_same(epoch.updates, mine, "update")
+        self._set(epoch)
+        self._agreed = set(epoch.updates)
+
+    def _set(self, epoch: Epoch) -> None:
+        self._epoch, self._owners = epoch, dict(epoch.owners)
+        self._tickets = [(incarnation, epoch.name) for incarnation in epoch.incarnations]
+
+    # The chief --------------------------------------------------------------------------------------------------
+
+    def check_is_chief(self) -> None:
+        """Raises `FailedPreconditionError` on a worker."""
+        if not self._is_chief:
+            raise errors.FailedPreconditionError(
+                None, None, "Only the chief, worker 0, initialises and restores the variables on parameter servers."
+            )
+
+    def begin_unless_begun(self) -> None:
+        """Begins an epoch if the servers have none in common."""
+        if self._is_chief and self._epoch is None:
+            self.held()
+            if self._epoch is None:
+                self.begin()
+
+    def begin(self) -> None:
+        """Makes all servers forget what they have and begin a new epoch together, with this graph's updates.
+
+        Raises:
+            FailedPreconditionError: This worker is not the chief.
+        """
+        self.check_is_chief()
+        statuses = self._statuses()
+        self.step_before = max(status.step for status in statuses)
+        variables, updates = self._remote_variables(), self._remote_updates()
+        global_step = get_global_step(self._graph)
+        count = self._transport.count
+        owners = place(variables, updates, count, global_step=global_step, hints=self._placement)
+        ready = {update.name: self.portable(update) for update in updates}
+        epoch = Epoch(
+            name=uuid.uuid4().hex,
+            incarnations=tuple(status.incarnation for status in statuses),
+            step_name=global_step.op.name if global_step is not None and self._is_remote(global_step) else None,
+            updates={name: update.fingerprint for name, update in ready.items()},
+            variables=shared_variables(variables),
+            owners=owners,
+        )
+        logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
+        peers = self._transport.peers()
+        # The step server first: what is still under way in the epoch before is then refused.
+        for server in range(count):
+            self._transport.call(server, "begin", epoch, server, peers).get()
+        self._set(epoch)
+        self._send(list(ready.values()))
+        self._agreed = set(ready)
+
+    def _send(self, updates: Sequence[PortableUpdate], *grown: Mapping[str, Any]) -> None:
+        parts: dict[int, list[PortableUpdate]] = {}
+        for update in updates:
+            parts.setdefault(self._owners[update.variables[0]], []).append(update)
+        try:
+            calls = [
+                self._transport.call(server, "register", self._tickets[server], parts.get(server, ()), *grown)
+                for server in range(self._transport.count)
+            ]
+        except (TypeError, AttributeError) as error:
+            self._blame(parts, error)
+            raise
+        for call in calls:
+            call.get()
+
+    def _blame(self, parts: Mapping[int, Sequence[PortableUpdate]], error: Exception) -> None:
+        """Raises an error that names the update that cannot be pickled."""
+        for server, updates in parts.items():
+            for update in updates:
+                try:
+                    self._transport.call(server, "register", self._tickets[server], [update])
+                except (TypeError, AttributeError) as own:
+                    # Ray's own text is a page long and names everything but the culprit.
+                    raise TypeError(
+                        f"Update {update.name!r} cannot be sent to its server: its function refers to something that "
+                        f"cannot be pickled ({own.__cause__ or type(own).__name__}). It may refer to plain values and "
+                        f"functions, not to the graph, its tensors, or objects that hold them."
+                    ) from error
+
+    # Updates ----------------------------------------------------------------------------------------------------
+
+    def register(self, updates: Sequence[Update]) -> list[str]:
+        """Makes sure that the servers know updates as this graph has them, and returns their names."""
+        self._require()
+        names = [update.name for update in updates]
+        if not self._agreed.issuperset(names):
+            self._agree([update for update in updates if update.name not in self._agreed])
+        return names
+
+    def _agree(self, updates: Sequence[Update]) -> None:
+        assert self._epoch is not None
+        ready = [self.portable(update) for update in updates]
+        if not self._is_chief:
+            check_same(self._epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
+        # The chief's graph has grown since the epoch began.
+        variables = self._remote_variables()
+        new = [variable for variable in variables if variable.op.name not in self._owners]
+        self._owners = place(
+            variables, self._remote_updates(), self._transport.count, placed=self._owners, hints=self._placement
+        )
+        self._send(ready, shared_variables(new), {variable.op.name: self._owners[variable.op.name] for variable in new})
+        self._agreed.update(update.name for update in ready)
+
+    def portable(self, update: Update) -> PortableUpdate:
+        """Returns an update as it travels, made once."""
+        if update not in self._portable:
+            self._portable[update] = portable(update)
+        return self._portable[update]
+
+    def _remote_variables(self) -> list[Variable]:
+        return list(filter(self._is_remote, self._graph.get_collection(GraphKeys.GLOBAL_VARIABLES)))
+
+    def _remote_updates(self) -> list[Update]:
+        updates = [operation for operation in self._graph.get_operations() if isinstance(operation, Update)]
+        return [update for update in updates if all(map(self._is_remote, update.variables))]
+
+
+def _common_epoch(statuses: Sequence[Status]) -> Epoch | None:
+    """Returns the epoch that all servers are in, each as the instance with which it began."""
+    epoch = statuses[0].epoch
+    if epoch is None or epoch.incarnations != tuple(status.incarnation for status in statuses):
+        return None
+    return epoch if all(status.epoch is not None and status.epoch.name == epoch.name for status in statuses) else None

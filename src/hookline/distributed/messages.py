@@ -1,0 +1,68 @@
+"""Numbered messages from the step server to the others, carried out in their order whatever way they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from hookline.distributed.protocol import Epoch, Peers, Ticket
+
+Message = tuple[Any, ...]
+
+
+class Outbox:
+    """What the step server has sent.
+
+    Args:
+        epoch: Names the servers.
+        peers: Reaches them.
+        fail: Takes the exception of a message that did not arrive.
+
+    Attributes:
+        marks: How many messages each server has been sent.
+    """
+
+    def __init__(self, epoch: Epoch, peers: Peers | None, fail: Callable[[BaseException], None]) -> None:
+        self._epoch, self._peers, self._fail = epoch, peers, fail
+        self.marks = [0] * len(epoch.incarnations)
+
+    def ticket(self, server: int) -> Ticket:
+        """Returns what names this epoch in a call of a server."""
+        return self._epoch.incarnations[server], self._epoch.name
+
+    def call(self, server: int, method: str, *args: Any) -> None:
+        """Calls a method of another server, without waiting."""
+        assert self._peers is not None, "several servers know each other"
+        self._peers.tell(server, method, self.ticket(server), *args, on_failure=self._fail)
+
+    def send(self, servers: Sequence[int], *message: Any) -> None:
+        """Sends a message to servers."""
+        for server in servers:
+            self.marks[server] += 1
+            self.call(server, "deliver", self.marks[server], message)
+
+
+class Inbox:
+    """What a server has got of the step server.
+
+    Attributes:
+        delivered: How many messages were carried out.
+
+    Example:
+        >>> inbox = Inbox()
+        >>> list(inbox.receive(2, ("second",)))
+        []
+        >>> list(inbox.receive(1, ("first",)))
+        [('first',), ('second',)]
+    """
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self._early: dict[int, Message] = {}
+
+    def receive(self, mark: int, message: Message) -> Iterator[Message]:
+        """Yields the messages that are due now that number `mark` has come."""
+        self._early[mark] = message
+        while (due := self._early.pop(self.delivered + 1, None)) is not None:
+            yield due
+            self.delivered += 1

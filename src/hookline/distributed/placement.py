@@ -1,0 +1,148 @@
+"""Which variable lives on which server."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax
+
+from hookline.graph import spec as specs
+from hookline.graph.tensor import Operation
+from hookline.graph.update import Update
+from hookline.graph.variable import Variable
+
+
+def place(
+    variables: Sequence[Variable],
+    updates: Iterable[Update],
+    servers: int,
+    *,
+    global_step: Variable | None = None,
+    hints: Mapping[str, int] | None = None,
+    placed: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Returns the number of the server on which each variable lives.
+
+    Variables that one update writes live together, and so does what an update reads behind another. The groups are
+    given out, largest first, to the server that holds least. The global step lives on server 0.
+
+    Args:
+        variables: The variables to place.
+        updates: All updates of the graph.
+        servers: How many servers there are.
+        global_step: The graph's global step.
+        hints: Server by beginning of a variable's name (`"net"` covers `net/w`, and not `network`); the longest counts.
+            `Variable.device` (a number, or `"ps:1"`) goes first.
+        placed: Variables that have their places already.
+
+    Raises:
+        ValueError: Hints that contradict each other within a group, naming both variables, or of no such server.
+
+    Example:
+        >>> import hookline as hl, jax.numpy as jnp
+        >>> large, small, tiny = (hl.Variable(jnp.zeros(n), name=f"v{n}") for n in (9, 5, 3))
+        >>> place([tiny, small, large], [], servers=2)
+        {'v3': 1, 'v5': 1, 'v9': 0}
+    """
+    groups = _Groups(variables)
+    for update in updates:
+        groups.join(update.variables)
+        for tensor in update.inputs:
+            if isinstance(tensor.op, Update):
+                groups.join([update.variables[0], tensor.op.variables[0]])
+            elif isinstance(tensor.op.output, Variable) and _comes_behind(update, tensor.op.output):
+                groups.join([update.variables[0], tensor.op.output])
+    fixed = dict(placed or {})
+    for variable in variables:
+        wanted = 0 if variable is global_step else _hint(variable, hints or {}, servers)
+        if wanted is not None:
+            fixed.setdefault(variable.op.name, wanted)
+    homes: dict[str, int] = {}
+    load = [0] * servers
+    for group in sorted(groups.all(), key=lambda group: (_home(group, fixed) is None, -sum(map(_nbytes, group)))):
+        home = _home(group, fixed)
+        if home is None:
+            home = load.index(min(load))
+        load[home] += sum(map(_nbytes, group))
+        homes.update((variable.op.name, home) for variable in group)
+    return {variable.op.name: homes[variable.op.name] for variable in variables}
+
+
+class _Groups:
+    """Variables that live together (a union-find)."""
+
+    def __init__(self, variables: Sequence[Variable]) -> None:
+        self._parents = {variable: variable for variable in variables}
+
+    def _root(self, variable: Variable) -> Variable:
+        while self._parents[variable] is not variable:
+            self._parents[variable] = variable = self._parents[self._parents[variable]]
+        return variable
+
+    def join(self, variables: Sequence[Variable]) -> None:
+        known = [self._root(variable) for variable in variables if variable in self._parents]
+        for root in known[1:]:
+            self._parents[root] = known[0]
+
+    def all(self) -> list[list[Variable]]:
+        groups: dict[Variable, list[Variable]] = {}
+        for variable in self._parents:
+            groups.setdefault(self._root(variable), []).append(variable)
+        return list(groups.values())
+
+
+def _comes_behind(update: Update, variable: Variable) -> bool:
+    """Whether `update` depends on another update of `variable`, and so sees what that one wrote."""
+    seen: set[Operation] = set()
+    pending = [*update.control_inputs, *(tensor.op for tensor in update.inputs)]
+    while pending:
+        operation = pending.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        if isinstance(operation, Update) and variable in operation.variables:
+            return True
+        pending += [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
+    return False
+
+
+def _home(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
+    """Returns where hints want a group."""
+    wanted = [(variable, fixed[variable.op.name]) for variable in group if variable.op.name in fixed]
+    for variable, server in wanted[1:]:
+        first, first_server = wanted[0]
+        if server != first_server:
+            raise ValueError(
+                f"Variables {first.op.name!r} (server {first_server}) and {variable.op.name!r} (server {server}) are "
+                f"written by one update, or one is read behind an update of the other: they must live on one server. "
+                f"Give them the same hint, or none."
+            )
+    return wanted[0][1] if wanted else None
+
+
+def _hint(variable: Variable, hints: Mapping[str, int], servers: int) -> int | None:
+    name, device = variable.op.name, getattr(variable, "device", None)
+    matching = [prefix for prefix in hints if name == prefix or name.startswith(prefix.rstrip("/") + "/")]
+    wanted = hints[max(matching, key=len)] if matching else None
+    if isinstance(device, str):
+        match = re.search(r"(?:ps|task):(\d+)$", device)
+        wanted = int(match[1]) if match else wanted
+    elif isinstance(device, int):
+        wanted = device
+    if wanted is not None and not 0 <= wanted < servers:
+        raise ValueError(
+            f"Variable {name!r} is to live on server {wanted}, but there are {servers}: 0 to {servers - 1}."
+        )
+    return wanted
+
+
+def _nbytes(variable: Variable) -> int:
+    """Returns the size of a variable, as far as it is known."""
+    if variable.spec is specs.UNKNOWN:
+        return 0
+    return sum(
+        math.prod(dim for dim in leaf.shape if isinstance(dim, int)) * getattr(leaf.dtype, "itemsize", 1)
+        for leaf in jax.tree.leaves(variable.spec)
+    )

@@ -1,0 +1,80 @@
+"""What servers and workers tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from hookline.distributed.wire import Leaves
+
+WAITING = ("wait_for_step", "wait_delivered", "pull_behind", "collect")
+"""The methods that block. Ray runs them in the concurrency group `wait`, all others, one at a time, in its default."""
+
+Ticket = tuple[str, str]
+"""(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
+
+Transaction = tuple[str, int]
+"""(sender, number): numbers of a sender go up."""
+
+
+class Peers(Protocol):
+    """What a server needs of the others."""
+
+    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
+        """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
+        ...
+
+
+class Epoch(NamedTuple):
+    """One life of the values: from an initialisation or a restore to the next.
+
+    Attributes:
+        name: A new one each time.
+        incarnations: The servers' instances, in order. The first holds the global step.
+        step_name: Name of the variable that is the global step, if there is one.
+        updates: The chief's updates: fingerprints by name.
+        variables: What the chief's variables hold, by name.
+        owners: Which server each variable lives on.
+    """
+
+    name: str
+    incarnations: tuple[str, ...]
+    step_name: str | None
+    updates: Mapping[str, str]
+    variables: Mapping[str, str]
+    owners: Mapping[str, int]
+
+
+class Status(NamedTuple):
+    """What a server says of itself to anybody."""
+
+    incarnation: str
+    epoch: Epoch | None
+    held: frozenset[str]
+    step: int
+    sealed: bool
+
+
+class Committed(NamedTuple):
+    """What became of a transaction.
+
+    Attributes:
+        accepted: False if the limit on the step refused it; nothing was applied then.
+        step: The global step now.
+        counts: For each server how many transactions reached it.
+        marks: For each server how many messages it has been sent.
+        values: What was asked for of the step server, as it is now.
+    """
+
+    accepted: bool
+    step: int
+    counts: tuple[int, ...]
+    marks: tuple[int, ...]
+    values: dict[str, Leaves]
+
+
+class Pulled(NamedTuple):
+    """Values of variables, after that many `transactions` of their server."""
+
+    transactions: int
+    values: dict[str, Leaves]

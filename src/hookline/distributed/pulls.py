@@ -1,0 +1,226 @@
+"""What a worker reads of the servers: values that came along, values under way, consistent snapshots."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hookline import clock, errors
+from hookline.distributed.membership import Membership
+from hookline.distributed.protocol import Committed, Pulled, Transaction
+from hookline.distributed.transport import Reply, Transport
+from hookline.distributed.wire import Leaves, unpack_all
+
+_POLL_SECS = 1.0
+
+
+class Staleness:
+    """How many updates of others came between the pull of values and the update computed from them."""
+
+    def __init__(self) -> None:
+        self._count = self._sum = self._max = 0
+
+    def add(self, staleness: int) -> None:
+        """Counts one update."""
+        self._count += 1
+        self._sum += staleness
+        self._max = max(self._max, staleness)
+
+    def report(self) -> tuple[int, float, int]:
+        """Returns the number of updates, their mean and maximal staleness, since the last call."""
+        result = (self._count, self._sum / self._count if self._count else 0.0, self._max)
+        self._count = self._sum = self._max = 0
+        return result
+
+
+class Pulls:
+    """Values on their way to one worker.
+
+    A value that came with a submit is used once, by the next run: a later one without a submit looks again, for others
+    may have changed it.
+
+    Args:
+        transport: How to call the servers.
+        members: The servers' epoch.
+        max_staleness: Values are pulled again if more updates than this came since; `None` for no limit.
+        overlap: Pull for the next run as soon as this one has its values.
+        deliver_secs: How long messages between servers may take.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        members: Membership,
+        *,
+        max_staleness: int | None,
+        overlap: bool,
+        deliver_secs: float,
+    ) -> None:
+        self._transport, self._members = transport, members
+        self._max_staleness, self._overlap, self._deliver_secs = max_staleness, overlap, deliver_secs
+        # The last transaction with a part on each server, until its outcome there was seen.
+        self._behind: dict[int, Transaction] = {}
+        self._ready: dict[str, tuple[int, Leaves]] = {}
+        self._coming: dict[int, tuple[list[str], Reply]] = {}
+        self._taken: dict[int, dict[str, None]] = {}
+        self._used: dict[int, int] = {}
+        self._structures: dict[str, Any] = {}
+        self.staleness = Staleness()
+
+    def clear(self) -> None:
+        """Forgets what came along or is under way."""
+        self._ready.clear()
+        self._coming.clear()
+
+    # Taking -----------------------------------------------------------------------------------------------------
+
+    def take(self, names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """Returns the leaves of variables, by name."""
+        parts = self._by_server(names)
+        for server, part in parts.items():
+            self._taken.setdefault(server, {}).update(dict.fromkeys(part))
+        self._receive(parts)
+        if self._max_staleness is not None and any(name in self._ready for name in names):
+            self._drop_old()
+        missing = {server: [name for name in part if name not in self._ready] for server, part in parts.items()}
+        calls = {server: self._call(server, part) for server, part in missing.items() if part}
+        for server, reply in calls.items():
+            self._store(self._pulled(server, missing[server], reply))
+        taken = {name: self._ready.pop(name) for name in names}
+        for server, part in parts.items():
+            oldest = min(taken[name][0] for name in part)
+            self._used[server] = min(oldest, self._used.get(server, oldest))
+        if self._overlap:
+            self._coming.update((server, (part, self._call(server, part))) for server, part in parts.items())
+        return {name: unpack_all(leaves) for name, (_, leaves) in taken.items()}
+
+    def _by_server(self, names: Iterable[str]) -> dict[int, list[str]]:
+        parts: dict[int, list[str]] = {}
+        for name in names:
+            parts.setdefault(self._members.owner(name), []).append(name)
+        return parts
+
+    def _call(self, server: int, names: Sequence[str]) -> Reply:
+        ticket, behind = self._members.ticket(server), self._behind.get(server)
+        if behind is None:
+            return self._transport.call(server, "pull", ticket, names)
+        return self._transport.call(server, "pull_behind", ticket, names, behind, _POLL_SECS)
+
+    def _receive(self, parts: Iterable[int]) -> None:
+        for server in [server for server in parts if server in self._coming]:
+            names, reply = self._coming.pop(server)
+            self._store(self._pulled(server, names, reply))
+
+    def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
+        pulled = self._until_there(server, reply, lambda: self._call(server, names))
+        self._behind.pop(server, None)
+        return pulled
+
+    def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
+        """Returns the result of a call that waits for the step server's messages, made again while it gives none."""
+        deadline = clock.monotonic() + self._deliver_secs
+        while not (result := reply.get()):
+            if clock.monotonic() >= deadline:
+                raise errors.UnavailableError(
+                    None,
+                    None,
+                    f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} s; "
+                    f"one of the two is away.",
+                )
+            reply = again()
+        return result
+
+    def _store(self, pulled: Pulled) -> None:
+        self._ready.update((name, (pulled.transactions, leaves)) for name, leaves in pulled.values.items())
+
+    def _drop_old(self) -> None:
+        """Forgets values to which more updates came than are allowed."""
+        counts = self._transport.call(0, "counts", self._members.ticket(0)).get()
+        limit = self._max_staleness or 0
+        for name, (count, _) in list(self._ready.items()):
+            if counts[self._members.owner(name)] - count > limit:
+                del self._ready[name]
+
+    # Around a submit --------------------------------------------------------------------------------------------
+
+    def wanted(self) -> dict[int, list[str]]:
+        """Returns what the next run will read, if it reads what the last one did, for each server."""
+        wanted = {server: list(names) for server, names in self._taken.items()}
+        return {} if self._overlap else wanted
+
+    def pull_behind(self, transaction: Transaction, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
+        """Starts to pull for the next run, from servers that hold a staged part of a transaction and from others.
+
+        Args:
+            transaction: The one that is about to be committed.
+            servers: Those that hold a part of it, but for the step server.
+            wanted: What `wanted` was.
+        """
+        if not self._overlap:
+            self.clear()
+        self._behind.update(dict.fromkeys(servers, transaction))
+        for server, names in wanted.items():
+            if server != 0:
+                self._coming[server] = (names, self._call(server, names))
+
+    def forget(self, servers: Iterable[int]) -> None:
+        """Gives up what was started for a transaction that failed: nobody may ever decide its parts."""
+        for server in servers:
+            self._behind.pop(server, None)
+        self.clear()
+
+    def committed(self, reply: Committed, servers: Sequence[int]) -> None:
+        """Takes note of a transaction: its staleness, and the values that came with it.
+
+        Args:
+            reply: Of the step server.
+            servers: Which servers it changed.
+        """
+        if reply.accepted and self._used:
+            self.staleness.add(
+                max(reply.counts[server] - (server in servers) - count for server, count in self._used.items())
+            )
+        self._used.clear()
+        self._taken.clear()
+        self._store(Pulled(reply.counts[0], reply.values))
+
+    def wait_until_delivered(self, marks: Sequence[int]) -> None:
+        """Blocks until all servers have got the messages that the step server has sent them.
+
+        Raises:
+            UnavailableError: A server does not get them in time.
+        """
+        for server in range(1, len(marks)):
+
+            def call(server: int = server) -> Reply:
+                ticket = self._members.ticket(server)
+                return self._transport.call(server, "wait_delivered", ticket, marks[server], _POLL_SECS)
+
+            self._until_there(server, call(), call)
+
+    # The whole --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, names: Sequence[str]) -> tuple[int, dict[str, tuple[Any, ...]]]:
+        """Returns the global step and the leaves of variables, all after the same transactions."""
+        parts = self._by_server(names)
+        name = uuid.uuid4().hex
+        cut: Committed = self._transport.call(0, "cut", self._members.ticket(0), name, parts).get()
+        values = dict(cut.values)
+
+        def collect(server: int) -> Reply:
+            return self._transport.call(server, "collect", self._members.ticket(server), name, _POLL_SECS)
+
+        calls = [(server, collect(server)) for server in parts if server != 0]
+        for server, call in calls:
+            values.update(self._until_there(server, call, functools.partial(collect, server)).values)
+        return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
+
+    def structure(self, name: str) -> Any:
+        """Returns the tree structure of a variable, as its server has it."""
+        if name not in self._structures:
+            server = self._members.owner(name)
+            found = self._transport.call(server, "structures", self._members.ticket(server), [name]).get()
+            self._structures.update((name, structure.treedef) for name, structure in found.items())
+        return self._structures[name]

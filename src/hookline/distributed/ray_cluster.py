@@ -1,0 +1,193 @@
+"""PrivateRayCluster: a Ray cluster of one's own on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+from hookline import clock
+from hookline.distributed.processes import ProcessGroup
+from hookline.errors import CancelledError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECS = 0.05
+# Its name says Windows and macOS, but everywhere it decides whether there may be other machines: if so, Ray replaces
+# 127.0.0.1 by the address by which the machine is known outside.
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+_HEAD = Path(__file__).with_name("ray_head.py")
+
+
+class PrivateRayCluster:
+    """A Ray cluster on the loopback interface, with its own folder, ports and token; it ends with its `with` block.
+
+    It runs no dashboard, reports no usage, and can be reached by nobody who cannot read its token file (mode 0600). It
+    also ends when the process that started it does, in whatever way. Other Ray clusters of the machine are not touched.
+
+    Args:
+        object_store_bytes: At most how much shared memory the arrays on their way may take; taken when needed.
+        start_timeout_secs: How long the start may take.
+
+    Attributes:
+        address: Of the head, `"127.0.0.1:port"`, once started.
+
+    Raises:
+        ModuleNotFoundError: Ray is not installed.
+
+    Example:
+        >>> with PrivateRayCluster() as cluster:  # doctest: +SKIP
+        ...     print(cluster.address)
+        127.0.0.1:40027
+    """
+
+    def __init__(self, *, object_store_bytes: int = 2**30, start_timeout_secs: float = 120) -> None:
+        require_ray()
+        self._object_store_bytes = object_store_bytes
+        self._start_timeout_secs = start_timeout_secs
+        self._folder: Path | None = None
+        self._head: ProcessGroup | None = None
+        self.address = ""
+
+    @property
+    def token_path(self) -> str:
+        """The file with the cluster's token."""
+        return str(self._started_folder() / "token")
+
+    @property
+    def head(self) -> ProcessGroup:
+        """The head and everything that Ray started, servers included."""
+        if self._head is None:
+            raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
+        return self._head
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables by which `Cluster.from_environment`, and Ray itself, find this cluster."""
+        ray = ray_environment(self.token_path, loopback=True)
+        return {"HOOKLINE_ADDRESS": self.address, "HOOKLINE_TOKEN_PATH": self.token_path, **ray}
+
+    def start(self, cancelled: threading.Event | None = None) -> PrivateRayCluster:
+        """Starts the cluster and waits until it can be used.
+
+        Args:
+            cancelled: Ends the start when set.
+
+        Raises:
+            UnavailableError: It did not start; the text shows the last lines that Ray printed.
+            CancelledError: `cancelled` was set.
+        """
+        if self._head is not None:
+            raise RuntimeError(f"The private Ray cluster at {self.address} is started already.")
+        # Names of Ray's sockets are long and may have no more than 107 characters; other places have long names.
+        parent = "/tmp" if os.access("/tmp", os.W_OK) else None
+        self._folder = Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
+        try:
+            self._start(self._folder, cancelled or threading.Event())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ends everything that was started, at once, and removes the cluster's folder. Does nothing a second time."""
+        if self._head is not None:
+            self._head.kill()
+            self._head = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> PrivateRayCluster:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _start(self, folder: Path, cancelled: threading.Event) -> None:
+        write_token(folder / "token")
+        env = {**os.environ, **ray_environment(str(folder / "token"), loopback=True)}
+        # Servers stay in the group of the head, so that they end with it, in whatever state they are.
+        env["RAY_process_group_cleanup_enabled"] = "false"
+        # Ray lets its workers give way to others (nice 15). All the others here wait for the servers.
+        env["RAY_worker_niceness"] = "0"
+        # Another cluster's address would be taken for ours by the processes of the head.
+        env = {name: value for name, value in env.items() if name not in ("RAY_ADDRESS", "RAY_NAMESPACE")}
+        # -P: the folder of the script holds modules of hookline, which must not hide others of the same name.
+        command = [sys.executable, "-P", str(_HEAD), str(folder), str(self._object_store_bytes)]
+        with open(folder / "head.log", "wb") as log:
+            self._head = ProcessGroup(command, env, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+        started = clock.monotonic()
+        while not (folder / "address").exists():
+            status = self._head.status()
+            if status is not None or clock.monotonic() - started > self._start_timeout_secs:
+                what = f"ended with status {status}" if status is not None else "is not ready"
+                raise UnavailableError(
+                    None,
+                    None,
+                    f"The private Ray cluster {what} after {clock.monotonic() - started:.0f} seconds. Its last words:\n"
+                    f"{_tail(folder / 'head.log')}",
+                )
+            if clock.wait(cancelled, _LOOK_EVERY_SECS):
+                raise CancelledError(None, None, "The start of the private Ray cluster was cancelled.")
+        self.address = (folder / "address").read_text(encoding="utf-8")
+        logger.info("Private Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
+
+    def _started_folder(self) -> Path:
+        if self._folder is None:
+            raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
+        return self._folder
+
+
+def require_ray() -> None:
+    """Checks that Ray is installed, without importing it.
+
+    Raises:
+        ModuleNotFoundError: It is not.
+    """
+    if find_spec("ray") is None:
+        raise ModuleNotFoundError("hookline.distributed requires Ray: pip install 'hookline[ray]'.", name="ray")
+
+
+def write_token(path: Path) -> None:
+    """Writes a new token into a file that only its owner can read.
+
+    Raises:
+        FileExistsError: There is one.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+
+
+def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]:
+    """Returns the variables that every process of a cluster needs before it imports Ray.
+
+    Args:
+        token_path: The file with the cluster's token; `None` for the place where Ray itself looks.
+        loopback: Whether all of the cluster is on this machine: nothing listens on another interface then.
+    """
+    env = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        # Joining is tried again 20 times otherwise, which takes ten minutes when it is in vain.
+        "RAY_NUM_REDIS_GET_RETRIES": "1",
+        # A task that is asked to end (SIGTERM) need not show the addresses of its C++ functions.
+        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+    }
+    if token_path is not None:
+        env["RAY_AUTH_TOKEN_PATH"] = token_path
+    if loopback:
+        env[LOOPBACK_VARIABLE] = "0"
+    return env
+
+
+def _tail(path: Path, lines: int = 20) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

@@ -1,0 +1,325 @@
+"""A parameter server: owns variables, applies updates to them, and says in which order."""
+
+from __future__ import annotations
+
+import logging
+import types
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hookline import errors
+from hookline.distributed.messages import Inbox, Outbox
+from hookline.distributed.protocol import Committed, Epoch, Peers, Pulled, Status, Ticket, Transaction
+from hookline.distributed.staging import STAGED_SECS, Senders, Staging
+from hookline.distributed.state import Entry, ServerState
+from hookline.distributed.updates import PortableUpdate
+from hookline.distributed.waiting import Waiting
+from hookline.distributed.wire import Leaves, Structure
+
+logger = logging.getLogger(__name__)
+
+
+class ParameterServer:
+    """Owns variables. A plain class: Ray makes an actor of it, tests call it.
+
+    The server with number 0 holds the global step and orders everything: it accepts, refuses and numbers transactions,
+    and sends the others, in that order and numbered, what they have to do. Values live on as they are only within one
+    epoch and one instance; a call that means another one is an `AbortedError`.
+
+    Example:
+        >>> server = ParameterServer()
+        >>> server.status().epoch is None
+        True
+    """
+
+    def __init__(self) -> None:
+        self._incarnation = uuid.uuid4().hex
+        self._waiting = Waiting()
+        self._begin(None, 0, None)
+
+    def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
+        self._epoch, self._index = epoch, index
+        self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
+        self._staged = Staging()
+        self._cuts: dict[str, Pulled] = {}
+        self._senders = Senders()
+        self._sealed = False
+        self._broken: BaseException | None = None
+        self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
+        self._inbox = Inbox()
+        # Of the step server's, how many transactions reached each server; of any other only its own number moves.
+        self._counts = [0] * len(epoch.incarnations if epoch else ())
+
+    # Epochs -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Returns who this is and what it holds."""
+        epoch = None if self._broken else self._epoch
+        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._sealed)
+
+    def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
+        """Forgets everything and starts an epoch.
+
+        Args:
+            epoch: The new one.
+            index: Which server of it this one is.
+            peers: The others.
+
+        Raises:
+            AbortedError: The epoch was made for another instance.
+        """
+        if epoch.incarnations[index] != self._incarnation:
+            raise self._lost("was restarted while the variables were initialised")
+        self._begin(epoch, index, peers)
+        self._waiting.notify()
+
+    def register(
+        self,
+        ticket: Ticket,
+        updates: Sequence[PortableUpdate],
+        variables: Mapping[str, str] = types.MappingProxyType({}),
+        owners: Mapping[str, int] = types.MappingProxyType({}),
+    ) -> None:
+        """Learns updates, which transactions then name, and of variables that the chief's graph has got since."""
+        self._check(ticket)
+        self._state.register(updates)
+        assert self._epoch is not None
+        known = {update.name: update.fingerprint for update in updates}
+        self._epoch = self._epoch._replace(
+            updates={**self._epoch.updates, **known},
+            variables={**self._epoch.variables, **variables},
+            owners={**self._epoch.owners, **owners},
+        )
+
+    def seal(self, ticket: Ticket) -> Committed:
+        """Ends the training: no transaction is accepted any more. Returns the state of affairs for `wait_delivered`."""
+        self._check(ticket)
+        self._sealed = True
+        self._waiting.notify()
+        return self._committed(True, {})
+
+    # Transactions -----------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        ticket: Ticket,
+        transaction: Transaction,
+        entries: Sequence[Entry],
+        last_step: int | None = None,
+        pull: Sequence[str] = (),
+        owners: Sequence[int] = (),
+    ) -> Committed:
+        """Accepts a transaction and applies it, or refuses it. Called at the step server only.
+
+        Args:
+            ticket: Which instance and epoch is meant.
+            transaction: Its name; none is accepted twice.
+            entries: The part that lives here.
+            last_step: The transaction is refused if it would take the global step past this.
+            pull: Variables of this server to return, as they are afterwards.
+            owners: The other servers that hold staged parts of it.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+            AbortedError: The instance or epoch is gone, or the sender was shut out.
+            FailedPreconditionError: A variable has no value.
+        """
+        self._check(ticket)
+        try:
+            accepted = self._accept(transaction, entries, last_step)
+        except BaseException:
+            self._sending.send(owners, "drop", transaction)
+            raise
+        if accepted:
+            for server in (0, *owners):
+                self._counts[server] += 1
+            self._waiting.notify()
+            self._sending.send(owners, "apply", transaction, self._state.step)
+        else:
+            self._sending.send(owners, "drop", transaction)
+        # It stands: nothing that is asked for beside it may fail the call.
+        held = self._state.names()
+        return self._committed(accepted, self._state.values([name for name in pull if name in held]))
+
+    def _committed(self, accepted: bool, values: dict[str, Leaves]) -> Committed:
+        return Committed(accepted, self._state.step, tuple(self._counts), tuple(self._sending.marks), values)
+
+    def _accept(self, transaction: Transaction, entries: Sequence[Entry], last_step: int | None) -> bool:
+        if self._sealed:
+            raise errors.OutOfRangeError(
+                None, None, f"The training has ended at global step {self._state.step}: the chief has sealed it."
+            )
+        self._senders.decide(transaction)
+        return self._apply(self._state.prepare(entries), last_step)
+
+    def _apply(self, prepared: Any, last_step: int | None) -> bool:
+        try:
+            return self._state.apply(prepared, last_step)
+        except BaseException as error:
+            if self._state.lost:
+                self._break(error)
+            raise
+
+    def stage(self, ticket: Ticket, transaction: Transaction, entries: Sequence[Entry]) -> None:
+        """Keeps the part of a transaction that lives here until the step server says what to do with it.
+
+        Raises:
+            Exception: What makes it impossible to apply: an error of the update's function, a variable without value.
+        """
+        self._check(ticket)
+        self._state.check(entries)
+        self._staged.add(transaction, entries)
+        for silent in self._staged.silent(STAGED_SECS):
+            self._sending.call(0, "fence", silent, self._index)
+
+    def drop(self, ticket: Ticket, transaction: Transaction) -> None:
+        """Forgets a staged part of a transaction that its sender gives up."""
+        self._check(ticket)
+        self._staged.drop(transaction)
+        self._waiting.notify()
+
+    def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
+        """Shuts a sender out and has `owner` drop what it holds of it, unless the transaction was decided by now."""
+        self._check(ticket)
+        if self._senders.shut_out(transaction):
+            self._sending.send([owner], "drop_sender", transaction[0])
+
+    # From the step server to the owners -------------------------------------------------------------------------
+
+    def deliver(self, ticket: Ticket, mark: int, message: tuple[Any, ...]) -> None:
+        """Takes message number `mark` of the step server; it is carried out after all before it."""
+        self._check(ticket)
+        for due in self._inbox.receive(mark, message):
+            self._handle(*due)
+        self._waiting.notify()
+
+    def _handle(self, kind: str, *args: Any) -> None:
+        if kind == "cut":
+            name, names = args
+            self._cuts[name] = Pulled(self._counts[0], self._state.values(names))
+        elif kind == "drop_sender":
+            self._staged.drop_sender(args[0])
+        else:
+            if kind == "apply":
+                self._apply_staged(*args)
+            self._staged.drop(args[0])
+
+    def _apply_staged(self, transaction: Transaction, step: int) -> None:
+        # The step server has counted it: it cannot be taken back any more.
+        entries = self._staged.get(transaction)
+        if entries is None:
+            self._break(RuntimeError(f"the staged part of transaction {transaction} is gone"))
+            return
+        try:
+            self._state.apply(self._state.prepare(entries), None)
+        except Exception as error:
+            self._break(error)
+            return
+        self._state.step = step
+        self._counts[self._index] += 1
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def pull(self, ticket: Ticket, names: Sequence[str]) -> Pulled:
+        """Returns values as they are now."""
+        self._check(ticket)
+        return Pulled(self._counts[self._index], self._state.values(names))
+
+    def pull_behind(
+        self, ticket: Ticket, names: Sequence[str], transaction: Transaction, timeout_secs: float
+    ) -> Pulled | None:
+        """Returns values as they are once a staged transaction is applied or dropped; `None` if the time is over."""
+        self._wait(ticket, lambda: transaction not in self._staged, timeout_secs)
+        return None if transaction in self._staged else self.pull(ticket, names)
+
+    def counts(self, ticket: Ticket) -> tuple[int, ...]:
+        """Returns for each server how many transactions reached it; of the step server."""
+        self._check(ticket)
+        return tuple(self._counts)
+
+    def structures(self, ticket: Ticket, names: Sequence[str]) -> dict[str, Structure]:
+        """Returns the tree structures of variables."""
+        self._check(ticket)
+        return self._state.structures(names)
+
+    def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
+        """Has every server keep the values as they are after all transactions so far, for `collect`.
+
+        Args:
+            ticket: Which instance and epoch is meant.
+            name: What to call the values.
+            names: For each server the variables.
+
+        Returns:
+            The state of affairs, with the values of this server.
+        """
+        self._check(ticket)
+        for owner, wanted in names.items():
+            if owner != 0:
+                self._sending.send([owner], "cut", name, wanted)
+        return self._committed(True, self._state.values(names.get(0, ())))
+
+    def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> Pulled | None:
+        """Returns the values that were kept under a name, once; `None` if that takes longer."""
+        self._wait(ticket, lambda: name in self._cuts, timeout_secs)
+        return self._cuts.pop(name, None)
+
+    # Waiting ----------------------------------------------------------------------------------------------------
+
+    def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:
+        """Blocks until the global step is at least `step`, the training has ended or the time is over.
+
+        Returns:
+            The global step, and whether the training has ended.
+        """
+        self._wait(ticket, lambda: self._state.step >= step or self._sealed, timeout_secs)
+        return self._state.step, self._sealed
+
+    def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
+        """Blocks until messages up to `mark` have come or the time is over, and returns whether they have."""
+        self._wait(ticket, lambda: self._inbox.delivered >= mark, timeout_secs)
+        return self._inbox.delivered >= mark
+
+    def _wait(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> None:
+        self._waiting.until(lambda: reached() or self._broken is not None or not self._is_current(ticket), timeout_secs)
+        self._check(ticket)
+
+    # Identity ---------------------------------------------------------------------------------------------------
+
+    def _is_current(self, ticket: Ticket) -> bool:
+        return self._epoch is not None and ticket == (self._incarnation, self._epoch.name)
+
+    def _check(self, ticket: Ticket) -> None:
+        if self._broken is not None:
+            raise self._lost(f"could not apply an accepted update ({self._broken!r})") from self._broken
+        if not self._is_current(ticket):
+            restarted = ticket[0] != self._incarnation
+            raise self._lost(
+                "was restarted, and came back empty"
+                if restarted
+                else "was initialised or restored anew since this session was created"
+            )
+
+    def _lost(self, what: str) -> errors.AbortedError:
+        message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
+        return errors.AbortedError(None, None, message)
+
+    @property
+    def _sending(self) -> Outbox:
+        assert self._outbox is not None, "checked with the ticket"
+        return self._outbox
+
+    def _failure_in(self, epoch: Epoch) -> Callable[[BaseException], None]:
+        """Returns what takes the failure of a message, which may come when its epoch is long over."""
+
+        def fail(error: BaseException) -> None:
+            if self._epoch is not None and self._epoch.name == epoch.name:
+                self._break(error)
+
+        return fail
+
+    def _break(self, error: BaseException) -> None:
+        logger.error("Parameter server %d is broken: %r", self._index, error)
+        self._broken = error
+        self._waiting.notify()

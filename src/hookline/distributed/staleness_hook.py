@@ -1,0 +1,101 @@
+"""StalenessHook: how old the values were that a worker's updates were computed from."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from hookline import summary
+from hookline.hooks import SecondOrStepTimer, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class StalenessHook(SessionRunHook):
+    """Writes and logs the staleness of this worker's updates, at a cadence.
+
+    The staleness of an update is the number of updates of other workers that were applied between the moment at which
+    the values it was computed from were pulled, and its own turn. Tags are `staleness/worker_<n>/mean` and `/max`, over
+    the updates since the last time. In a session whose variables nobody shares it does nothing. Runs
+    `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an exception.
+
+    Args:
+        every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
+        every_n_secs: Seconds from one to the next.
+        output_dir: Where to write; the writer is the one that all hooks with this directory share.
+        summary_writer: Writes in place of `output_dir`. With neither, the staleness is only logged.
+
+    Raises:
+        ValueError: Not exactly one cadence.
+
+    Example:
+        >>> hook = StalenessHook(every_n_steps=None, every_n_secs=60)
+
+    References:
+        None in `tf.train`, which does not tell.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: str | None = None,
+        summary_writer: FileWriter | None = None,
+    ) -> None:
+        if (every_n_steps is None) == (every_n_secs is None):
+            given = "neither" if every_n_steps is None else "both"
+            raise ValueError(
+                "StalenessHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs, "
+                f"got {given}."
+            )
+        self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self._output_dir = output_dir
+        self._writer = summary_writer
+
+    def begin(self) -> None:
+        """Opens the writer."""
+        self._timer.reset()
+        if self._writer is None and self._output_dir:
+            self._writer = FileWriterCache.get(self._output_dir)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Moves back with a session that was restored from an earlier step."""
+        if session.shared:
+            self._timer.rewind(session.global_step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Writes the staleness if it is due."""
+        session = run_context.session
+        if session.shared and self._timer.should_trigger_for_step(session.global_step):
+            self._timer.update_last_triggered_step(session.global_step)
+            self._report(session)
+
+    def end(self, session: Session) -> None:
+        """Writes what has come since, and flushes."""
+        if session.shared:
+            self._report(session)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when it is due next."""
+        return self._timer.steps_until_trigger(global_step)
+
+    def _report(self, session: Session) -> None:
+        measure = getattr(session.store, "staleness", None)
+        count, mean, largest = measure() if measure is not None else (0, 0.0, 0)
+        if not count:
+            return
+        step, tag = session.global_step, f"staleness/worker_{session.store.worker_index}"
+        _logger.info("%s: mean %.2f, max %d over %d updates, at global step %d", tag, mean, largest, count, step)
+        if self._writer is not None:
+            values = [
+                summary.Summary.Value(tag=f"{tag}/mean", simple_value=mean),
+                summary.Summary.Value(tag=f"{tag}/max", simple_value=largest),
+            ]
+            self._writer.add_summary(summary.Summary(value=values), step)

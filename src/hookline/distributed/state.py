@@ -1,0 +1,212 @@
+"""The values that one parameter server owns, and how a transaction changes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.distributed.programs import Given, Program, unpack_inputs
+from hookline.distributed.updates import PortableUpdate
+from hookline.distributed.wire import Leaves, Structure, pack_all, unpack_all
+from hookline.errors import FailedPreconditionError
+
+
+class Put(NamedTuple):
+    """Sets a variable to a value."""
+
+    name: str
+    leaves: Leaves
+    structure: Structure
+
+
+class Apply(NamedTuple):
+    """Applies a registered update to the values of its inputs."""
+
+    name: str
+    inputs: Sequence[Given]
+
+
+Entry = Put | Apply
+
+
+class Prepared(NamedTuple):
+    """A part of a transaction, ready to be applied."""
+
+    puts: Sequence[Put]
+    gains: Mapping[str, int]
+    program: Program | None
+    inputs: Any
+
+
+class ServerState:
+    """Values by name, and a mirror of the global step as a Python int.
+
+    Args:
+        step_name: The variable that is the global step, if it is one of these.
+
+    Attributes:
+        step: The global step; 0 without one.
+        lost: A program failed that had been given old values to overwrite: they are gone.
+    """
+
+    def __init__(self, step_name: str | None) -> None:
+        self._step_name = step_name
+        self._values: dict[str, tuple[Any, ...]] = {}
+        self._treedefs: dict[str, Any] = {}
+        self._updates: dict[str, PortableUpdate] = {}
+        self._programs: dict[Any, Program] = {}
+        self._checked: set[Any] = set()
+        # Pulls that wait run in threads of their own.
+        self._lock = threading.RLock()
+        self.step = 0
+        self.lost = False
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def names(self) -> frozenset[str]:
+        """Returns the names of the variables that have values."""
+        return frozenset(self._values)
+
+    def values(self, names: Sequence[str]) -> dict[str, Leaves]:
+        """Returns values as they travel.
+
+        They may share memory with the state, which JAX then leaves alone: it does not write over an array that is seen
+        from outside.
+        """
+        with self._lock:
+            return {name: pack_all(self._held(name)) for name in names}
+
+    def structures(self, names: Sequence[str]) -> dict[str, Structure]:
+        """Returns the tree structures of variables."""
+        for name in names:
+            self._held(name)
+        return {name: Structure(self._treedefs[name]) for name in names}
+
+    def _held(self, name: str) -> tuple[Any, ...]:
+        if name not in self._values:
+            raise FailedPreconditionError(
+                None,
+                None,
+                f"Variable {name!r} has no value yet: the chief has to run its initializer or restore a checkpoint "
+                f"(a MonitoredTrainingSession does either).",
+            )
+        return self._values[name]
+
+    # Changing ---------------------------------------------------------------------------------------------------
+
+    def register(self, updates: Sequence[PortableUpdate]) -> None:
+        """Learns updates, by name."""
+        self._updates.update((update.name, update) for update in updates)
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Raises what `apply` would raise for types and missing values, and changes nothing."""
+        prepared = self.prepare(entries)
+        if prepared.program is not None:
+            shapes = [(np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(prepared.inputs)]
+            key = (id(prepared.program), tuple(shapes))
+            if key not in self._checked:
+                jax.eval_shape(prepared.program.dry, *self._olds(prepared.program), prepared.inputs)
+                self._checked.add(key)
+
+    def prepare(self, entries: Sequence[Entry]) -> Prepared:
+        """Returns entries ready for `apply`.
+
+        Raises:
+            FailedPreconditionError: A variable has no value, or an update is not known.
+        """
+        puts = [entry for entry in entries if isinstance(entry, Put)]
+        applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
+        gains = self._known_gains([update for update, _ in applied], {put.name for put in puts})
+        rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
+        if not rest:
+            return Prepared(puts, gains, None, [])
+        unpacked = [unpack_inputs(given) for _, given in rest]
+        program = self._program([update for update, _ in rest], [structures for _, structures in unpacked])
+        for name in (*program.taken, *program.kept):
+            self._held(name)
+        return Prepared(puts, gains, program, [leaves for leaves, _ in unpacked])
+
+    def _update(self, name: str) -> PortableUpdate:
+        if name not in self._updates:
+            raise FailedPreconditionError(
+                None, None, f"Update {name!r} is not known here: the chief has to initialise the servers first."
+            )
+        return self._updates[name]
+
+    def _known_gains(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
+        """Returns by how much counters advance that nothing else in the transaction reads or writes."""
+        gains: dict[str, int] = {}
+        others = set(put)
+        for update in updates:
+            others.update(source.name for source in update.inputs if source.kind != "value")
+            if update.increment is None:
+                others.update(update.variables)
+        for update in updates:
+            name = update.variables[0]
+            if update.increment is not None and name not in others and update.name not in others:
+                self._held(name)
+                gains[name] = gains.get(name, 0) + update.increment
+        return gains
+
+    def _program(self, updates: Sequence[PortableUpdate], structures: Sequence[Any]) -> Program:
+        key = (
+            tuple(update.name for update in updates),
+            tuple(structures),
+            tuple(
+                self._treedefs.get(n) for u in updates for n in (*u.variables, *(source.name for source in u.inputs))
+            ),
+        )
+        if key not in self._programs:
+            self._programs[key] = Program(updates, structures, self._treedefs)
+        return self._programs[key]
+
+    def _olds(self, program: Program) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {n: self._values[n] for n in program.taken}, {n: self._values[n] for n in program.kept}
+
+    def apply(self, prepared: Prepared, last_step: int | None) -> bool:
+        """Changes the values, all or none.
+
+        Returns:
+            False, and nothing is changed, if the global step would pass `last_step`.
+        """
+        with self._lock:
+            return self._apply(prepared, last_step)
+
+    def _apply(self, prepared: Prepared, last_step: int | None) -> bool:
+        step_name, program = self._step_name, prepared.program
+        new: dict[str, Any] = {}
+        step = self.step + prepared.gains.get(step_name, 0) if step_name is not None else self.step
+        if prepared.gains.get(step_name or "", 0) and last_step is not None and step > last_step:
+            return False
+        computes_step = program is not None and step_name in program.written
+        if program is not None:
+            run = program.dry if computes_step and last_step is not None else program.run
+            olds = self._olds(program)
+            try:
+                new = dict(zip(program.written, run(*olds, prepared.inputs), strict=True))
+            except BaseException:
+                self.lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array))
+                raise
+        if computes_step:
+            assert step_name is not None
+            step = int(np.asarray(new[step_name][0]))
+            if last_step is not None and step > last_step:
+                return False
+        for put in prepared.puts:
+            self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
+            self._treedefs[put.name] = put.structure.treedef
+            if put.name == step_name:
+                step = int(np.asarray(self._values[put.name][0]))
+        self._values.update(new)
+        if program is not None:
+            self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
+        for name, gain in prepared.gains.items():
+            (old,) = self._values[name]
+            self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
+        self.step = step
+        return True

@@ -1,0 +1,333 @@
+"""The store of a session whose variables live on parameter servers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline import clock, errors
+from hookline.distributed.membership import Membership
+from hookline.distributed.protocol import Committed
+from hookline.distributed.pulls import Pulls
+from hookline.distributed.state import Apply, Entry, Put
+from hookline.distributed.transport import Transport
+from hookline.distributed.wire import flatten, pack_all
+from hookline.graph import spec as specs
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.keys import GraphKeys
+from hookline.graph.update import Update, check_value
+from hookline.graph.variable import Variable
+from hookline.session.store import Leaves, VariableStore, local_store
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECS = 1.0
+
+
+class RemoteStore:
+    """Global variables on parameter servers, all others in this process.
+
+    It belongs to one epoch of the servers: what comes after a restore, or from a server that was restarted, is an
+    `AbortedError`, and a new session has to be made. No call that changes something is ever made twice.
+
+    Args:
+        graph: The graph whose variables they are.
+        transport: How to call the servers.
+        worker_index: Which worker this is; 0 is the chief, which alone initialises and restores.
+        placement: Hints, as for `placement.place`.
+        max_staleness: How many updates of others may have been applied to values before a run begins to compute with
+            them; they are pulled again if there were more. `None` for no limit.
+        overlap: Pull the next run's values while this one computes. They then lack this worker's last update.
+        deliver_secs: How long the messages between servers may take before they count as lost.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        transport: Transport,
+        *,
+        worker_index: int = 0,
+        placement: Mapping[str, int] | None = None,
+        max_staleness: int | None = None,
+        overlap: bool = False,
+        deliver_secs: float = 60.0,
+    ) -> None:
+        self._graph = graph
+        self._transport = transport
+        self._remote: set[Variable] = set()
+        self._seen = 0
+        self._worker_index = worker_index
+        self._global_step = get_global_step(graph)
+        self.local_store: VariableStore = local_store(graph, threading.RLock())
+        self._members = Membership(graph, transport, self.is_remote, worker_index == 0, placement or {})
+        self._pulls = Pulls(
+            transport, self._members, max_staleness=max_staleness, overlap=overlap, deliver_secs=deliver_secs
+        )
+        self._sender = f"{worker_index}-{uuid.uuid4().hex}"
+        self._sent = 0
+        self._step: int | None = None
+        self._closed = threading.Event()
+
+    @property
+    def worker_index(self) -> int:
+        """Which worker this is; 0 is the chief."""
+        return self._worker_index
+
+    def is_remote(self, variable: Variable) -> bool:
+        """Whether a variable lives on a server: the global ones do, but for those that each worker has its own of."""
+        variables = self._graph.get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
+        if len(variables) != self._seen:
+            self._seen = len(variables)
+            self._remote = {item for item in variables if not getattr(item, "per_worker", False)}
+        return variable in self._remote
+
+    # Values -----------------------------------------------------------------------------------------------------
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        """Returns current values, flattened: pulled from their servers, or those that came with the last submit."""
+        variables = list(variables)
+        remote = [variable.op.name for variable in variables if self.is_remote(variable)]
+        if not remote:
+            return self.local_store.take(variables)
+        pulled = self._pulls.take(remote)
+        return tuple(pulled[v.op.name] if self.is_remote(v) else self.local_store.take([v])[0] for v in variables)
+
+    def structure(self, variable: Variable) -> Any:
+        """Returns the tree structure of a variable that has a value."""
+        if not self.is_remote(variable):
+            return self.local_store.structure(variable)
+        if variable.spec is not specs.UNKNOWN:
+            return jax.tree.structure(variable.spec)
+        return self._pulls.structure(variable.op.name)
+
+    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
+        """Sets variables that live here; those on servers change by `submit`."""
+        values = list(values)
+        for variable, *_ in values:
+            if self.is_remote(variable):
+                raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
+        self.local_store.put(values)
+
+    def counter(self, variable: Variable) -> int:
+        """Returns the value of an integer scalar; of the global step what was heard last."""
+        if not self.is_remote(variable):
+            return self.local_store.counter(variable)
+        if variable is self._global_step:
+            return self.step()
+        return int(self.take([variable])[0][0])
+
+    def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
+        """Returns the names of those that have no value."""
+        variables = list(variables)
+        remote = [variable for variable in variables if self.is_remote(variable)]
+        held = self._members.held() if remote else frozenset()
+        local = set(self.local_store.uninitialized(v for v in variables if not self.is_remote(v)))
+        names = [variable.op.name for variable in variables]
+        return [n for v, n in zip(variables, names, strict=True) if n in local or (self.is_remote(v) and n not in held)]
+
+    def destroyed(self) -> bool:
+        """Whether the memory of a value that lives here was given to a program that then did not start."""
+        return self.local_store.destroyed()
+
+    def broken(self) -> BaseException | None:
+        """Returns the error that destroyed a value that lives here, if any."""
+        return self.local_store.broken()
+
+    # The global step --------------------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Returns the global step as it was heard of last."""
+        if self._global_step is None or not self.is_remote(self._global_step):
+            return self.local_store.step()
+        if self._step is None:
+            self._step = self._members.step()
+        return self._step
+
+    def known_step(self) -> int | None:
+        """Returns the global step as it was heard of last, or `None` if this worker has heard of none."""
+        if self._global_step is None or not self.is_remote(self._global_step):
+            return self.local_store.known_step()
+        return self._step
+
+    def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
+        """Blocks until the global step is at least `step` or the time is over, and returns it.
+
+        Raises:
+            OutOfRangeError: The training has ended below `step`.
+        """
+        if self._global_step is None or not self.is_remote(self._global_step):
+            return self.local_store.wait_for_step(step, timeout_secs)
+        ticket = self._members.ticket(0)
+        deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
+        while True:
+            left = _POLL_SECS if deadline is None else min(_POLL_SECS, max(deadline - clock.monotonic(), 0.0))
+            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, left).get()
+            self._step = now
+            if now >= step or (deadline is not None and clock.monotonic() >= deadline):
+                return now
+            if sealed:
+                raise errors.OutOfRangeError(
+                    None, None, f"The training has ended at global step {now}; step {step} will not be reached."
+                )
+            if self._closed.is_set():
+                return now
+
+    # Changes ----------------------------------------------------------------------------------------------------
+
+    def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
+        """Applies updates where their variables live, all or none.
+
+        Args:
+            updates: In the order in which they apply, each with the values of its inputs; `None` for one that the
+                server reads itself, behind the updates before it.
+            last_step: Nothing is applied if the global step would pass it.
+
+        Returns:
+            Whether they were applied.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+            AbortedError, UnavailableError: A server was lost, or is away. Whether this was applied is not known then.
+            FailedPreconditionError: The servers have no values yet, or another graph than this worker.
+        """
+        initial = all(update.initialises for update, _ in updates)
+        if initial:
+            # A worker that ran an initializer would reset what all others train.
+            self._members.check_is_chief()
+            self._members.begin_unless_begun()
+        names = self._members.register([update for update, _ in updates])
+        entries = [
+            (update.variables[0].op.name, Apply(name, [_given(value) for value in values]))
+            for name, (update, values) in zip(names, updates, strict=True)
+        ]
+        return self._transact(entries, last_step, pull=not initial, everywhere=initial)
+
+    def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
+        """Sets variables to concrete values.
+
+        If they are all that live on the servers, a new epoch begins: sessions of other workers are lost, and find the
+        new values. A smaller number is set by an ordinary transaction.
+        """
+        for variable, value in values.items():
+            if variable.spec is not specs.UNKNOWN:
+                check_value(variable.op.name, variable.spec, value)
+        remote = {variable: value for variable, value in values.items() if self.is_remote(variable)}
+        self.local_store.load({v: value for v, value in values.items() if v not in remote}, owned=owned)
+        if not remote:
+            return
+        if self._remote <= remote.keys():
+            self._members.begin()
+            self._warn_of_lost_steps(remote)
+            self._step = None
+        else:
+            self._members.begin_unless_begun()
+        puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, value)))) for v, value in remote.items()]
+        self._transact(puts, None, pull=False, everywhere=True)
+
+    def _transact(
+        self, entries: Sequence[tuple[str, Entry]], last_step: int | None, *, pull: bool, everywhere: bool
+    ) -> bool:
+        """Carries out entries, each with the name of a variable of its; waits until they are seen `everywhere`."""
+        parts: dict[int, list[Entry]] = {0: []}
+        for name, entry in entries:
+            parts.setdefault(self._members.owner(name), []).append(entry)
+        self._sent += 1
+        transaction = (self._sender, self._sent)
+        owners = [server for server in parts if server != 0]
+        self._stage(transaction, {server: parts[server] for server in owners})
+        wanted = self._pulls.wanted() if pull else {}
+        call = self._transport.call(
+            0, "commit", self._members.ticket(0), transaction, parts[0], last_step, wanted.get(0, []), owners
+        )
+        self._pulls.pull_behind(transaction, owners, wanted)
+        try:
+            reply: Committed = call.get()
+        except BaseException:
+            self._pulls.forget(owners)
+            raise
+        self._step = reply.step
+        self._pulls.committed(reply, [0, *owners])
+        if everywhere:
+            self._pulls.wait_until_delivered(reply.marks)
+        return reply.accepted
+
+    def _stage(self, transaction: tuple[str, int], parts: Mapping[int, Sequence[Entry]]) -> None:
+        call, ticket = self._transport.call, self._members.ticket
+        staged = [call(server, "stage", ticket(server), transaction, part) for server, part in parts.items()]
+        failures: list[Exception] = []
+        for reply in staged:
+            try:
+                reply.get()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            for server in parts:
+                call(server, "drop", ticket(server), transaction)
+            raise failures[0]
+
+    def _warn_of_lost_steps(self, values: Mapping[Variable, Any]) -> None:
+        before = self._members.step_before
+        if self._global_step is None or self._global_step not in values:
+            return
+        after = int(values[self._global_step])
+        if after < before:
+            logger.warning(
+                "The variables go back from global step %d to %d: %d steps are lost.", before, after, before - after
+            )
+
+    # The whole --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns a copy of the values by name, all after the same transactions."""
+        variables = list(variables)
+        remote = [variable for variable in variables if self.is_remote(variable)]
+        local = [variable for variable in variables if not self.is_remote(variable)]
+        result = self.local_store.snapshot(local) if local else {}
+        if remote:
+            self._step, values = self._pulls.snapshot([variable.op.name for variable in remote])
+            for variable in remote:
+                leaves = [jnp.array(leaf) for leaf in values[variable.op.name]]
+                result[variable.op.name] = jax.tree.unflatten(self.structure(variable), leaves)
+        return {variable.op.name: result[variable.op.name] for variable in variables}
+
+    def seal(self) -> None:
+        """Ends the training: accepts no update any more, and returns when all accepted ones are applied."""
+        reply: Committed = self._transport.call(0, "seal", self._members.ticket(0)).get()
+        self._step = reply.step
+        self._pulls.wait_until_delivered(reply.marks)
+
+    def staleness(self) -> tuple[int, float, int]:
+        """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
+        return self._pulls.staleness.report()
+
+    def close(self) -> None:
+        """Ends waits, and forgets the values that came along. The servers keep theirs."""
+        self._closed.set()
+        self._pulls.clear()
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        return None
+    leaves, treedef = jax.tree.flatten(value)
+    if jax.tree_util.treedef_is_leaf(treedef) and len(leaves) == 1:
+        return pack_all(leaves), None
+    return flatten(value)
+
+
+def _as_held(variable: Variable, value: Any) -> Any:
+    """Returns a value with the dtypes that the variable holds."""
+    if variable.spec is specs.UNKNOWN:
+        return value
+
+    def cast(leaf: Any, wanted: Any) -> Any:
+        return leaf if getattr(leaf, "dtype", None) == wanted.dtype else jnp.asarray(leaf, wanted.dtype)
+
+    return jax.tree.map(cast, value, variable.spec)

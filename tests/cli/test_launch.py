@@ -1,0 +1,279 @@
+"""`hookline launch`: the tasks of a job as processes. Most tests need no Ray, only the last ones start it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hookline import clock, errors
+from hookline.cli import main
+
+launch = importlib.import_module("hookline.cli.launch")
+
+ENVIRONMENT = """
+import os, sys
+names = ["TASK_TYPE", "TASK_INDEX", "NUM_WORKERS", "NUM_SERVERS", "ADDRESS", "JOB"]
+print(*[os.environ["HOOKLINE_" + name] for name in names], os.environ.get("TF_CONFIG"), *sys.argv[1:])
+"""
+
+
+class NoRay:
+    """Stands for a private Ray cluster."""
+
+    def __init__(self):
+        NoRay.stopped = 0
+
+    def start(self, cancelled):
+        return self
+
+    def stop(self):
+        NoRay.stopped += 1
+
+    def environment(self):
+        return {"HOOKLINE_ADDRESS": "127.0.0.1:7"}
+
+
+@pytest.fixture
+def no_ray(monkeypatch):
+    monkeypatch.setattr(launch, "require_ray", lambda: None)
+    monkeypatch.setattr(launch, "PrivateRayCluster", NoRay)
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def run(*words: str) -> int:
+    return main(["launch", *words])
+
+
+def test_each_task_is_told_who_it_is_and_its_lines_carry_its_name(no_ray, script, capsys, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    path = script(ENVIRONMENT)
+    assert run("--workers", "3", "--servers", "2", "--job", "mine", path, "--steps", "4") == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "chief    | chief 0 3 2 127.0.0.1:7 mine None --steps 4",
+        "worker 0 | worker 0 3 2 127.0.0.1:7 mine None --steps 4",
+        "worker 1 | worker 1 3 2 127.0.0.1:7 mine None --steps 4",
+    ]
+    assert NoRay.stopped == 1
+
+
+def test_errors_keep_their_stream_and_a_line_drawn_anew_is_shown_each_time(no_ray, script, capsys):
+    text = "import sys; print('\\rstep 1', end=''); print('\\rstep 2\\n\\nend', end=''); print('oh', file=sys.stderr)"
+    assert run(script(text)) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["chief | step 1", "chief | step 2", "chief | end"]
+    assert err.splitlines() == ["chief | oh"]
+
+
+TYPE = "import os, sys, time; kind = os.environ['HOOKLINE_TASK_TYPE']\n"
+
+
+def test_a_worker_that_fails_is_reported_and_the_status_is_that_of_the_chief(no_ray, script, capsys):
+    assert run("--workers", "2", script(TYPE + "sys.exit(3 if kind == 'worker' else 0)")) == 0
+    assert "hookline launch: worker 0 failed with exit status 3." in capsys.readouterr().err
+
+
+def test_a_chief_that_fails_stops_the_workers_at_once(no_ray, script, capsys):
+    started = clock.monotonic()
+    assert run("--workers", "2", script(TYPE + "sys.exit(5) if kind == 'chief' else time.sleep(600)")) == 5
+    assert clock.monotonic() - started < 20
+    assert "hookline launch: chief failed with exit status 5." in capsys.readouterr().err
+
+
+def test_a_chief_that_a_signal_ended_gives_the_status_of_a_shell(no_ray, script, capsys):
+    assert run(script("import os; os.kill(os.getpid(), 9)")) == 137
+    assert "chief was ended by SIGKILL" in capsys.readouterr().err
+
+
+def test_workers_have_a_grace_period_after_the_chief(no_ray, script, capsys):
+    text = TYPE + "time.sleep(600 if kind == 'worker' else 0)"
+    assert run("--workers", "2", "--grace", "0.5", script(text)) == 0
+    assert "worker 0 did not end within 0.5 seconds after the chief: stopped." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all_tasks(no_ray, script, capsys, number, status):
+    before = signal.getsignal(number)
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), number))
+    timer.start()
+    assert run("--workers", "2", script("import time; time.sleep(600)")) == status
+    assert f"stopping on {number.name}" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+    timer.join()
+
+
+def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, script):
+    timers = [threading.Timer(secs, lambda: os.kill(os.getpid(), signal.SIGTERM)) for secs in (1.0, 1.5)]
+    for timer in timers:
+        timer.start()
+    started = clock.monotonic()
+    text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    assert run("--grace", "600", script(text)) == 143
+    assert clock.monotonic() - started < 20
+    for timer in timers:
+        timer.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["--address", "somewhere", __file__], "'host:port', got 'somewhere'"),
+        (["--token-path", "a", __file__], "--token-path requires --address"),
+    ],
+)
+def test_what_makes_no_sense_is_said_without_a_traceback(no_ray, capsys, words, message):
+    assert run(*words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("hookline launch: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("words", [["--workers", "0"], ["--servers", "x"], ["--grace", "-1"], ["--restart", "all"]])
+def test_bad_numbers_are_refused(capsys, words):
+    with pytest.raises(SystemExit, match="2"):
+        run(*words, __file__)
+    assert f"argument {words[0]}" in capsys.readouterr().err
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("hookline.distributed.ray_cluster.find_spec", lambda name: None)
+    assert run(__file__) == 2
+    assert "pip install 'hookline[ray]'" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_start_or_answer_is_a_failure(monkeypatch, capsys):
+    def refuse(address, timeout_secs):
+        raise errors.UnavailableError(None, None, f"No Ray head listens at {address}")
+
+    monkeypatch.setattr(launch, "await_head", refuse)
+    assert run("--address", "127.0.0.1:7", __file__) == 1
+    assert capsys.readouterr().err == "hookline launch: No Ray head listens at 127.0.0.1:7\n"
+
+
+# With Ray
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "hookline.cli", "launch", *words]
+
+
+def in_environment(variable: str) -> list[int]:
+    """The living processes that have a variable in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_ctrl_c_leaves_no_process(script):
+    path = script(
+        "from hookline.distributed.cluster import Cluster\n"
+        "from hookline.distributed import connection as c\n"
+        "k = Cluster.from_environment()\n"
+        "c.connect(k.address, k.job, k.options.token_path, 5)\n"
+        "(c.create_servers(k.job, 1) if k.is_chief else c.find_servers(k.job, 1, 30))\n"
+        "import time; print('ready', flush=True); time.sleep(600)\n"
+    )
+    marker = f"HOOKLINE_TEST={os.getpid()}-{clock.time()}"
+    name, _, value = marker.partition("=")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command("--workers", "2", path), stdout=pipe, stderr=pipe, text=True, env={**os.environ, name: value}
+    ) as job:
+        assert job.stdout is not None
+        ready = [job.stdout.readline() for _ in range(2)]
+        assert sorted(ready) == ["chief    | ready\n", "worker 0 | ready\n"], job.communicate()
+        assert len(in_environment(marker)) > 5
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == 130, err
+    assert "Traceback" not in err.replace("SystemExit", "")
+    deadline = clock.monotonic() + 10
+    while in_environment(marker) and clock.monotonic() < deadline:
+        clock.sleep(0.1)
+    assert in_environment(marker) == []
+
+
+@pytest.mark.slow_distributed
+def test_a_cluster_that_is_joined_is_left_without_servers(script):
+    from hookline.distributed import connection
+    from hookline.distributed.ray_cluster import PrivateRayCluster
+
+    path = script(
+        "from hookline.distributed.cluster import Cluster\n"
+        "from hookline.distributed import connection as c\n"
+        "k = Cluster.from_environment()\n"
+        "c.connect(k.address, k.job, k.options.token_path, 5)\n"
+        "c.create_servers(k.job, 2); print(k.job)\n"
+    )
+    with PrivateRayCluster(object_store_bytes=100_000_000) as ray:
+        words = ["--address", ray.address, "--token-path", ray.token_path, "--job", "joined", path]
+        done = subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "chief | joined\n"), done.stderr
+        count = (
+            "from hookline.distributed import connection as c; import sys\n"
+            f"c.connect({ray.address!r}, 'joined', {ray.token_path!r}, 5); print(c.kill_servers('joined'))"
+        )
+        left = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=60)
+        assert left.stdout == "0\n", left.stderr
+        assert connection.listens(ray.address)
+
+
+def child_called(parent: int, name: str) -> int:
+    """The child of a process whose command line contains a name."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if not folder.name.isdigit() or name.encode() not in (folder / "cmdline").read_bytes():
+                continue
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError(f"process {parent} has no child {name!r}")
+
+
+@pytest.mark.slow_distributed
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script):
+    path = script(
+        "import time\n"
+        "import hookline as hl\n"
+        "from hookline.distributed.cluster import Cluster\n"
+        "k = Cluster.from_environment()\n"
+        "step = hl.train.get_or_create_global_step()\n"
+        "train_op = step.assign_add(1)\n"
+        "with hl.train.MonitoredTrainingSession(k.target, k.is_chief) as sess:\n"
+        "    sess.run(train_op); print('ready', flush=True)\n"
+        "    while not sess.should_stop(): sess.run(train_op); time.sleep(0.01)\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(path), stdout=pipe, stderr=pipe, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "chief | ready\n", job.communicate()
+        os.kill(child_called(child_called(job.pid, "ray_head.py"), "gcs_server"), signal.SIGKILL)
+        killed = clock.monotonic()
+        _, err = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert "chief | hookline.errors.InternalError: The Ray head at 127.0.0.1:" in err
+    assert clock.monotonic() - killed < 60

@@ -1,0 +1,33 @@
+"""The words of the `hookline` command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from hookline import errors
+from hookline.cli import main
+
+
+def test_it_says_its_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"hookline {version('hookline')}\n"
+
+
+def test_without_a_command_it_says_which_there_are():
+    done = subprocess.run([sys.executable, "-m", "hookline.cli"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "usage: hookline" in done.stderr
+
+
+def test_stop_needs_a_cluster_that_is_there(capsys, monkeypatch):
+    def refuse(*arguments):
+        raise errors.UnavailableError(None, None, "gone")
+
+    monkeypatch.setattr("hookline.distributed.connection.connect", refuse)
+    assert main(["stop", "--address", "127.0.0.1:1", "--job", "mine"]) == 1
+    assert capsys.readouterr().err == "hookline stop: gone\n"

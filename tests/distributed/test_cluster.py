@@ -1,0 +1,273 @@
+"""Which task a process is, and joining a Ray cluster as it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hookline import clock, errors
+from hookline.distributed import connection
+from hookline.distributed.cluster import Cluster, ClusterOptions
+from hookline.distributed.environment import find_task
+from hookline.distributed.transport import RayTransport
+
+HOSTS = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:6379", "f:6379"]}
+
+
+def config(kind="worker", index=0, cluster=None):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster or HOSTS, "task": {"type": kind, "index": index}})}
+
+
+# Arguments and the environment
+
+
+def test_the_chief_is_task_0_and_worker_i_is_task_i_plus_1():
+    assert Cluster("h:1").task_id == 0
+    assert Cluster("h:1").is_chief
+    worker = Cluster("h:1", "worker", 2, num_workers=4)
+    assert worker.task_id == 3
+    assert not worker.is_chief
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"address": ""}, "requires the address of a Ray head, 'host:port', got ''"),
+        ({"address": "auto"}, "got 'auto'.*hookline launch"),
+        ({"address": "local"}, "got 'local'"),
+        ({"task_type": "boss"}, "'chief' or 'worker', got 'boss'"),
+        ({"task_type": "ps"}, "run `ray start` instead"),
+        ({"task_type": "worker"}, "got 0; the job has no workers"),
+        ({"task_type": "worker", "task_index": 3, "num_workers": 4}, "got 3; the job has 3 of that type"),
+        ({"task_index": 1, "num_workers": 4}, "task_index of a chief"),
+        ({"num_workers": 0}, "num_workers >= 1, got 0"),
+        ({"num_servers": 0}, "num_servers >= 1, got 0"),
+        ({"job": ""}, "job name"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Cluster(**{"address": "h:1", **arguments})
+
+
+@pytest.mark.parametrize("arguments", [{"wait_secs": 0}, {"connect_secs": -1}, {"call_secs": 0}, {"max_staleness": -1}])
+def test_a_wrong_option_is_refused_by_name(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        ClusterOptions(**arguments)
+
+
+def test_tf_config_tells_the_task_and_the_numbers():
+    cluster = Cluster.from_environment(config("worker", 2))
+    assert (cluster.address, cluster.task_id, cluster.num_workers, cluster.num_servers) == ("e:6379", 3, 4, 2)
+    assert Cluster.from_environment(config("chief")).is_chief
+
+
+def test_without_a_chief_in_tf_config_the_first_worker_is_it():
+    hosts = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
+    assert [Cluster.from_environment(config("worker", i, hosts)).task_id for i in (0, 1)] == [0, 1]
+    assert Cluster.from_environment(config("master", 0, {"master": ["a:1"], "ps": ["c:1"]})).is_chief
+
+
+def test_plain_variables_go_before_tf_config():
+    plain = {
+        "HOOKLINE_ADDRESS": "h:7",
+        "HOOKLINE_TASK_TYPE": "worker",
+        "HOOKLINE_TASK_INDEX": "1",
+        "HOOKLINE_NUM_WORKERS": "3",
+        "HOOKLINE_NUM_SERVERS": "2",
+        "HOOKLINE_JOB": "mine",
+        "HOOKLINE_TOKEN_PATH": "/a/token",
+    }
+    expected = Cluster("h:7", "worker", 1, 3, 2, "mine", ClusterOptions(token_path="/a/token"))
+    assert Cluster.from_environment({**config("chief"), **plain}) == expected
+    options = ClusterOptions(token_path="/b", max_staleness=3)
+    assert Cluster.from_environment(plain, options).options == options
+
+
+def test_the_address_variable_goes_with_tf_config():
+    assert Cluster.from_environment({**config("chief"), "HOOKLINE_ADDRESS": "h:7"}).address == "h:7"
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({}, "requires TF_CONFIG, or HOOKLINE_TASK_TYPE and HOOKLINE_ADDRESS; none is set"),
+        ({"HOOKLINE_TASK_TYPE": "chief"}, "set HOOKLINE_ADDRESS=host:port"),
+        ({"HOOKLINE_TASK_TYPE": "worker", "HOOKLINE_TASK_INDEX": "x"}, "whole number in HOOKLINE_TASK_INDEX, got 'x'"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG requires JSON like"),
+        ({"TF_CONFIG": "[]"}, 'requires an object "cluster"'),
+        ({"TF_CONFIG": '{"cluster": {}}'}, 'requires an object "task"'),
+        ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}, "task": {}}'}, '"worker" to be a list'),
+        ({"TF_CONFIG": '{"cluster": {"chief": ["a:1", "b:1"]}, "task": {}}'}, "one chief, got 2"),
+        (config("worker", 3), 'index 3, and "cluster" lists 3'),
+        (config("worker", "1"), '"index", a whole number'),
+        (config("ps"), "'ps' is not one that trains. Parameter servers are Ray actors"),
+        (config("evaluator"), "Evaluate in a job of its own"),
+        (config("chief", 0, {"chief": ["a:1"]}), "name a 'ps'"),
+    ],
+)
+def test_a_wrong_or_missing_variable_says_what_to_do(environ, message):
+    with pytest.raises(ValueError, match=message):
+        Cluster.from_environment(environ)
+
+
+def test_nothing_is_read_but_what_is_given():
+    assert find_task({"HOOKLINE_TASK_TYPE": "chief", "HOOKLINE_ADDRESS": "h:1"}).num_servers == 1
+
+
+def test_a_target_is_the_cluster_as_a_string():
+    options = ClusterOptions(placement={"embedding/a": 1}, max_staleness=4, token_path="/a b/token", wait_secs=2.5)
+    cluster = Cluster("[::1]:6379", "worker", 1, 3, 2, "a job", options)
+    assert cluster.target.startswith("hookline-ray://[::1]:6379/")
+    assert Cluster.from_target(cluster.target) == cluster
+
+
+@pytest.mark.parametrize("target", ["", "grpc://a:1", "hookline-ray://a:1", "hookline-ray://a:1/?task_index=x"])
+def test_a_target_that_is_none_is_refused(target):
+    with pytest.raises(ValueError, match="like that of a Cluster"):
+        Cluster.from_target(target)
+
+
+# Joining Ray
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
+
+
+def test_a_head_that_is_absent_is_told_within_seconds(closed_port):
+    started = clock.monotonic()
+    with pytest.raises(errors.UnavailableError, match=f"No Ray head listens at 127.0.0.1:{closed_port}"):
+        connection.await_head(f"127.0.0.1:{closed_port}", 0.5)
+    assert clock.monotonic() - started < 5
+
+
+def test_workers_wait_for_the_servers_and_react_at_once(ray_cluster, job, options):
+    connection.connect(ray_cluster.address, job, options.token_path, 5)
+    with pytest.raises(
+        errors.DeadlineExceededError, match=f"'hookline-server-0' \\(0 of 2 are there\\) of job '{job}'"
+    ):
+        connection.find_servers(job, 2, wait_secs=0.3)
+
+    moments = {}
+
+    def find():
+        connection.find_servers(job, 2, wait_secs=60)
+        moments["found"] = clock.monotonic()
+
+    thread = threading.Thread(target=find)
+    thread.start()
+    connection.create_servers(job, 2)
+    moments["created"] = clock.monotonic()
+    thread.join()
+    # Half a second on a busy machine; the look is every 0.1 s.
+    assert moments["found"] - moments["created"] < 0.5
+    assert connection.kill_servers(job) == 2
+    assert connection.kill_servers(job) == 0
+
+
+def test_servers_outlive_whoever_asks_again(ray_cluster, job, options, members):
+    connection.connect(ray_cluster.address, job, options.token_path, 5)
+    servers = [RayTransport(connection.create_servers(job, 1)) for _ in range(2)]
+    assert len({server.call(0, "status").get().incarnation for server in servers}) == 1
+    # In its group they end with the cluster, in whatever state they are.
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in members(ray_cluster.head.pid)]
+    assert any(b"ray::ParameterServer" in command for command in commands)
+    assert connection.kill_servers(job) == 1
+
+
+def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
+    connection.connect(ray_cluster.address, "a", options.token_path, 5)
+    with pytest.raises(errors.FailedPreconditionError, match=f"connected to the Ray cluster at {ray_cluster.address}"):
+        connection.connect(f"127.0.0.1:{closed_port}", "a", options.token_path, 5)
+
+
+def join_in_a_process(address: str, token_path: str, **environ: str) -> str:
+    code = f"from hookline.distributed import connection as c; c.connect({address!r}, 'job', {token_path!r}, 5)"
+    env = {**os.environ, **environ}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_another_token_is_refused(ray_cluster, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    token.chmod(0o600)
+    said = join_in_a_process(ray_cluster.address, str(token))
+    assert said.startswith("hookline.errors.UnauthenticatedError"), said
+
+
+def test_a_token_file_that_is_missing_is_named(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(errors.UnauthenticatedError, match="missing is not a file"):
+        connection.checked_token(str(tmp_path / "missing"))
+
+
+def test_a_token_file_that_others_can_read_is_warned_of(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    token.chmod(0o644)
+    assert connection.checked_token(str(token)) == str(token)
+    assert "chmod 600" in caplog.text
+
+
+def test_the_token_of_a_private_cluster_is_for_its_owner_only(ray_cluster):
+    assert stat.S_IMODE(os.stat(ray_cluster.token_path).st_mode) == 0o600
+
+
+# The head goes away
+
+
+class OneServer:
+    count = 1
+
+    def call(self, server, method, *args):
+        return method
+
+    def peers(self):
+        return None
+
+
+def test_a_head_that_is_gone_is_told_long_before_ray_ends_the_process(fake_clock, closed_port):
+    guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{closed_port}")
+
+    def call_each_second():
+        for _ in range(60):
+            guarded.call(0, "status")
+            fake_clock.advance(1)
+
+    with pytest.raises(errors.InternalError, match="resumes from the last checkpoint"):
+        call_each_second()
+    assert fake_clock.monotonic() < 30
+
+
+def test_a_head_that_comes_back_in_time_is_nothing(fake_clock):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{sock.getsockname()[1]}")
+        fake_clock.advance(12)
+        guarded.call(0, "status")
+        sock.listen()
+        for _ in range(60):
+            fake_clock.advance(1)
+            assert guarded.call(0, "status") == "status"
+
+
+@pytest.fixture
+def fake_clock():
+    from hookline.testing import FakeClock
+
+    with FakeClock(start=0.0) as fake:
+        yield fake

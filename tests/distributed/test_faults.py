@@ -1,0 +1,223 @@
+"""Real processes, killed with kill -9 under load: what is promised holds.
+
+No update is applied twice: each adds 1 to the global step and to variables on every server, and what checkpoints hold
+agrees. A step that was shown disappears only by a restore, which is logged with the number of steps lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from hookline import clock
+from hookline.distributed.ray_cluster import PrivateRayCluster
+
+SLOW = pytest.mark.slow_distributed
+LOST = re.compile(r"The global step went from (\d+) to (\d+): (\d+) steps were lost")
+
+
+def check_story(task) -> list[tuple[int, int, int]]:
+    """Checks that the steps a task saw go up, but for losses that it logged; returns these."""
+    last, losses = -1, []
+    for event in task.events():
+        if event["event"] == "session" and event["step"] < last:
+            last = event["step"]
+            losses.append(None)
+        elif "step" in event:
+            assert event["step"] >= last, task.story()
+            last = event["step"]
+    logged = [tuple(map(int, found.groups())) for e in task.events("log") if (found := LOST.search(e["text"]))]
+    assert all(before - after == lost for before, after, lost in logged if lost)
+    assert len([loss for loss in logged if loss[2]]) == len(losses), task.story()
+    return logged
+
+
+def check_end(job, tasks, last_step: int, within_secs: float = 120) -> None:
+    """The tasks end well, at the right step, with everything in the last checkpoint."""
+    assert [task.end(within_secs) for task in tasks] == [0] * len(tasks), "\n\n".join(t.story() for t in tasks)
+    assert max(job.checkpoints()) == last_step
+    assert tasks[0].events("end")[-1]["step"] == last_step
+    assert job.steps()[-1] == last_step
+
+
+def recovered(task, count: int = 2):
+    """The time of the first update after a task's session number `count`."""
+    sessions = task.events("session")
+    if len(sessions) < count:
+        return None
+    return next((e["time"] for e in task.events("step") if e["time"] > sessions[count - 1]["time"]), None)
+
+
+def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=500, save_steps=40, pause_secs=0.005)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(10)
+    worker.kill()
+    chief.await_step(chief.step() + 60)
+    assert chief.events("log") == [], chief.story()
+
+    os.kill(job.server_pids()[1], signal.SIGKILL)
+    chief.await_("another session", lambda: len(chief.events("session")) == 2)
+    check_end(job, [chief], 500)
+    assert len(check_story(chief)) == 1
+    assert chief.events("session")[1]["step"] in job.checkpoints()
+
+
+@SLOW
+def test_a_worker_is_killed_again_and_again(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=1500, pause_secs=0.002)
+    chief = job.start(0, pause_secs=0.02)
+    for _ in range(3):
+        worker = job.start(1)
+        worker.await_step(worker.await_("a session", lambda w=worker: w.events("session"))[0]["step"] + 20)
+        worker.kill()
+    last = job.start(1)
+    check_end(job, [chief, last], 1500)
+    assert len(chief.events("session")) == 1
+    assert chief.events("log") == []
+    steps = job.steps()
+    assert len(steps) == len(set(steps))
+    assert len(steps) >= 1500 - 3
+
+
+@SLOW
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_chief_is_killed_and_comes_back(ray_cluster, start_job, servers):
+    job = start_job(ray_cluster, workers=2, servers=servers, last_step=1000, save_steps=20, pause_secs=0.01)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(50)
+    chief.kill()
+    worker.await_step(worker.step() + 100)
+    assert worker.events("log") == [], worker.story()
+    check_end(job, [job.start(0), worker], 1000)
+    assert len(job.steps()) == len(set(job.steps())) >= 999
+
+
+@SLOW
+@pytest.mark.parametrize(("servers", "victim"), [(1, 0), (2, 0), (2, 1)])
+def test_a_server_is_killed_twice(ray_cluster, start_job, servers, victim, record_property):
+    job = start_job(ray_cluster, workers=3, servers=servers, last_step=1200, save_steps=30, pause_secs=0.01)
+    chief, *_workers = tasks = [job.start(rank) for rank in range(3)]
+    for task in tasks:
+        task.await_step(50)
+    for count in (2, 3):
+        killed = clock.monotonic()
+        os.kill(job.server_pids()[victim], signal.SIGKILL)
+        back = [t.await_("recovery", lambda t=t, c=count: recovered(t, c), 90) for t in tasks]
+        secs = [round(moment - killed, 2) for moment in back]
+        print(f"servers={servers} victim={victim}: training again after {secs} s")
+        record_property("recovery_secs", secs)
+        chief.await_step(chief.step() + 60)
+    check_end(job, tasks, 1200)
+    held = job.checkpoints()
+    for task in tasks:
+        assert len(check_story(task)) == 2, task.story()
+    assert all(session["step"] in held for session in chief.events("session")[1:])
+    assert any(chief.said("steps were lost"))
+
+
+@SLOW
+def test_a_server_and_the_chief_are_killed_together(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=800, save_steps=20, pause_secs=0.01)
+    chief, worker = job.start(0), job.start(1)
+    chief.await_step(100)
+    os.kill(job.server_pids()[0], signal.SIGKILL)
+    chief.kill()
+    again = job.start(0)
+    check_end(job, [again, worker], 800)
+    assert again.events("session")[0]["step"] in job.checkpoints()
+    check_story(worker)
+
+
+@SLOW
+def test_servers_stopped_for_a_while_go_on(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=40, pause_secs=0.01)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(30)
+    for pid in job.server_pids():
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            clock.sleep(3)
+            step = chief.step()
+            clock.sleep(1)
+            assert chief.step() == step
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        chief.await_step(step + 20)
+    check_end(job, [chief, worker], 600)
+    assert job.steps() == list(range(1, 601))
+    assert len(chief.events("session")) == len(worker.events("session")) == 1
+
+
+@SLOW
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_stopped_for_longer_than_calls_may_take(ray_cluster, start_job, victim):
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=40, pause_secs=0.01, call_secs=2)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(30)
+    pid = job.server_pids()[victim]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        chief.await_("news of it", lambda: chief.said("gave no answer in time") or chief.said("has not got"), 30)
+        clock.sleep(3)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    check_end(job, [chief, worker], 600)
+    for task in (chief, worker):
+        check_story(task)
+    # What timed out was applied all the same, but once.
+    steps = job.steps()
+    assert len(steps) == len(set(steps))
+    assert len(steps) >= 600 - 10
+
+
+@SLOW
+def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
+    # SIGSTOP of the whole worker process stands for the loss of its network: all it sends and gets is late.
+    job = start_job(ray_cluster, workers=2, servers=2, last_step=800, pause_secs=0.01, call_secs=2)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(30)
+    worker.group.signal(signal.SIGSTOP)
+    try:
+        step = chief.step()
+        chief.await_step(step + 100)
+        clock.sleep(3)
+    finally:
+        worker.group.signal(signal.SIGCONT)
+    seen = worker.step()
+    worker.await_step(seen + 20)
+    check_end(job, [chief, worker], 800)
+    steps = job.steps()
+    assert len(steps) == len(set(steps))
+    assert len(steps) >= 798
+
+
+@SLOW
+def test_the_head_is_killed_and_a_restart_resumes(start_job, members):
+    with PrivateRayCluster(object_store_bytes=100_000_000) as cluster:
+        job = start_job(cluster, workers=2, servers=2, last_step=1000, save_steps=20, pause_secs=0.02)
+        tasks = [job.start(0), job.start(1)]
+        for task in tasks:
+            task.await_step(60)
+        gcs = [p for p in members(cluster.head.pid) if b"gcs_server" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        assert len(gcs) == 1
+        killed = clock.monotonic()
+        os.kill(gcs[0], signal.SIGKILL)
+        statuses = [task.end(60) for task in tasks]
+        print(f"told after {[round(t.events('error')[-1]['time'] - killed, 1) for t in tasks if t.events('error')]} s")
+        assert statuses == [1, 1]
+        for task in tasks:
+            (error,) = task.events("error")
+            assert re.search("The Ray head .* resumes from the last checkpoint", error["text"]), task.story()
+        group = cluster.head.pid
+    assert members(group) == []
+    held = max(job.checkpoints())
+
+    with PrivateRayCluster(object_store_bytes=100_000_000) as job.ray:
+        again = [job.start(0), job.start(1)]
+        check_end(job, again, 1000)
+        assert again[0].events("session")[0]["step"] == held

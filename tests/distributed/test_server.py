@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import hookline as hl
+from hookline import clock, errors
+from hookline.distributed.protocol import Epoch
+from hookline.distributed.server import ParameterServer
+from hookline.distributed.staging import STAGED_SECS
+from hookline.distributed.state import Apply, Put
+from hookline.distributed.transport import DirectTransport
+from hookline.distributed.updates import portable
+from hookline.distributed.wire import flatten, pack_all
+from hookline.testing import FakeClock
+
+WORKERS = 3
+
+
+def mixed(old, value):
+    """No two different sequences of values give the same number, in practice."""
+    return old * jnp.uint32(31) + value
+
+
+class Servers:
+    """Servers with one variable `v<i>` each, and the global step on server 0."""
+
+    def __init__(self, count: int, *, eager: bool = False):
+        self.transport = DirectTransport([ParameterServer() for _ in range(count)], eager=eager)
+        self.count = count
+        self.epochs = 0
+        with hl.Graph().as_default():
+            value = hl.placeholder(jnp.uint32, (), name="value")
+            variables = [hl.Variable(np.uint32(0), name=f"v{i}") for i in range(count)]
+            step = hl.train.create_global_step()
+            self.updates = [portable(hl.update(v, mixed, value, name=f"mix{v.op.name}").op) for v in variables]
+            self.count_step = portable(step.assign_add(1).op)
+            self.jump_step = portable(step.assign(hl.op(lambda x: x.astype(int))(value)).op)
+        self.begin()
+
+    def begin(self):
+        self.epochs += 1
+        incarnations = tuple(self.call(server, "status").incarnation for server in range(self.count))
+        owners = {"global_step": 0} | {f"v{i}": i for i in range(self.count)}
+        self.epoch = Epoch(f"epoch{self.epochs}", incarnations, "global_step", {}, {}, owners)
+        self.tickets = [(incarnation, self.epoch.name) for incarnation in incarnations]
+        for server in range(self.count):
+            self.call(server, "begin", self.epoch, server, self.transport.peers())
+        self.call(0, "register", self.tickets[0], [self.updates[0], self.count_step, self.jump_step])
+        for server in range(1, self.count):
+            self.call(server, "register", self.tickets[server], [self.updates[server]])
+        zeros = {server: [Put(f"v{server}", *flatten(np.uint32(0)))] for server in range(self.count)}
+        zeros[0].append(Put("global_step", *flatten(np.int32(0))))
+        for server in range(1, self.count):
+            self.call(server, "stage", self.tickets[server], ("chief", self.epochs), zeros[server])
+        self.commit(("chief", self.epochs), zeros[0], owners=range(1, self.count))
+        self.transport.deliver_all()
+
+    def call(self, server, method, *args):
+        return self.transport.call(server, method, *args).get()
+
+    def entry(self, server, value):
+        return Apply(f"mixv{server}", [(pack_all([np.uint32(value)]), None)])
+
+    def stage(self, transaction, server, value):
+        self.call(server, "stage", self.tickets[server], transaction, [self.entry(server, value)])
+
+    def commit(self, transaction, entries, last_step=None, pull=(), owners=()):
+        return self.call(0, "commit", self.tickets[0], transaction, entries, last_step, pull, list(owners))
+
+    def train(self, transaction, value=1, **options):
+        return self.commit(transaction, [self.entry(0, value), Apply("global_step/assign_add", [])], **options)
+
+    def value(self, server):
+        return int(self.call(server, "pull", self.tickets[server], [f"v{server}"]).values[f"v{server}"][0])
+
+
+def test_one_call_applies_counts_and_returns_the_new_values():
+    servers = Servers(1)
+
+    reply = servers.train(("a", 1), 7, pull=["v0"])
+
+    assert (reply.accepted, reply.step, int(reply.values["v0"][0])) == (True, 1, 7)
+
+
+def test_a_transaction_sent_twice_is_applied_once():
+    servers = Servers(1)
+    servers.train(("a", 1), 7)
+
+    with pytest.raises(errors.InternalError, match="sent twice"):
+        servers.train(("a", 1), 7)
+
+    assert servers.value(0) == 7
+
+
+@pytest.mark.parametrize("restart", [0, 1])
+def test_a_server_that_came_back_empty_answers_nothing_but_aborted(restart):
+    servers = Servers(2)
+    servers.transport.servers[restart] = ParameterServer()
+
+    for method, args in (("pull", (["v0"],)), ("stage", (("a", 1), [])), ("counts", ()), ("seal", ())):
+        with pytest.raises(errors.AbortedError, match="came back empty"):
+            servers.call(restart, method, servers.tickets[restart], *args)
+    with pytest.raises(errors.AbortedError, match="came back empty"):
+        servers.call(restart, "wait_delivered", servers.tickets[restart], 9, 1.0)
+
+
+def test_an_update_computed_before_a_restore_is_refused():
+    servers = Servers(1)
+    old = servers.tickets[0]
+    servers.begin()
+
+    with pytest.raises(errors.AbortedError, match="initialised or restored anew"):
+        servers.call(0, "commit", old, ("a", 1), [servers.entry(0, 1)])
+
+    assert servers.value(0) == 0
+
+
+def test_an_error_of_an_updates_function_is_raised_when_its_part_is_staged_and_changes_nothing():
+    servers = Servers(2)
+    with hl.Graph().as_default():
+        v = hl.Variable(np.zeros(2, np.float32), name="v1")
+        bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
+    servers.call(1, "register", servers.tickets[1], [bad])
+
+    with pytest.raises(ValueError, match="v1"):
+        servers.call(1, "stage", servers.tickets[1], ("a", 1), [Apply("bad", [(pack_all([np.ones(3)]), None)])])
+
+    assert servers.train(("a", 2)).accepted
+
+
+def test_an_assigned_global_step_that_passes_the_limit_is_refused():
+    servers = Servers(1)
+    jump = [servers.entry(0, 1), Apply("global_step/assign", [(pack_all([np.int32(9)]), None)])]
+
+    assert not servers.commit(("a", 1), jump, last_step=8).accepted
+    assert servers.value(0) == 0
+    assert servers.commit(("a", 2), jump, last_step=9).step == 9
+
+
+def in_thread(server, call):
+    """Starts a call that waits, and returns its thread and where its outcome comes once it does wait."""
+    outcome, before = [], server._waiting.count
+
+    def run():
+        try:
+            outcome.append(call())
+        except errors.AbortedError:
+            outcome.append("aborted")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while server._waiting.count == before and not outcome:
+        clock.sleep(0.001)
+    return thread, outcome
+
+
+def test_a_wait_for_a_step_ends_with_the_step_and_with_a_new_epoch():
+    servers = Servers(1)
+    server, ticket = servers.transport.servers[0], servers.tickets[0]
+    near, near_outcome = in_thread(server, lambda: server.wait_for_step(ticket, 1, 60.0))
+    far, far_outcome = in_thread(server, lambda: server.wait_for_step(ticket, 5, 60.0))
+
+    servers.train(("a", 1))
+    near.join()
+    assert (near_outcome, far_outcome) == ([(1, False)], [])
+    servers.begin()
+    far.join()
+    assert far_outcome == ["aborted"]
+
+
+def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ended():
+    servers = Servers(1)
+    with FakeClock(autojump_secs=0.01):
+        assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1.0) == (0, False)
+    servers.call(0, "seal", servers.tickets[0])
+    assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
+
+
+def test_a_pull_behind_a_staged_part_waits_for_the_step_servers_word():
+    servers = Servers(2)
+    servers.stage(("a", 1), 1, 5)
+    servers.train(("a", 1), owners=[1])
+    server, ticket = servers.transport.servers[1], servers.tickets[1]
+    thread, outcome = in_thread(server, lambda: server.pull_behind(ticket, ["v1"], ("a", 1), 60.0))
+    servers.transport.deliver_all()
+    thread.join()
+
+    assert int(outcome[0].values["v1"][0]) == 5
+
+
+def test_a_sender_that_falls_silent_between_stage_and_commit_is_shut_out_and_its_part_dropped():
+    servers = Servers(2)
+    with FakeClock() as fake:
+        servers.stage(("silent", 1), 1, 5)
+        fake.advance(STAGED_SECS + 1)
+        servers.stage(("other", 1), 1, 6)
+        servers.transport.deliver_all()
+
+        with pytest.raises(errors.AbortedError, match="silent"):
+            servers.train(("silent", 1), 5, owners=[1])
+        servers.train(("other", 1), 6, owners=[1])
+        servers.transport.deliver_all()
+
+    assert servers.value(1) == 6
+    assert ("silent", 1) not in servers.transport.servers[1]._staged
+
+
+def test_the_staged_parts_of_a_refused_transaction_are_dropped():
+    servers = Servers(2)
+    servers.stage(("a", 1), 1, 5)
+
+    assert not servers.train(("a", 1), 5, last_step=0, owners=[1]).accepted
+    servers.transport.deliver_all()
+
+    assert (servers.value(0), servers.value(1)) == (0, 0)
+    assert not servers.transport.servers[1]._staged
+
+
+def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent():
+    servers = Servers(2)
+    servers.stage(("a", 1), 1, 5)
+    servers.transport.servers[1] = ParameterServer()
+    assert servers.train(("a", 1), 5, owners=[1]).accepted
+    servers.transport.deliver_all()
+
+    with pytest.raises(errors.AbortedError, match="could not apply"):
+        servers.train(("a", 2))
+    assert servers.call(0, "status").epoch is None
+
+
+def test_values_that_were_pulled_do_not_change_with_later_updates():
+    server = Servers(1)
+    live = server.transport.servers[0]
+    before = live.pull(server.tickets[0], ["v0"]).values["v0"][0]
+    kept = np.array(before)
+
+    for number in range(3):
+        server.train(("a", number), number + 1)
+
+    assert np.array_equal(before, kept)
+
+
+class Protocol(RuleBasedStateMachine):
+    """Workers that stage, commit and die in any order, over messages between servers that cross."""
+
+    @initialize(count=st.integers(1, 3))
+    def start(self, count):
+        self.contexts = contextlib.ExitStack()
+        self.clock = self.contexts.enter_context(FakeClock())
+        # Compiling would take most of the time, and has tests of its own.
+        self.contexts.enter_context(jax.disable_jit())
+        self.servers = Servers(count)
+        self.senders = [f"w{i}.0" for i in range(WORKERS)]
+        self.lives = 0
+        self.fresh()
+
+    def fresh(self):
+        self.accepted = []
+        self.pending = {}
+        self.cuts = []
+        self.left = set()
+        self.sealed = self.lost = False
+
+    def teardown(self):
+        if hasattr(self, "clock"):
+            if not self.lost:
+                self.settle()
+            self.contexts.close()
+
+    def expected(self, server, n):
+        state = np.uint32(0)
+        for values in self.accepted[:n]:
+            if server in values:
+                state = np.uint32((int(state) * 31 + values[server]) & 0xFFFFFFFF)
+        return int(state)
+
+    workers = st.integers(0, WORKERS - 1)
+
+    parts = st.dictionaries(st.integers(0, 2), st.integers(1, 99), min_size=1)
+
+    @rule(worker=workers, values=parts, reach=st.sampled_from([9, 9, 9, 9, 1, 0]))
+    def stage(self, worker, values, reach):
+        """With a short reach the sender dies before it has staged all its parts."""
+        if worker in self.pending or self.lost:
+            return
+        values = {server: value for server, value in values.items() if server < self.servers.count}
+        self.lives += 1
+        transaction = (self.senders[worker], self.lives)
+        parts = [server for server in values if server != 0]
+        for server in parts[:reach]:
+            self.servers.stage(transaction, server, values[server])
+        if reach < len(parts):
+            self.left.add(transaction)
+            self.die(worker)
+        else:
+            self.pending[worker] = (transaction, values)
+
+    @rule(worker=workers, values=parts)
+    def train(self, worker, values):
+        self.stage(worker, values, 9)
+        self.commit(worker, None)
+
+    @rule(worker=workers, room=st.sampled_from([None, None, 2, 1, 0, -1]))
+    def commit(self, worker, room):
+        if worker not in self.pending or self.lost:
+            return
+        transaction, values = self.pending.pop(worker)
+        entries = [Apply("global_step/assign_add", [])]
+        if 0 in values:
+            entries.insert(0, self.servers.entry(0, values[0]))
+        last_step = None if room is None else len(self.accepted) + room
+        owners = [server for server in values if server != 0]
+        if self.sealed:
+            with pytest.raises(errors.OutOfRangeError):
+                self.servers.commit(transaction, entries, last_step, owners=owners)
+            return
+        reply = self.servers.commit(transaction, entries, last_step, owners=owners)
+        assert reply.accepted == (room is None or room >= 1)
+        if reply.accepted:
+            self.accepted.append(values)
+        assert reply.step == len(self.accepted)
+
+    @rule(worker=workers)
+    def die(self, worker):
+        """Its staged parts stay behind; it comes back as another sender."""
+        if worker in self.pending:
+            self.left.add(self.pending.pop(worker)[0])
+        self.lives += 1
+        self.senders[worker] = f"w{worker}.{self.lives}"
+
+    @rule(which=st.integers(0, 50))
+    def deliver(self, which):
+        posted = self.servers.transport.posted
+        if posted:
+            posted.rotate(-(which % len(posted)))
+            posted.popleft()()
+
+    @rule()
+    def snapshot(self):
+        if self.lost:
+            return
+        servers = self.servers
+        name = f"cut{len(self.cuts)}"
+        names = {server: [f"v{server}"] for server in range(servers.count)}
+        cut = servers.call(0, "cut", servers.tickets[0], name, names)
+        assert int(cut.values["v0"][0]) == self.expected(0, len(self.accepted))
+        self.cuts.append((name, len(self.accepted)))
+
+    @rule()
+    def settle(self):
+        """All messages arrive: every server is at the last accepted transaction, every snapshot at its own."""
+        if self.lost:
+            return
+        servers = self.servers
+        servers.transport.deliver_all()
+        waiting = self.left | {transaction for transaction, _ in self.pending.values()}
+        for server in range(servers.count):
+            assert set(servers.transport.servers[server]._staged._parts) <= waiting
+            assert servers.value(server) == self.expected(server, len(self.accepted))
+        for name, n in self.cuts:
+            for server in range(1, servers.count):
+                pulled = servers.call(server, "collect", servers.tickets[server], name, 0.0)
+                assert int(pulled.values[f"v{server}"][0]) == self.expected(server, n)
+        self.cuts.clear()
+
+    @rule(luck=st.integers(0, 9))
+    def seal(self, luck):
+        if luck == 9 and not self.lost:
+            self.servers.call(0, "seal", self.servers.tickets[0])
+            self.sealed = True
+
+    @rule(server=st.integers(0, 2), luck=st.integers(0, 9))
+    def restart(self, server, luck):
+        if luck == 9 and server < self.servers.count:
+            self.servers.transport.servers[server] = ParameterServer()
+            self.lost = True
+
+    @precondition(lambda self: self.lost)
+    @rule()
+    def restore(self):
+        """What is still under way belongs to the epoch before and may come at any time."""
+        left = list(self.servers.transport.posted)
+        self.servers.transport.posted.clear()
+        self.servers.begin()
+        self.servers.transport.posted.extend(left)
+        self.fresh()
+
+    @rule(worker=workers, luck=st.integers(0, 2))
+    def everybody_else_is_silent_for_long(self, worker, luck):
+        if luck != 2 or self.lost or self.servers.count == 1:
+            return
+        self.clock.advance(STAGED_SECS + 1)
+        self.die(worker)
+        self.lives += 1
+        for server in range(1, self.servers.count):
+            transaction = (self.senders[worker], self.lives)
+            self.servers.stage(transaction, server, 1)
+            self.servers.call(server, "drop", self.servers.tickets[server], transaction)
+        self.servers.transport.deliver_all()
+        for other, (transaction, values) in list(self.pending.items()):
+            owners = [server for server in values if server != 0]
+            if owners and not self.sealed:
+                with pytest.raises(errors.AbortedError):
+                    self.servers.commit(transaction, [], owners=owners)
+                self.die(other)
+        if not self.pending:
+            self.servers.transport.deliver_all()
+            assert not any(server._staged for server in self.servers.transport.servers)
+
+    @invariant()
+    def the_global_step_counts_accepted_updates(self):
+        if hasattr(self, "servers") and not self.lost:
+            assert self.servers.call(0, "status").step == len(self.accepted)
+            assert self.servers.value(0) == self.expected(0, len(self.accepted))
+
+
+Protocol.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestProtocol = Protocol.TestCase
+
+
+def test_a_random_key_and_bfloat16_live_on_a_server():
+    servers = Servers(1)
+    with hl.Graph().as_default():
+        key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
+        half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")
+        split = portable(hl.update(key, lambda key: jax.random.split(key)[0], name="split").op)
+        double = portable(hl.update(half, lambda x: x * 2, name="double").op)
+    servers.call(0, "register", servers.tickets[0], [split, double])
+    puts = [Put("key", *flatten(jax.random.key(1))), Put("half", *flatten(jnp.ones(3, jnp.bfloat16)))]
+    servers.commit(("chief", 2), puts)
+
+    reply = servers.commit(("a", 1), [Apply("split", []), Apply("double", [])], pull=["key", "half"])
+
+    assert reply.values["half"][0].name == "bfloat16"
+    assert np.array_equal(reply.values["key"][0].data, jax.random.key_data(jax.random.split(jax.random.key(1))[0]))

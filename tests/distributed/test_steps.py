@@ -1,0 +1,172 @@
+"""Processes that train one model out of step: exact ends, gradual starts, and who may come and go."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookline import clock
+
+SLOW = pytest.mark.slow_distributed
+
+
+def check_whole(job, last_step: int) -> None:
+    """Every update was applied once, and the last checkpoint holds all of them."""
+    assert job.steps() == list(range(1, last_step + 1))
+    assert max(job.checkpoints()) == last_step
+    assert {t.events("end")[-1]["step"] for t in job.tasks if t.events("alive")[0]["task"] == 0} == {last_step}
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers"),
+    [
+        pytest.param(1, 1, marks=SLOW),
+        pytest.param(2, 1, marks=SLOW),
+        (2, 2),
+        pytest.param(4, 1, marks=SLOW),
+        pytest.param(4, 2, marks=SLOW),
+        pytest.param(8, 2, marks=SLOW),
+    ],
+)
+def test_training_ends_at_exactly_its_last_step(ray_cluster, start_job, workers, servers):
+    last_step = 150
+    job = start_job(ray_cluster, workers=workers, servers=servers, last_step=last_step, save_steps=50)
+    for rank in range(workers):
+        # So that all of them are still there at the end.
+        job.start(rank, wait_until=100 if workers > 1 and rank == 0 else 0, pause_secs=0.002)
+    assert [task.end(180) for task in job.tasks] == [0] * workers, "\n\n".join(t.story() for t in job.tasks)
+    check_whole(job, last_step)
+
+
+@SLOW
+def test_workers_start_at_their_thresholds(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=3, servers=1, last_step=400, pause_secs=0.01)
+    thresholds = [int(100 * math.log(rank + 1)) for rank in range(3)]
+    for rank, threshold in enumerate(thresholds):
+        # The chief is held back until the others wait, or it would be at the end before they are there.
+        job.start(rank, wait_until=threshold)
+    assert [task.end() for task in job.tasks] == [0, 0, 0]
+    starts = [task.events("started")[0]["step"] for task in job.tasks]
+    for threshold, start, task in zip(thresholds, starts, job.tasks, strict=True):
+        session = task.events("session")[0]["step"]
+        assert start >= threshold
+        # Who was there before its threshold starts within the steps of a tenth of a second.
+        assert start - max(threshold, session) <= 25, task.story()
+    assert all(min(task.applied()) > threshold for task, threshold in zip(job.tasks, thresholds, strict=True))
+    check_whole(job, 400)
+
+
+def test_a_waiter_leaves_when_the_training_ends_below_its_threshold(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=1, last_step=40)
+    worker = job.start(1, wait_until=1000)
+    chief = job.start(0)
+    assert chief.end() == 0, chief.story()
+    ended = clock.monotonic()
+    assert worker.end(10) == 0, worker.story()
+    assert clock.monotonic() - ended < 5
+    assert worker.applied() == []
+    assert worker.events("started") == []
+    check_whole(job, 40)
+
+
+@SLOW
+def test_a_waiter_leaves_when_its_time_is_over(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=1, last_step=100_000)
+    chief = job.start(0, pause_secs=0.05)
+    chief.await_step(1)
+    worker = job.start(1, wait_until=90_000, wait_timeout=1)
+    assert worker.end() == 1
+    (error,) = worker.events("error")
+    assert error["kind"] == "DeadlineExceededError"
+    assert "waited 1 s for global step 90000" in error["text"]
+    chief.await_step(chief.step() + 5)
+
+
+@SLOW
+def test_workers_come_late_leave_and_come_back(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=3, servers=2, last_step=2000, pause_secs=0.01)
+    chief = job.start(0)
+    chief.await_step(20)
+    leaver = job.start(1, local_steps=20)
+    assert leaver.end() == 0
+    assert leaver.events("done")[0]["local"] == 20
+    chief.await_step(leaver.applied()[-1] + 10)
+    back, late = job.start(1), job.start(2)
+    assert back.await_("session", lambda: back.events("session"))[0]["step"] > leaver.applied()[-1]
+    assert [task.end(120) for task in (chief, back, late)] == [0, 0, 0]
+    assert late.applied()
+    assert back.applied()
+    assert job.steps() == list(range(1, 2001))
+
+
+@SLOW
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_chief_that_comes_back_finds_the_servers_ready_and_does_not_restore(ray_cluster, start_job, servers):
+    job = start_job(ray_cluster, workers=2, servers=servers, last_step=1500, save_steps=20, pause_secs=0.005)
+    first, worker = job.start(0), job.start(1)
+    first.await_step(100)
+    worker.await_step(100)
+    first.kill()
+    before = worker.step()
+    worker.await_step(before + 50)
+    second = job.start(0)
+    (session,) = second.await_("session", lambda: second.events("session"))
+    assert session["step"] >= before + 50 > max(first.applied())
+    assert [second.end(), worker.end()] == [0, 0]
+    assert len(worker.events("session")) == 1, worker.story()
+    # Of the update that was under way nobody knows but the servers.
+    lost = set(range(1, 1501)) - set(job.steps())
+    assert len(lost) <= 1
+    assert len(job.steps()) == len(set(job.steps()))
+    assert max(job.checkpoints()) == 1500
+
+
+@SLOW
+def test_a_worker_with_another_graph_is_refused_by_name(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=1, last_step=1000, pause_secs=0.02)
+    chief = job.start(0)
+    chief.await_step(1)
+    other = job.start(1, learning_rate=0.06)
+    assert other.end() == 1
+    (error,) = other.events("error")
+    assert error["kind"] == "FailedPreconditionError"
+    assert "The first difference is the update " in error["text"]
+    assert "another one in the chief's graph" in error["text"]
+    assert chief.group.status() is None
+
+
+@SLOW
+def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=2, servers=1, last_step=10)
+    lonely = job.start(1, wait_secs=1)
+    assert lonely.end() == 1
+    (error,) = lonely.events("error")
+    assert error["kind"] == "DeadlineExceededError"
+    assert "for the chief to create parameter server 'hookline-server-0'" in error["text"]
+
+    # Servers that nobody has filled.
+    from hookline.distributed import connection
+
+    connection.connect(ray_cluster.address, job.name, ray_cluster.token_path, 5)
+    connection.create_servers(job.name, 1)
+    lonely = job.start(1, max_wait_secs=1)
+    assert lonely.end() == 1
+    (error,) = lonely.events("error")
+    assert error["kind"] == "DeadlineExceededError"
+    assert "for the chief to make the model ready (not initialised: " in error["text"]
+    assert "w" in error["text"]
+
+
+@SLOW
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_last_checkpoint_holds_every_update_when_the_chief_ends_in_full_run(ray_cluster, start_job, servers):
+    job = start_job(ray_cluster, workers=3, servers=servers, last_step=1_000_000, save_steps=1000)
+    workers = [job.start(1), job.start(2)]
+    chief = job.start(0, local_steps=200, pause_secs=0.01)
+    assert chief.end() == 0, chief.story()
+    assert [worker.end(10) for worker in workers] == [0, 0], "\n\n".join(t.story() for t in workers)
+    steps = job.steps()
+    assert all(worker.applied() for worker in workers)
+    assert steps == list(range(1, steps[-1] + 1))
+    assert max(job.checkpoints()) == steps[-1]

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+from hookline import clock, errors
+from hookline.distributed import connection
+from hookline.distributed.server import ParameterServer
+from hookline.distributed.store import RemoteStore
+from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
+from hookline.graph.keys import GraphKeys
+
+
+class Target:
+    def __init__(self, transport, index=0, **options):
+        self.transport, self.index, self.options = transport, index, options
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self.transport, worker_index=self.index, **self.options)
+
+
+class Model:
+    """A small regression with Adam, and a worker's session on it."""
+
+    def __init__(self, target="", rate=0.1):
+        self.graph = hl.Graph()
+        with self.graph.as_default():
+            self.w = hl.Variable(jnp.ones((3, 2)), name="w")
+            self.b = hl.Variable(jnp.zeros(2), name="b")
+            self.step = hl.train.create_global_step()
+            x = hl.placeholder(jnp.float32, (None, 3), name="x")
+            self.loss = hl.op(lambda w, b, x: jnp.mean((x @ w + b - 3.0) ** 2))(self.w, self.b, x)
+            updates = []
+            for variable, grad in zip((self.w, self.b), hl.gradients(self.loss, [self.w, self.b]), strict=True):
+                updates.append(descend(variable, grad, rate))
+            self.train = hl.group(*updates, self.step.assign_add(1), name="train")
+            self.init = hl.global_variables_initializer()
+        self.session = hl.Session(target, graph=self.graph)
+
+    def run(self, fetches=None, last_step=None):
+        options = None if last_step is None else hl.RunOptions(last_step=last_step)
+        x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+        return self.session.run(self.train if fetches is None else fetches, {"x:0": x}, options=options)
+
+
+def descend(variable, grad, rate):
+    rule = optax.adam(rate)
+    slots = hl.Variable(hl.op(rule.init)(variable.initialized_value()), name=f"slots/{variable.op.name}")
+
+    def apply(values, grad):
+        params, state = values
+        changes, state = rule.update(grad, state, params)
+        return optax.apply_updates(params, changes), state
+
+    return hl.update((variable, slots), apply, grad, name=f"descend/{variable.op.name}")
+
+
+def in_process(count):
+    return DirectTransport([ParameterServer() for _ in range(count)])
+
+
+def trained(target, steps):
+    model = Model(target)
+    model.session.run(model.init)
+    for _ in range(steps):
+        model.run()
+    return model.session.snapshot()
+
+
+def assert_same(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        for a, b in zip(jax.tree.leaves(left[name]), jax.tree.leaves(right[name]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_training_alone_on_servers_is_training_at_home(servers):
+    assert_same(trained(Target(in_process(servers)), 5), trained("", 5))
+
+
+def test_variables_spread_over_the_servers():
+    transport = in_process(3)
+    trained(Target(transport), 1)
+
+    assert all(server.status().held for server in transport.servers)
+
+
+def test_a_worker_finds_nothing_until_the_chief_has_initialised_then_everything():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    assert len(worker.session.uninitialized()) == 5
+    with pytest.raises(errors.FailedPreconditionError, match="the chief has to"):
+        worker.run()
+
+    chief.session.run(chief.init)
+
+    assert worker.session.uninitialized() == []
+    worker.run()
+    chief.run()
+    assert chief.session.global_step == 2
+
+
+def test_a_worker_with_another_graph_is_told_the_first_difference():
+    transport = in_process(1)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1), rate=0.2)
+    chief.session.run(chief.init)
+
+    with pytest.raises(errors.FailedPreconditionError, match="update 'descend/w'"):
+        worker.session.uninitialized()
+
+
+def test_only_the_chief_restores():
+    transport = in_process(1)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+
+    with pytest.raises(errors.FailedPreconditionError, match="Only the chief"):
+        worker.session.load(chief.session.snapshot())
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_no_number_of_workers_passes_the_last_step(servers):
+    transport = in_process(servers)
+    transport = Locked(transport)
+    models = [Model(Target(transport, index)) for index in range(4)]
+    models[0].session.run(models[0].init)
+
+    def work(model):
+        while model.session.global_step < 25:
+            model.run(last_step=25)
+
+    threads = [threading.Thread(target=work, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert int(models[0].session.snapshot()["global_step"]) == 25
+    assert [model.session.global_step for model in models] == [25] * 4
+
+
+class Locked(DirectTransport):
+    """An actor runs one call at a time, but for those that wait."""
+
+    def __init__(self, inner):
+        super().__init__(inner.servers)
+        self.lock = threading.RLock()
+
+    def call(self, server, method, *args):
+        with self.lock:
+            return super().call(server, method, *args)
+
+
+def test_a_restore_ends_other_sessions_and_says_how_many_steps_are_lost(caplog):
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    saved = chief.session.snapshot()
+    for model in (chief, worker, chief):
+        model.run()
+
+    with caplog.at_level(logging.WARNING):
+        chief.session.load(saved)
+
+    assert "from global step 3 to 0: 3 steps are lost" in caplog.text
+    with pytest.raises(errors.AbortedError, match="anew"):
+        worker.run()
+    again = Model(Target(transport, 1))
+    again.run()
+    chief.run()
+    assert chief.session.global_step == 2
+
+
+def test_a_server_that_restarts_empty_takes_all_with_it_until_the_chief_restores():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    chief.run()
+    saved = chief.session.snapshot()
+    transport.servers[1] = ParameterServer()
+
+    for model in (chief, worker):
+        with pytest.raises((errors.AbortedError, errors.FailedPreconditionError)):
+            model.run()
+    again = Model(Target(transport))
+    assert len(again.session.uninitialized()) == 5
+    again.session.load(saved)
+
+    assert_same(again.session.snapshot(), saved)
+    assert again.session.global_step == 1
+
+
+def test_a_chief_that_comes_back_finds_the_servers_ready():
+    transport = in_process(2)
+    first = Model(Target(transport))
+    first.session.run(first.init)
+    first.run()
+
+    second = Model(Target(transport))
+
+    assert second.session.uninitialized() == []
+    assert second.session.global_step == 1
+    second.run()
+    assert second.session.global_step == 2
+
+
+def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    worker.run()
+    chief.session.seal()
+
+    with pytest.raises(errors.OutOfRangeError, match="has ended at global step 1"):
+        worker.run()
+    with pytest.raises(errors.OutOfRangeError, match="step 9 will not be reached"):
+        worker.session.wait_for_step(9)
+    assert int(chief.session.snapshot()["global_step"]) == 1
+
+
+def test_a_worker_waits_for_a_step_that_another_makes():
+    transport = in_process(1)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    worker.session.uninitialized()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(worker.session.wait_for_step(2, 60)))
+    thread.start()
+    while not transport.servers[0]._waiting.count:
+        clock.sleep(0.001)
+
+    chief.run()
+    chief.run()
+    thread.join()
+
+    assert seen == [2]
+
+
+def test_loading_one_variable_leaves_the_others_and_everybody_s_session():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    worker.run()
+
+    chief.session.load({"b": np.array([7.0, 8.0])})
+
+    snapshot = worker.session.snapshot()
+    assert snapshot["b"].tolist() == [7.0, 8.0]
+    assert snapshot["b"].dtype == jnp.float32
+    assert int(snapshot["global_step"]) == 1
+    worker.run()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_staleness_counts_the_updates_of_others(servers):
+    transport = in_process(servers)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    chief.run()
+    worker.run()
+    assert (chief.session.store.staleness(), worker.session.store.staleness()) == ((1, 0.0, 0), (1, 0.0, 0))
+    chief.run()
+    for _ in range(3):
+        worker.run()
+    chief.run()
+
+    # The chief's first run has values from before the worker's; its second from before the worker's three.
+    assert chief.session.store.staleness() == (2, 2.0, 3)
+    assert chief.session.store.staleness() == (0, 0.0, 0)
+
+
+def test_values_older_than_the_bound_are_pulled_again():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    for number in (1, 1, 3, 5):
+        for _ in range(number):
+            worker.run()
+        chief.run()
+
+    assert chief.session.store.staleness()[2] <= 1
+
+
+def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
+    transport = in_process(2)
+    model = Model(Target(transport, overlap=True))
+    model.session.run(model.init)
+
+    losses = [float(model.run([model.loss, model.train])[0]) for _ in range(4)]
+
+    assert losses[0] == losses[1] > losses[2] > losses[3]
+    assert model.session.store.staleness() == (4, 0.75, 1)
+
+
+def test_variables_that_each_worker_has_for_itself_stay_at_home():
+    transport = in_process(1)
+    with hl.Graph().as_default() as graph:
+        shared = hl.Variable(0.0, name="shared")
+        key = hl.random_key()
+        mine = hl.Variable(1.0, name="mine", collections=[GraphKeys.LOCAL_VARIABLES])
+        change = hl.group(shared.assign_add(1.0), mine.assign_add(1.0))
+        init = hl.group(hl.global_variables_initializer(), hl.local_variables_initializer())
+    session = hl.Session(Target(transport), graph=graph)
+    session.run(init)
+    session.run([change, key])
+
+    assert transport.servers[0].status().held == {"shared"}
+    assert float(session.run(mine)) == 2.0
+    assert session.snapshot().keys() >= {"shared"}
+
+
+def test_a_variable_of_any_tree_is_read_as_it_was_made():
+    with hl.Graph().as_default() as graph:
+        value = {"key": jax.random.key(4), "half": (jnp.ones(2, jnp.bfloat16), None)}
+        tree = hl.Variable(value, name="tree", trainable=False)
+        init = hl.global_variables_initializer()
+        double = hl.update(tree, lambda t: {**t, "half": (t["half"][0] * 2, None)})
+        drawn = hl.op(lambda t: jax.random.normal(t["key"]) + t["half"][0].sum())(tree)
+    session = hl.Session(Target(in_process(1)), graph=graph)
+    session.run(init)
+    session.run(double)
+
+    assert float(session.run(drawn)) == pytest.approx(float(jax.random.normal(jax.random.key(4)) + 4), rel=1e-2)
+    assert session.snapshot()["tree"]["half"][0].dtype == jnp.bfloat16
+
+
+def test_an_update_may_read_what_another_of_the_run_wrote():
+    with hl.Graph().as_default() as graph:
+        w = hl.Variable(1.0, name="w")
+        average = hl.Variable(0.0, name="average")
+        with hl.control_dependencies([w.assign_add(3.0)]):
+            follow = hl.update(average, lambda old, new: old + new, w)
+        init = hl.global_variables_initializer()
+    session = hl.Session(Target(in_process(2)), graph=graph)
+    session.run(init)
+    session.run(follow.op)
+
+    assert float(session.run(average)) == 4.0
+
+
+# Ray ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def actors(ray_cluster, options, job):
+    """Makes servers that are actors on the private cluster, and ends them afterwards."""
+    connection.connect(ray_cluster.address, job, options.token_path, options.connect_secs)
+    import ray
+
+    made = []
+
+    def make(count):
+        made.extend(actor_class().remote() for _ in range(count))
+        return made[-count:]
+
+    yield make
+    for actor in made:
+        ray.kill(actor)
+
+
+def pid_of(actor):
+    import ray
+
+    return ray.get(actor.__ray_call__.remote(lambda server: os.getpid()))
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_training_on_ray_actors_is_training_at_home(actors, servers):
+    assert_same(trained(Target(RayTransport(actors(servers))), 5), trained("", 5))
+
+
+def run_three_times(model):
+    # With two servers the first run may end before the message that is lost is missed.
+    for _ in range(3):
+        model.run()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, victim):
+    handles = actors(2)
+    transport = RayTransport(handles, timeout_secs=60)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    worker.run()
+    saved = chief.session.snapshot()
+    worker.run()
+
+    os.kill(pid_of(handles[victim]), signal.SIGKILL)
+
+    for model in (worker, chief):
+        with pytest.raises(errors.PREEMPTION_ERRORS):
+            run_three_times(model)
+    deadline = clock.monotonic() + 60
+    while clock.monotonic() < deadline:
+        again = Model(Target(transport))
+        try:
+            missing = again.session.uninitialized()
+            break
+        except errors.UnavailableError:
+            clock.sleep(0.2)
+    assert len(missing) == 5
+    # The instance that came back answers, but not to those who mean the one before.
+    with pytest.raises(errors.PREEMPTION_ERRORS):
+        worker.run()
+    again.session.load(saved)
+    assert_same(again.session.snapshot(), saved)
+    Model(Target(transport, 1)).run()
+    assert int(again.session.snapshot()["global_step"]) == 2
+
+
+def test_an_error_of_an_updates_function_reaches_the_worker_as_it_is(actors):
+    with hl.Graph().as_default() as graph:
+        w = hl.Variable(jnp.zeros(3), name="w")
+        grown = hl.update(w, lambda old, by: old + by, hl.placeholder(jnp.float32, None, name="by"))
+        init = hl.global_variables_initializer()
+    session = hl.Session(Target(RayTransport(actors(1))), graph=graph)
+    session.run(init)
+
+    with pytest.raises(ValueError, match="'w'"):
+        session.run(grown.op, {"by:0": np.ones((2, 3), np.float32)})
+    session.run(grown.op, {"by:0": np.ones(3, np.float32)})
+    assert session.run(w).tolist() == [1.0] * 3
+
+
+def test_an_update_that_cannot_travel_is_named(actors):
+    lock = threading.Lock()
+    with hl.Graph().as_default() as graph:
+        w = hl.Variable(0.0, name="w")
+        hl.update(w, lambda old: old + lock.locked(), name="holds_a_lock")
+        init = hl.global_variables_initializer()
+    session = hl.Session(Target(RayTransport(actors(1))), graph=graph)
+
+    with pytest.raises(TypeError, match="Update 'holds_a_lock' cannot be sent"):
+        session.run(init)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import cloudpickle
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import hookline as hl
+from hookline.distributed.updates import check_same, code_text, portable
+from hookline.distributed.wire import Structure, flatten, pack, unflatten, unpack
+from hookline.errors import FailedPreconditionError
+from hookline.graph.variable import Update
+
+TREES = {
+    "nested": lambda: {"a": (jnp.ones(2), None), "b": [jnp.zeros(())]},
+    "optax": lambda: optax.adam(1e-3).init({"w": jnp.ones(3)}),
+    "nnx": lambda: nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))[1],
+    "equinox": lambda: eqx.filter(eqx.nn.Linear(2, 3, key=jax.random.key(0)), eqx.is_array),
+    "keys": lambda: {"key": jax.random.key(3), "keys": jax.random.split(jax.random.key(4, impl="rbg"), 2)},
+    "narrow": lambda: (jnp.ones((2, 3), jnp.bfloat16), jnp.ones(4, jnp.float8_e4m3fn), jnp.ones(2, bool)),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_value_comes_back_as_it_left(name):
+    value = TREES[name]()
+    leaves, structure = pickle.loads(cloudpickle.dumps(flatten(value), protocol=5))
+
+    back = unflatten(leaves, structure)
+
+    assert jax.tree.structure(back) == jax.tree.structure(value)
+    for old, new in zip(jax.tree.leaves(value), jax.tree.leaves(back), strict=True):
+        assert (old.dtype, old.shape) == (new.dtype, new.shape)
+        if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+            old, new = jax.random.key_data(old), jax.random.key_data(new)
+        assert np.array_equal(np.asarray(old), np.asarray(new))
+
+
+def test_bfloat16_travels_without_a_copy():
+    buffers = []
+    packed = pack(jnp.ones(1000, jnp.bfloat16))
+    text = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+
+    assert len(buffers) == 1
+    assert unpack(pickle.loads(text, buffers=buffers)).dtype == jnp.bfloat16
+
+
+class Home:
+    """A container that only this module knows."""
+
+
+def test_a_container_that_the_other_side_does_not_know_is_named():
+    structure = Structure(jax.tree.structure((1, 2)))
+    with pytest.raises(TypeError, match="register them with JAX"):
+        structure.__setstate__((Home(), 2))
+
+
+def updates_of(build):
+    with hl.Graph().as_default() as graph:
+        build()
+        return {o.name: portable(o) for o in graph.get_operations() if isinstance(o, Update)}
+
+
+def trained(rate=0.1, size=3, rule=lambda old, by: old - by):
+    def build():
+        w = hl.Variable(jnp.ones(size), name="w")
+        hl.update(w, lambda old, by: rule(old, rate * by), hl.placeholder(jnp.float32, (size,), name="by"), name="step")
+
+    return build
+
+
+def test_the_same_graph_has_the_same_fingerprints():
+    ours, theirs = updates_of(trained()), updates_of(trained())
+
+    assert {n: u.fingerprint for n, u in ours.items()} == {n: u.fingerprint for n, u in theirs.items()}
+
+
+@pytest.mark.parametrize("other", [trained(rate=0.2), trained(size=4), trained(rule=lambda old, by: old + by)])
+def test_another_rate_size_or_rule_has_another_fingerprint(other):
+    assert updates_of(trained())["step"].fingerprint != updates_of(other)["step"].fingerprint
+
+
+def test_fingerprints_are_the_same_in_every_process():
+    code = textwrap.dedent(
+        """
+        import jax, optax, jax.numpy as jnp, hookline as hl
+        from hookline.distributed.updates import portable
+        from hookline.graph.variable import Update
+        SETTING = frozenset({"a", "b", "c"})
+        def rule(old, by):
+            return old - by if "x" not in {"p", "q", "r", "s"} else old
+        w = hl.Variable(jnp.ones(3), name="w")
+        def clipped(old, by, settings=SETTING, rule=rule):
+            return rule(old, by)
+        hl.update(w, clipped, w * 2)
+        hl.train.Optimizer(optax.chain(optax.clip(1.0), optax.adam(0.1))).minimize(hl.op(jnp.sum)(w))
+        for o in hl.get_default_graph().get_operations():
+            if isinstance(o, Update):
+                print(portable(o).fingerprint)
+        """
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1] != ""
+
+
+def test_code_text_sees_through_closures_defaults_and_partials_and_ends_on_cycles():
+    def make(value):
+        def outer(x, default=value):
+            return inner(x) + default
+
+        def inner(x):
+            return x + value if x else outer(x)
+
+        return outer
+
+    assert code_text(make(1)) == code_text(make(1))
+    assert code_text(make(1)) != code_text(make(2))
+
+
+def test_the_first_difference_is_named():
+    with pytest.raises(FailedPreconditionError, match=r"update 'b', which is another one in the chief's graph"):
+        check_same({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "c": "8"}, "update")
+    with pytest.raises(FailedPreconditionError, match=r"update 'd', which the chief's graph does not have"):
+        check_same({"a": "1"}, {"d": "1"}, "update")
+
+
+def test_what_only_the_chief_has_is_no_difference():
+    check_same({"a": "1", "b": "2"}, {"a": "1"}, "update")
+
+
+def test_an_update_survives_pickling_with_its_function():
+    update = updates_of(trained())["step"]
+
+    back = pickle.loads(cloudpickle.dumps(update))
+
+    assert back.fingerprint == update.fingerprint
+    assert np.allclose(back.fn(np.float32(1), np.float32(1)), 0.9)
