@@ -156,13 +156,28 @@ class Job:
 
     def server_pids(self) -> list[int]:
         """The processes of its servers, in order."""
+        # A lambda, which travels by value: the servers cannot import tests.
+        return self._ask("__ray_call__", lambda server: __import__("os").getpid())
+
+    def held(self) -> list[frozenset[str]]:
+        """Which variables its servers hold, in order."""
+        return [status.held for status in self._ask("status")]
+
+    def _ask(self, method: str, *args: Any) -> list[Any]:
         self._join()
         import ray
+        from ray.exceptions import RayActorError
 
         actors = connection.find_servers(self.name, self.servers, 30)
-        # A lambda, which travels by value: the servers cannot import tests.
-        calls = [actor.__ray_call__.remote(lambda server: __import__("os").getpid()) for actor in actors]
-        return [ray.get(call, timeout=30) for call in calls]
+        deadline = clock.monotonic() + 30
+        while True:
+            try:
+                return [ray.get(getattr(actor, method).remote(*args), timeout=30) for actor in actors]
+            except RayActorError:
+                # One that was killed a moment ago is on its way back.
+                if clock.monotonic() > deadline:
+                    raise
+                clock.sleep(0.1)
 
     def _join(self) -> None:
         connection.connect(self.ray.address, self.name, self.ray.token_path, 5)

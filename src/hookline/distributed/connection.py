@@ -156,12 +156,17 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
 
     Raises:
         DeadlineExceededError: They were not there in time; it names the first that was missing.
+        InternalError: The Ray head is gone.
     """
     import ray
 
     start = said = clock.monotonic()
     found: list[Any] = []
+    address = _joined()
     while True:
+        # Asked for an actor, Ray waits for a head that is gone until it ends this process.
+        if address is not None and not _listens_within(address, HEAD_GRACE_SECS):
+            raise _head_gone(address)
         try:
             while len(found) < count:
                 found.append(ray.get_actor(f"{_SERVER}{len(found)}", namespace=job))
