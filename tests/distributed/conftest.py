@@ -195,8 +195,7 @@ class Job:
             values = {name: np.asarray(load_variable(path, name)) for name in ("global_step", "count", "left", "right")}
             numbers = {float(number) for value in values.values() for number in value.ravel()}
             assert len(numbers) == 1, f"{path} is a mixture: {numbers}"
-            # Its name is the step that the chief knew when it asked; others may have gone on until the snapshot.
-            assert int(path.rpartition("-")[2]) <= min(numbers)
+            assert int(path.rpartition("-")[2]) == min(numbers)
             found[int(numbers.pop())] = path
         return found
 

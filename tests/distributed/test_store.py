@@ -15,6 +15,7 @@ import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import connection
 from hookline.distributed.server import ParameterServer
+from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
 from hookline.graph.keys import GraphKeys
@@ -26,6 +27,9 @@ class Target:
 
     def open_store(self, graph):
         return RemoteStore(graph, self.transport, worker_index=self.index, **self.options)
+
+    def hooks(self, summary_dir):
+        return [StalenessHook(output_dir=summary_dir)]
 
 
 class Model:
@@ -226,6 +230,38 @@ def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
     with pytest.raises(errors.OutOfRangeError, match="step 9 will not be reached"):
         worker.session.wait_for_step(9)
     assert int(chief.session.snapshot()["global_step"]) == 1
+
+
+def test_a_chief_that_comes_again_lets_a_finished_training_go_on(tmp_path):
+    transport = in_process(2)
+    for last_step in (3, 5):
+        with hl.Graph().as_default():
+            step = hl.train.get_or_create_global_step()
+            total = hl.Variable(0.0, name="total")
+            train = hl.group(total.assign_add(1.0), step.assign_add(1))
+            hooks = [hl.train.StopAtStepHook(last_step=last_step)]
+            with hl.train.MonitoredTrainingSession(
+                Target(transport), checkpoint_dir=str(tmp_path), hooks=hooks
+            ) as sess:
+                while not sess.should_stop():
+                    sess.run(train)
+    assert hl.train.load_variable(str(tmp_path / "model.ckpt-5"), "total") == 5.0
+
+
+def test_a_checkpoint_is_named_after_the_step_that_it_holds(tmp_path):
+    transport = in_process(1)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    hook = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=1, saver=hl.train.Saver())
+    chief.run()
+    with chief.session.graph.as_default():
+        hook.begin()
+    worker.run()
+    assert chief.session.global_step == 1, "it has not heard of the other's step"
+    hook.after_create_session(chief.session, None)
+    hook.end(chief.session)
+    assert hl.train.latest_checkpoint(tmp_path).endswith("model.ckpt-2")
+    assert hl.train.load_variable(hl.train.latest_checkpoint(tmp_path), "global_step") == 2
 
 
 def test_a_worker_waits_for_a_step_that_another_makes():

@@ -257,7 +257,7 @@ def test_the_session_log_follows_the_commit_as_soon_as_a_run_notices(model, tmp_
     with model.session(hook) as session:
         assert hook._pending is not None
         assert hook.steps_until_trigger(0) == 1
-        hook._pending[1].wait()
+        hook._pending.wait()
         session.run(model.train)
         assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
         assert hook.steps_until_trigger(1) == 99

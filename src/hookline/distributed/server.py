@@ -99,6 +99,11 @@ class ParameterServer:
         self._waiting.notify()
         return self._committed(True, {})
 
+    def unseal(self, ticket: Ticket) -> None:
+        """Lets a training go on that was ended."""
+        self._check(ticket)
+        self._sealed = False
+
     # Transactions -----------------------------------------------------------------------------------------------
 
     def commit(

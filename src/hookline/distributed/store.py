@@ -303,6 +303,10 @@ class RemoteStore:
         self._step = reply.step
         self._pulls.wait_until_delivered(reply.marks)
 
+    def unseal(self) -> None:
+        """Lets a training go on that an earlier chief has ended."""
+        self._transport.call(0, "unseal", self._members.ticket(0)).get()
+
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
         return self._pulls.staleness.report()

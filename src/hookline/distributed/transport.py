@@ -227,6 +227,9 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
         reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
         return errors.UnavailableError(None, None, f"{who} {reason}: {_first_line(error)}")
+    if isinstance(error, rays.RayActorError) and getattr(error, "actor_init_failed", False):
+        # It would fail again: nothing to recover from.
+        return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
     if isinstance(error, rays.RayActorError):
         return errors.AbortedError(None, None, f"{who} has died: {_first_line(error)}")
     if isinstance(error, rays.RayError):

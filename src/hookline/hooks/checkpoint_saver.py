@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookline import summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, layout
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
-from hookline.graph import Graph, GraphKeys
+from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.timers import either_timer
@@ -92,7 +92,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._in_background = not any(_defines_after_save(listener) for listener in self._listeners)
         self._saver: Saver | None = None
         self._writer: FileWriter | None = None
-        self._pending: tuple[int, PendingSave] | None = None
+        self._pending: PendingSave | None = None
         self._saved_step: int | None = None
         self._graph_written = False
 
@@ -136,7 +136,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._timer.update_last_triggered_step(global_step)
             if self._save(session, global_step, in_background=self._in_background):
                 run_context.request_stop()
-        elif self._pending is not None and self._pending[1].done():
+        elif self._pending is not None and self._pending.done():
             self._finish_pending()
 
     def end(self, session: Session) -> None:
@@ -165,18 +165,20 @@ class CheckpointSaverHook(SessionRunHook):
         assert self._saver is not None
         self._finish_pending()
         self._call_listeners("before_save", session, global_step)
+        # Where others train as well, the step is the one that the copied values hold, not the one heard of last.
+        step: Any = get_global_step(session.graph) if session.shared else global_step
         if in_background:
-            self._pending = global_step, self._saver.save_async(session, self._save_path, global_step=global_step)
+            self._pending = self._saver.save_async(session, self._save_path, global_step=step)
             return False
-        self._note_commit(global_step, self._saver.save(session, self._save_path, global_step=global_step))
+        self._note_commit(self._saver.save(session, self._save_path, global_step=step))
         return self._call_listeners("after_save", session, global_step)
 
     def _finish_pending(self) -> None:
         if self._pending is None:
             return
-        (global_step, save), self._pending = self._pending, None
+        save, self._pending = self._pending, None
         save.wait()
-        self._note_commit(global_step, save.path)
+        self._note_commit(save.path)
 
     def _forget_pending(self, session: Session) -> None:
         """Waits for the save of a session that was lost. What lost the session may have ended the save as well."""
@@ -187,8 +189,8 @@ class CheckpointSaverHook(SessionRunHook):
                 raise
             _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 
-    def _note_commit(self, global_step: int, path: str) -> None:
-        self._saved_step = global_step
+    def _note_commit(self, path: str) -> None:
+        self._saved_step = global_step = int(path.rpartition("-")[2])
         _logger.info("Saved checkpoint %s.", path)
         if self._writer is not None:
             self._writer.add_session_log(

@@ -101,6 +101,7 @@ class SessionManager:
             _init_own(session)
             if session.shared and not session.uninitialized():
                 logger.info("The model is ready on the parameter servers, at step %d.", session.global_step)
+                session.unseal()
                 self._run_local_init_op(session)
                 return session
             source = self._source(

@@ -281,6 +281,10 @@ class Session:
         """The global step where looking at it waits for nothing; `None` where the device alone knows it."""
         return self.store.known_step()
 
+    def unseal(self) -> None:
+        """Lets a training go on that an earlier chief has ended with `seal`."""
+        self.store.unseal()
+
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
         """Blocks until the global step is at least `step`, or the time is over, and returns the global step."""
         return self.store.wait_for_step(step, timeout_secs)

@@ -110,6 +110,10 @@ class VariableStore(Protocol):
         """Ends the training for all workers: returns when the last accepted update is applied."""
         ...
 
+    def unseal(self) -> None:
+        """Lets a training go on that was ended."""
+        ...
+
     def close(self) -> None:
         """Lets go of what it holds."""
         ...
@@ -329,6 +333,9 @@ class _LocalStore:
         raise AssertionError("no variable of a local store is remote")
 
     def seal(self) -> None:
+        pass
+
+    def unseal(self) -> None:
         pass
 
     def close(self) -> None:
