@@ -13,7 +13,7 @@ import pytest
 
 import hookline as hl
 from hookline import clock, errors
-from hookline.distributed import connection
+from hookline.distributed import Cluster, connection
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
@@ -246,6 +246,35 @@ def test_a_chief_that_comes_again_lets_a_finished_training_go_on(tmp_path):
                 while not sess.should_stop():
                     sess.run(train)
     assert hl.train.load_variable(str(tmp_path / "model.ckpt-5"), "total") == 5.0
+
+
+def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are_new():
+    transport = in_process(1)
+    seen = []
+    for last_step in (3, 5):
+        with hl.Graph().as_default():
+            step = hl.train.get_or_create_global_step()
+            hl.Variable(0.0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
+            train = step.assign_add(1)
+            with hl.train.MonitoredSession(hl.train.ChiefSessionCreator(master=Target(transport))) as sess:
+                seen.append(sess.run_step_fn(lambda step_context: step_context.session.global_step))
+                while sess.run(train) < last_step:
+                    pass
+    assert seen == [0, 3]
+
+
+def test_a_worker_neither_ends_nor_reopens_the_training_of_all():
+    transport = in_process(1)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    worker.run()
+    for forbidden in (worker.session.seal, worker.session.unseal):
+        with pytest.raises(errors.FailedPreconditionError, match="Only the chief, worker 0, .* ends a training"):
+            forbidden()
+    worker.run()
+    cluster = Cluster("10.0.0.1:6379", "worker", 0, num_workers=2)
+    with pytest.raises(ValueError, match=r"Pass is_chief=cluster\.is_chief"):
+        hl.train.MonitoredTrainingSession(cluster)
 
 
 def test_a_checkpoint_is_named_after_the_step_that_it_holds(tmp_path):

@@ -116,7 +116,9 @@ class Membership:
         """Raises `FailedPreconditionError` on a worker."""
         if not self._is_chief:
             raise errors.FailedPreconditionError(
-                None, None, "Only the chief, worker 0, initialises and restores the variables on parameter servers."
+                None,
+                None,
+                "Only the chief, worker 0, initialises, restores and ends a training on parameter servers.",
             )
 
     def begin_unless_begun(self) -> None:

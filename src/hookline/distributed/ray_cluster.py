@@ -118,8 +118,9 @@ class PrivateRayCluster:
         env["RAY_process_group_cleanup_enabled"] = "false"
         # Ray lets its workers give way to others (nice 15). All the others here wait for the servers.
         env["RAY_worker_niceness"] = "0"
-        # Another cluster's address would be taken for ours by the processes of the head.
-        env = {name: value for name, value in env.items() if name not in ("RAY_ADDRESS", "RAY_NAMESPACE")}
+        # Another cluster's address and token would be taken for ours by the processes of the head.
+        foreign = ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_AUTH_TOKEN")
+        env = {name: value for name, value in env.items() if name not in foreign}
         # -P: the folder of the script holds modules of hookline, which must not hide others of the same name.
         command = [sys.executable, "-P", str(_HEAD), str(folder), str(self._object_store_bytes)]
         with open(folder / "head.log", "wb") as log:

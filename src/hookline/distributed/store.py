@@ -299,12 +299,14 @@ class RemoteStore:
 
     def seal(self) -> None:
         """Ends the training: accepts no update any more, and returns when all accepted ones are applied."""
+        self._members.check_is_chief()
         reply: Committed = self._transport.call(0, "seal", self._members.ticket(0)).get()
         self._step = reply.step
         self._pulls.wait_until_delivered(reply.marks)
 
     def unseal(self) -> None:
         """Lets a training go on that an earlier chief has ended."""
+        self._members.check_is_chief()
         self._transport.call(0, "unseal", self._members.ticket(0)).get()
 
     def staleness(self) -> tuple[int, float, int]:

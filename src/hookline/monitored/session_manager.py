@@ -99,7 +99,9 @@ class SessionManager:
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
-            if session.shared and not session.uninitialized():
+            # Local variables say nothing of the servers: they are new in each process.
+            shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+            if session.shared and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers, at step %d.", session.global_step)
                 session.unseal()
                 self._run_local_init_op(session)

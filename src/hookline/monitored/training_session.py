@@ -91,6 +91,11 @@ def MonitoredTrainingSession(
     """
     summary_dir = summary_dir or checkpoint_dir
     target = resolve_target(master)
+    if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
+        raise ValueError(
+            f"MonitoredTrainingSession: is_chief={is_chief}, but the task of {target!r} says otherwise. Pass "
+            f"is_chief=cluster.is_chief."
+        )
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
