@@ -263,6 +263,20 @@ def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are
     assert seen == [0, 3]
 
 
+def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_next(monkeypatch):
+    transport = in_process(2)
+    first = Model(Target(transport))
+    with monkeypatch.context() as patch:
+        patch.setattr(ParameterServer, "register", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            first.session.run(first.init)
+
+    second = Model(Target(transport))
+    second.session.run(second.init)
+    second.run()
+    assert second.session.global_step == 1
+
+
 def test_a_worker_neither_ends_nor_reopens_the_training_of_all():
     transport = in_process(1)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))

@@ -104,7 +104,8 @@ class Membership:
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
         check_same(epoch.updates, mine, "update")
         self._set(epoch)
-        self._agreed = set(epoch.updates)
+        # The chief before this one may have died before it had sent its updates: a chief sends what it uses again.
+        self._agreed = set() if self._is_chief else set(epoch.updates)
 
     def _set(self, epoch: Epoch) -> None:
         self._epoch, self._owners = epoch, dict(epoch.owners)
