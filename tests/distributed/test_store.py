@@ -277,6 +277,22 @@ def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_nex
     assert second.session.global_step == 1
 
 
+def test_a_refused_run_changes_nothing_that_lives_in_the_worker_either():
+    transport = in_process(1)
+    with hl.Graph().as_default() as graph:
+        step = hl.train.get_or_create_global_step()
+        mine = hl.Variable(0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
+        train = hl.group(step.assign_add(1), mine.assign_add(1))
+        init = hl.group(hl.global_variables_initializer(), hl.local_variables_initializer())
+        with hl.Session(Target(transport), graph) as sess:
+            sess.run(init)
+            for applied in (True, False):
+                metadata = hl.RunMetadata()
+                sess.run(train, options=hl.RunOptions(last_step=1), run_metadata=metadata)
+                assert metadata.applied is applied
+                assert (sess.run(step), sess.run(mine)) == (1, 1)
+
+
 def test_a_worker_neither_ends_nor_reopens_the_training_of_all():
     transport = in_process(1)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))

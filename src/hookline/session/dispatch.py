@@ -50,11 +50,18 @@ def _run(
     last_step: int | None,
     metadata: RunMetadata | None,
 ) -> None:
-    new, run.outputs, sent = program.run(*arguments)
-    store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
-    if execution.plan.remote:
-        values = [list(inputs) for inputs in jax.device_get(sent)]
-        applied = store.submit(list(zip(execution.plan.remote, values, strict=True)), last_step)
+    remote = execution.plan.remote
+    # A run that is refused changes nothing here either; values that were given away could not be kept.
+    refusable = bool(remote) and last_step is not None and bool(program.written)
+    new, run.outputs, sent = (program.dry if refusable else program.run)(*arguments)
+    values = zip(program.written, new, program.structures_out, execution.gains, strict=True)
+    if not refusable:
+        store.put(values)
+    if remote:
+        inputs = [list(given) for given in jax.device_get(sent)]
+        applied = store.submit(list(zip(remote, inputs, strict=True)), last_step)
+        if applied and refusable:
+            store.put(values)
         if metadata is not None:
             metadata.applied = applied
 
