@@ -210,6 +210,8 @@ def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog):
     assert "model.ckpt-1' is broken" in caplog.text
 
 
+@pytest.mark.usefixtures("failed_reads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_orbax_logs_of_a_failure_is_kept_to_itself_and_nothing_else(path, caplog):
     hl.Variable(jnp.ones(2), name="w")
     sess = started()
@@ -401,6 +403,8 @@ def test_what_is_no_checkpoint_is_told_from_what_is_not_there(path, logdir, tmp_
         Saver().restore(sess, path + "-5/hookline.json")
 
 
+@pytest.mark.usefixtures("failed_reads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", ["truncated", "a file is gone", "manifest", "newer format"])
 def test_a_broken_checkpoint_is_data_loss_naming_others_and_changes_nothing(path, damage):
     a = hl.Variable(jnp.arange(50_000), name="a")

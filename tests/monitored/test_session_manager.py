@@ -130,6 +130,8 @@ def test_a_session_that_could_not_be_prepared_is_closed(model):
     assert seen[0].closed
 
 
+@pytest.mark.usefixtures("failed_reads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("how", ["missing", "damaged", "of another model"])
 def test_a_checkpoint_that_cannot_be_used_never_leads_to_a_fresh_start(model, tmp_path, how):
     path = model.save(tmp_path)
