@@ -16,9 +16,9 @@ PHASES = ["initialise", "step", "save", "restore"]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
 
 
-@pytest.fixture(scope="module")
-def figures():
-    command = [sys.executable, str(SCRIPT), "--millions", "24", "--json", "--phases", *PHASES]
+@pytest.fixture(scope="module", params=["tables", "dense"])
+def figures(request):
+    command = [sys.executable, str(SCRIPT), "--millions", "24", "--model", request.param, "--json", "--phases", *PHASES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -169,15 +169,15 @@ def test_a_step_that_only_the_device_knows_is_named_once_and_read_only_where_a_h
 def test_only_programs_on_large_variables_are_compiled_to_save_memory(monkeypatch):
     small = hl.Variable(lambda: jnp.zeros(1000), name="small")
     large = [hl.Variable(lambda: jnp.zeros((1024, 4096)), name="large") for _ in range(2)]
+    halves = [hl.Variable(lambda: jnp.zeros((1024, 8192), jnp.bfloat16), name="half") for _ in range(2)]
     unknown = hl.Variable(hl.host_op(lambda: np.ones(2)).node(), name="unknown")
 
     assert program._compiler_options([small, large[0], unknown]) is None
-    assert program._compiler_options([*large, unknown]) == program._MEMORY_FIRST
+    assert program._compiler_options([*large, halves[0], unknown]) == program._MEMORY_FIRST
+    assert program._compiler_options([*large, *halves]) == program._HALVES_APART
 
-    program._accepts_memory_first.cache_clear()
     monkeypatch.setattr(program, "_MEMORY_FIRST", {"xla_cpu_that_is_gone": "X"})
     assert program._compiler_options(large) is None, "another version of XLA compiles without it"
-    program._accepts_memory_first.cache_clear()
 
 
 def test_saving_memory_changes_no_bits(monkeypatch):

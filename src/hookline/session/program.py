@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 32 * 2**20
 _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+# XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
+# weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
+_HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
 
 Flat = tuple[tuple[jax.Array, ...], ...]
 
@@ -146,23 +149,30 @@ class Program:
 
 
 def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
-    """Returns how XLA is to order the work of a program on large variables.
+    """Returns how XLA is to go about a program on large variables.
 
-    On CPU its default order keeps intermediate copies of a large model alive (four of a bfloat16 one while it is
-    initialised, two in a step). The other order gives the same bits, and is no slower where every piece is large.
+    On CPU its defaults keep intermediate copies of a large model alive: four of a bfloat16 one while it is initialised,
+    two in a step. These are no slower where every piece is large. The order of the work changes no bits; leaving equal
+    expressions of half precision apart may change the last ones of a large model against a small one's way.
     """
     leaves = [leaf for v in variables if v.spec is not specs.UNKNOWN for leaf in jax.tree.leaves(v.spec)]
     known = [leaf for leaf in leaves if all(isinstance(dim, int) for dim in leaf.shape)]
-    if sum(leaf.size * leaf.dtype.itemsize for leaf in known) < _LARGE_BYTES or jax.default_backend() != "cpu":
+    if _bytes(known) < _LARGE_BYTES or jax.default_backend() != "cpu":
         return None
-    return _MEMORY_FIRST if _accepts_memory_first() else None
+    halves = [leaf for leaf in known if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize == 2]
+    options = _HALVES_APART if _bytes(halves) >= _LARGE_BYTES else _MEMORY_FIRST
+    return options if _is_accepted(tuple(options.items())) else None
+
+
+def _bytes(leaves: Sequence[Any]) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 @functools.cache
-def _accepts_memory_first() -> bool:
-    """Whether this XLA has the option: it refuses to compile with one that it does not know."""
+def _is_accepted(options: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether this XLA has the options: it refuses to compile with one that it does not know."""
     try:
-        jax.jit(lambda: 0, compiler_options=_MEMORY_FIRST).lower().compile()
+        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True
