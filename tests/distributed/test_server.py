@@ -106,7 +106,7 @@ def test_a_server_that_came_back_empty_answers_nothing_but_aborted(restart):
     servers = Servers(2)
     servers.transport.servers[restart] = ParameterServer()
 
-    for method, args in (("pull", (["v0"],)), ("stage", (("a", 1), [])), ("counts", ()), ("seal", ())):
+    for method, args in (("pull", (["v0"],)), ("stage", (("a", 1), [])), ("outcome", (("a", 1), [])), ("seal", ())):
         with pytest.raises(errors.AbortedError, match="came back empty"):
             servers.call(restart, method, servers.tickets[restart], *args)
     with pytest.raises(errors.AbortedError, match="came back empty"):
@@ -369,7 +369,7 @@ class Protocol(RuleBasedStateMachine):
         for name, n in self.cuts:
             for server in range(1, servers.count):
                 pulled = servers.call(server, "collect", servers.tickets[server], name, 0.0)
-                assert int(pulled.values[f"v{server}"][0]) == self.expected(server, n)
+                assert int(pulled[f"v{server}"][0]) == self.expected(server, n)
         self.cuts.clear()
 
     @rule(luck=st.integers(0, 9))

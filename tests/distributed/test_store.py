@@ -298,7 +298,7 @@ def test_a_worker_neither_ends_nor_reopens_the_training_of_all():
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)
     worker.run()
-    for forbidden in (worker.session.seal, worker.session.unseal):
+    for forbidden in (worker.session.seal, worker.session.publish):
         with pytest.raises(errors.FailedPreconditionError, match="Only the chief, worker 0, .* ends a training"):
             forbidden()
     worker.run()
@@ -376,7 +376,7 @@ def test_staleness_counts_the_updates_of_others(servers):
 
 def test_values_older_than_the_bound_are_pulled_again():
     transport = in_process(2)
-    chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1))
+    chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1, max_staleness=1))
     chief.session.run(chief.init)
     for number in (1, 1, 3, 5):
         for _ in range(number):

@@ -30,6 +30,7 @@ class Membership:
         is_remote: Which variables live on servers.
         is_chief: Whether this worker begins epochs.
         placement: Hints.
+        max_staleness: The bound of all workers.
 
     Attributes:
         step_before: The global step at which the chief found the servers before it began an epoch.
@@ -42,9 +43,11 @@ class Membership:
         is_remote: Callable[[Variable], bool],
         is_chief: bool,
         placement: Mapping[str, int],
+        *,
+        max_staleness: int | None = None,
     ) -> None:
         self._graph, self._transport, self._is_remote = graph, transport, is_remote
-        self._is_chief, self._placement = is_chief, placement
+        self._is_chief, self._placement, self._max_staleness = is_chief, placement, max_staleness
         self._epoch: Epoch | None = None
         self._owners: dict[str, int] = {}
         self._tickets: list[Ticket] = []
@@ -103,6 +106,13 @@ class Membership:
         # Initial values are the chief's alone to know; their functions need not even run elsewhere.
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
         check_same(epoch.updates, mine, "update")
+        if epoch.max_staleness != self._max_staleness:
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
+                f"bound holds only if it is that of all.",
+            )
         self._set(epoch)
         # The chief before this one may have died before it had sent its updates: a chief sends what it uses again.
         self._agreed = set() if self._is_chief else set(epoch.updates)
@@ -150,6 +160,7 @@ class Membership:
             updates={name: update.fingerprint for name, update in ready.items()},
             variables=shared_variables(variables),
             owners=owners,
+            max_staleness=self._max_staleness,
         )
         logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
         peers = self._transport.peers()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hookline.distributed.wire import Leaves
 
-WAITING = ("wait_for_step", "wait_delivered", "pull_behind", "collect")
+WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "pull_behind", "collect")
 """The methods that block. Ray runs them in the concurrency group `wait`, all others, one at a time, in its default."""
 
 Ticket = tuple[str, str]
@@ -35,6 +35,7 @@ class Epoch(NamedTuple):
         updates: The chief's updates: fingerprints by name.
         variables: What the chief's variables hold, by name.
         owners: Which server each variable lives on.
+        max_staleness: How many updates of others an update may miss; `None` for no limit.
     """
 
     name: str
@@ -43,16 +44,25 @@ class Epoch(NamedTuple):
     updates: Mapping[str, str]
     variables: Mapping[str, str]
     owners: Mapping[str, int]
+    max_staleness: int | None = None
 
 
 class Status(NamedTuple):
-    """What a server says of itself to anybody."""
+    """What a server says of itself to anybody.
+
+    Attributes:
+        incarnation: Which instance it is.
+        epoch: The one that it is in.
+        held: Names of the variables that have values.
+        step: The global step, of the step server.
+        ready: The chief has said that the model can be trained; of the step server.
+    """
 
     incarnation: str
     epoch: Epoch | None
     held: frozenset[str]
     step: int
-    sealed: bool
+    ready: bool
 
 
 class Committed(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import clock, errors
+from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed, Pulled, Transaction
 from hookline.distributed.transport import Reply, Transport
@@ -35,44 +36,63 @@ class Staleness:
         return result
 
 
+class _Ahead:
+    """Values for one run that came, or were asked for, before it began."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, tuple[int, Leaves]] = {}
+        self.coming: dict[int, list[tuple[list[str], Reply]]] = {}
+
+    def store(self, pulled: Pulled) -> None:
+        """Keeps values that have come."""
+        self.ready.update((name, (pulled.transactions, leaves)) for name, leaves in pulled.values.items())
+
+
 class Pulls:
     """Values on their way to one worker.
 
-    A value that came with a submit is used once, by the next run: a later one without a submit looks again, for others
-    may have changed it.
+    What comes along with a submit, or is pulled while a run computes, is for the run after it and for no later one:
+    others change the values meanwhile.
 
     Args:
         transport: How to call the servers.
         members: The servers' epoch.
-        max_staleness: Values are pulled again if more updates than this came since; `None` for no limit.
         overlap: Pull for the next run as soon as this one has its values.
         deliver_secs: How long messages between servers may take.
+
+    Attributes:
+        since: After how many transactions the values that came along were read, or later.
+        staleness: Of the updates.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        members: Membership,
-        *,
-        max_staleness: int | None,
-        overlap: bool,
-        deliver_secs: float,
-    ) -> None:
+    def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
         self._transport, self._members = transport, members
-        self._max_staleness, self._overlap, self._deliver_secs = max_staleness, overlap, deliver_secs
+        self._overlap, self._deliver_secs = overlap, deliver_secs
         # The last transaction with a part on each server, until its outcome there was seen.
         self._behind: dict[int, Transaction] = {}
-        self._ready: dict[str, tuple[int, Leaves]] = {}
-        self._coming: dict[int, tuple[list[str], Reply]] = {}
+        self._structures: dict[str, Any] = {}
+        self._next = _Ahead()
+        self.since = 0
+        self.staleness = Staleness()
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Takes note that a run begins, for which is there what came along for the next run."""
+        self._ahead, self._next = self._next, _Ahead()
         self._taken: dict[int, dict[str, None]] = {}
         self._used: dict[int, int] = {}
-        self._structures: dict[str, Any] = {}
-        self.staleness = Staleness()
+
+    def enter(self, entrance: Entrance) -> None:
+        """Waits until this run may begin; drops what came along if that is too old by now."""
+        since = entrance.enter(self.since)
+        if since > self.since:
+            self._ahead = _Ahead()
+        # What is pulled from here on, for this run or the next, was read no earlier than that.
+        self.since = since
 
     def clear(self) -> None:
         """Forgets what came along or is under way."""
-        self._ready.clear()
-        self._coming.clear()
+        self._ahead, self._next = _Ahead(), _Ahead()
 
     # Taking -----------------------------------------------------------------------------------------------------
 
@@ -81,20 +101,25 @@ class Pulls:
         parts = self._by_server(names)
         for server, part in parts.items():
             self._taken.setdefault(server, {}).update(dict.fromkeys(part))
-        self._receive(parts)
-        if self._max_staleness is not None and any(name in self._ready for name in names):
-            self._drop_old()
-        missing = {server: [name for name in part if name not in self._ready] for server, part in parts.items()}
+            for coming in self._ahead.coming.pop(server, ()):
+                self._ahead.store(self._pulled(server, *coming))
+        ready = self._ahead.ready
+        missing = {server: [name for name in part if name not in ready] for server, part in parts.items()}
         calls = {server: self._call(server, part) for server, part in missing.items() if part}
         for server, reply in calls.items():
-            self._store(self._pulled(server, missing[server], reply))
-        taken = {name: self._ready.pop(name) for name in names}
+            self._ahead.store(self._pulled(server, missing[server], reply))
+        taken = {name: ready.pop(name) for name in names}
         for server, part in parts.items():
             oldest = min(taken[name][0] for name in part)
             self._used[server] = min(oldest, self._used.get(server, oldest))
         if self._overlap:
-            self._coming.update((server, (part, self._call(server, part))) for server, part in parts.items())
+            self._start(parts)
         return {name: unpack_all(leaves) for name, (_, leaves) in taken.items()}
+
+    def _start(self, parts: Mapping[int, Sequence[str]]) -> None:
+        """Starts to pull for the next run."""
+        for server, names in parts.items():
+            self._next.coming.setdefault(server, []).append((list(names), self._call(server, names)))
 
     def _by_server(self, names: Iterable[str]) -> dict[int, list[str]]:
         parts: dict[int, list[str]] = {}
@@ -107,11 +132,6 @@ class Pulls:
         if behind is None:
             return self._transport.call(server, "pull", ticket, names)
         return self._transport.call(server, "pull_behind", ticket, names, behind, _POLL_SECS)
-
-    def _receive(self, parts: Iterable[int]) -> None:
-        for server in [server for server in parts if server in self._coming]:
-            names, reply = self._coming.pop(server)
-            self._store(self._pulled(server, names, reply))
 
     def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
         pulled = self._until_there(server, reply, lambda: self._call(server, names))
@@ -132,23 +152,11 @@ class Pulls:
             reply = again()
         return result
 
-    def _store(self, pulled: Pulled) -> None:
-        self._ready.update((name, (pulled.transactions, leaves)) for name, leaves in pulled.values.items())
-
-    def _drop_old(self) -> None:
-        """Forgets values to which more updates came than are allowed."""
-        counts = self._transport.call(0, "counts", self._members.ticket(0)).get()
-        limit = self._max_staleness or 0
-        for name, (count, _) in list(self._ready.items()):
-            if counts[self._members.owner(name)] - count > limit:
-                del self._ready[name]
-
     # Around a submit --------------------------------------------------------------------------------------------
 
     def wanted(self) -> dict[int, list[str]]:
-        """Returns what the next run will read, if it reads what the last one did, for each server."""
-        wanted = {server: list(names) for server, names in self._taken.items()}
-        return {} if self._overlap else wanted
+        """Returns what the next run will read, if it reads what this one did, for each server."""
+        return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
 
     def pull_behind(self, transaction: Transaction, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Starts to pull for the next run, from servers that hold a staged part of a transaction and from others.
@@ -158,12 +166,12 @@ class Pulls:
             servers: Those that hold a part of it, but for the step server.
             wanted: What `wanted` was.
         """
-        if not self._overlap:
-            self.clear()
+        self.behind(transaction, servers)
+        self._start({server: names for server, names in wanted.items() if server != 0})
+
+    def behind(self, transaction: Transaction, servers: Sequence[int]) -> None:
+        """Has later pulls from servers that may still hold a part of a transaction wait for its outcome."""
         self._behind.update(dict.fromkeys(servers, transaction))
-        for server, names in wanted.items():
-            if server != 0:
-                self._coming[server] = (names, self._call(server, names))
 
     def forget(self, servers: Iterable[int]) -> None:
         """Gives up what was started for a transaction that failed: nobody may ever decide its parts."""
@@ -182,9 +190,9 @@ class Pulls:
             self.staleness.add(
                 max(reply.counts[server] - (server in servers) - count for server, count in self._used.items())
             )
-        self._used.clear()
-        self._taken.clear()
-        self._store(Pulled(reply.counts[0], reply.values))
+        if not self._overlap:
+            self.since = reply.counts[0]
+        self._next.store(Pulled(reply.counts[0], reply.values))
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:
         """Blocks until all servers have got the messages that the step server has sent them.
@@ -214,7 +222,7 @@ class Pulls:
 
         calls = [(server, collect(server)) for server in parts if server != 0]
         for server, call in calls:
-            values.update(self._until_there(server, call, functools.partial(collect, server)).values)
+            values.update(self._until_there(server, call, functools.partial(collect, server)))
         return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import types
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hookline import errors
+from hookline.distributed.gate import Gate
 from hookline.distributed.messages import Inbox, Outbox
 from hookline.distributed.protocol import Committed, Epoch, Peers, Pulled, Status, Ticket, Transaction
-from hookline.distributed.staging import STAGED_SECS, Senders, Staging
+from hookline.distributed.staging import STAGED_SECS, Cuts, Senders, Staging
 from hookline.distributed.state import Entry, ServerState
 from hookline.distributed.updates import PortableUpdate
 from hookline.distributed.waiting import Waiting
@@ -42,9 +44,10 @@ class ParameterServer:
         self._epoch, self._index = epoch, index
         self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
         self._staged = Staging()
-        self._cuts: dict[str, Pulled] = {}
+        self._cuts = Cuts()
         self._senders = Senders()
-        self._sealed = False
+        self._gate = Gate(epoch.max_staleness) if epoch and epoch.max_staleness is not None else None
+        self._ready = self._sealed = False
         self._broken: BaseException | None = None
         self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
         self._inbox = Inbox()
@@ -56,7 +59,7 @@ class ParameterServer:
     def status(self) -> Status:
         """Returns who this is and what it holds."""
         epoch = None if self._broken else self._epoch
-        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._sealed)
+        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready)
 
     def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
         """Forgets everything and starts an epoch.
@@ -92,17 +95,18 @@ class ParameterServer:
             owners={**self._epoch.owners, **owners},
         )
 
+    def publish(self, ticket: Ticket) -> None:
+        """Lets workers in: the model can be trained from here on, also if an earlier training was ended."""
+        self._check(ticket)
+        self._ready, self._sealed = True, False
+        self._waiting.notify()
+
     def seal(self, ticket: Ticket) -> Committed:
         """Ends the training: no transaction is accepted any more. Returns the state of affairs for `wait_delivered`."""
         self._check(ticket)
         self._sealed = True
         self._waiting.notify()
         return self._committed(True, {})
-
-    def unseal(self, ticket: Ticket) -> None:
-        """Lets a training go on that was ended."""
-        self._check(ticket)
-        self._sealed = False
 
     # Transactions -----------------------------------------------------------------------------------------------
 
@@ -136,6 +140,10 @@ class ParameterServer:
         except BaseException:
             self._sending.send(owners, "drop", transaction)
             raise
+        finally:
+            if self._gate is not None:
+                self._gate.leave(transaction[0])
+                self._waiting.notify()
         if accepted:
             for server in (0, *owners):
                 self._counts[server] += 1
@@ -152,11 +160,28 @@ class ParameterServer:
 
     def _accept(self, transaction: Transaction, entries: Sequence[Entry], last_step: int | None) -> bool:
         if self._sealed:
-            raise errors.OutOfRangeError(
-                None, None, f"The training has ended at global step {self._state.step}: the chief has sealed it."
-            )
+            raise self._ended()
         self._senders.decide(transaction)
-        return self._apply(self._state.prepare(entries), last_step)
+        if self._gate is not None:
+            self._gate.check(transaction[0], self._counts[0])
+        accepted = self._apply(self._state.prepare(entries), last_step)
+        if accepted:
+            self._senders.accept(transaction)
+        return accepted
+
+    def outcome(self, ticket: Ticket, transaction: Transaction, owners: Sequence[int]) -> Committed:
+        """Returns what became of a transaction whose sender got no answer; if it is not decided, it is refused now.
+
+        Args:
+            ticket: Which instance and epoch is meant.
+            transaction: The last one of its sender.
+            owners: The other servers that may hold staged parts of it.
+        """
+        self._check(ticket)
+        accepted = self._senders.outcome(transaction)
+        if not accepted:
+            self._sending.send(owners, "drop", transaction)
+        return self._committed(accepted, {})
 
     def _apply(self, prepared: Any, last_step: int | None) -> bool:
         try:
@@ -189,6 +214,9 @@ class ParameterServer:
         self._check(ticket)
         if self._senders.shut_out(transaction):
             self._sending.send([owner], "drop_sender", transaction[0])
+        else:
+            # Behind the message that applies it, if it was accepted.
+            self._sending.send([owner], "drop", transaction)
 
     # From the step server to the owners -------------------------------------------------------------------------
 
@@ -202,7 +230,7 @@ class ParameterServer:
     def _handle(self, kind: str, *args: Any) -> None:
         if kind == "cut":
             name, names = args
-            self._cuts[name] = Pulled(self._counts[0], self._state.values(names))
+            self._cuts.add(name, self._state.values(names))
         elif kind == "drop_sender":
             self._staged.drop_sender(args[0])
         else:
@@ -235,13 +263,8 @@ class ParameterServer:
         self, ticket: Ticket, names: Sequence[str], transaction: Transaction, timeout_secs: float
     ) -> Pulled | None:
         """Returns values as they are once a staged transaction is applied or dropped; `None` if the time is over."""
-        self._wait(ticket, lambda: transaction not in self._staged, timeout_secs)
-        return None if transaction in self._staged else self.pull(ticket, names)
-
-    def counts(self, ticket: Ticket) -> tuple[int, ...]:
-        """Returns for each server how many transactions reached it; of the step server."""
-        self._check(ticket)
-        return tuple(self._counts)
+        with self._waited(ticket, lambda: transaction not in self._staged, timeout_secs):
+            return None if transaction in self._staged else self.pull(ticket, names)
 
     def structures(self, ticket: Ticket, names: Sequence[str]) -> dict[str, Structure]:
         """Returns the tree structures of variables."""
@@ -265,12 +288,58 @@ class ParameterServer:
                 self._sending.send([owner], "cut", name, wanted)
         return self._committed(True, self._state.values(names.get(0, ())))
 
-    def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> Pulled | None:
+    def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
         """Returns the values that were kept under a name, once; `None` if that takes longer."""
-        self._wait(ticket, lambda: name in self._cuts, timeout_secs)
-        return self._cuts.pop(name, None)
+        with self._waited(ticket, lambda: name in self._cuts, timeout_secs):
+            return self._cuts.pop(name)
 
     # Waiting ----------------------------------------------------------------------------------------------------
+
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Blocks until the chief lets workers in or the time is over, and returns whether it has; for anybody."""
+        self._waiting.until(lambda: self._ready, timeout_secs)
+        return self._ready
+
+    def admit(self, ticket: Ticket, sender: str, since: int, timeout_secs: float) -> int | None:
+        """Blocks until a worker may begin a step without anybody's values getting too old, or the time is over.
+
+        Args:
+            ticket: Which instance and epoch is meant.
+            sender: The worker.
+            since: After how many transactions the values were read that it has.
+            timeout_secs: For how long.
+
+        Returns:
+            What `Gate.admit` says.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+        """
+        gate, found = self._gate, None
+        assert gate is not None, "there is a bound"
+
+        def may_begin() -> bool:
+            nonlocal found
+            found = None if self._sealed else gate.admit(sender, since, self._counts[0])
+            return found is not None or self._sealed
+
+        with self._waited(ticket, may_begin, timeout_secs):
+            if self._sealed:
+                raise self._ended()
+            return found
+
+    def renew(self, ticket: Ticket, sender: str) -> None:
+        """Takes note that a worker that was let in lives."""
+        self._check(ticket)
+        if self._gate is not None:
+            self._gate.renew(sender)
+
+    def leave(self, ticket: Ticket, sender: str) -> None:
+        """Takes note that a worker that was let in will not commit."""
+        self._check(ticket)
+        if self._gate is not None:
+            self._gate.leave(sender)
+            self._waiting.notify()
 
     def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:
         """Blocks until the global step is at least `step`, the training has ended or the time is over.
@@ -278,17 +347,27 @@ class ParameterServer:
         Returns:
             The global step, and whether the training has ended.
         """
-        self._wait(ticket, lambda: self._state.step >= step or self._sealed, timeout_secs)
-        return self._state.step, self._sealed
+        with self._waited(ticket, lambda: self._state.step >= step or self._sealed, timeout_secs):
+            return self._state.step, self._sealed
 
     def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
         """Blocks until messages up to `mark` have come or the time is over, and returns whether they have."""
-        self._wait(ticket, lambda: self._inbox.delivered >= mark, timeout_secs)
-        return self._inbox.delivered >= mark
+        with self._waited(ticket, lambda: self._inbox.delivered >= mark, timeout_secs):
+            return self._inbox.delivered >= mark
 
-    def _wait(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> None:
-        self._waiting.until(lambda: reached() or self._broken is not None or not self._is_current(ticket), timeout_secs)
+    @contextmanager
+    def _waited(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
+        """Blocks until something is the case, the epoch is over or the time; then its body reads.
+
+        Calls that wait have threads of their own, so the epoch may end at any moment: what was read is good if it had
+        not even ended afterwards.
+        """
+        self._waiting.until(lambda: self._broken is not None or not self._is_current(ticket) or reached(), timeout_secs)
         self._check(ticket)
+        try:
+            yield
+        finally:
+            self._check(ticket)
 
     # Identity ---------------------------------------------------------------------------------------------------
 
@@ -305,6 +384,11 @@ class ParameterServer:
                 if restarted
                 else "was initialised or restored anew since this session was created"
             )
+
+    def _ended(self) -> errors.OutOfRangeError:
+        return errors.OutOfRangeError(
+            None, None, f"The training has ended at global step {self._state.step}: the chief has sealed it."
+        )
 
     def _lost(self, what: str) -> errors.AbortedError:
         message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."

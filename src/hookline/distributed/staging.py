@@ -8,9 +8,14 @@ from typing import NamedTuple
 from hookline import clock, errors
 from hookline.distributed.protocol import Transaction
 from hookline.distributed.state import Entry
+from hookline.distributed.wire import Leaves
 
 STAGED_SECS = 60.0
 """How long a part may stay staged before its owner asks the step server to shut its sender out."""
+
+
+CUT_SECS = 300.0
+"""How long the values of a snapshot are kept for whoever has asked for it: longer than a lost message may take."""
 
 
 class _Part(NamedTuple):
@@ -63,11 +68,39 @@ class Staging:
         return old
 
 
+class Cuts:
+    """Values that were kept for somebody who takes a snapshot, by name.
+
+    Example:
+        >>> cuts = Cuts()
+        >>> cuts.add("cut", {"v": []})
+        >>> "cut" in cuts, cuts.pop("cut"), cuts.pop("cut")
+        (True, {'v': []}, None)
+    """
+
+    def __init__(self) -> None:
+        self._cuts: dict[str, tuple[float, dict[str, Leaves]]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._cuts
+
+    def add(self, name: str, values: dict[str, Leaves]) -> None:
+        """Keeps values; those that nobody has taken for long are dropped."""
+        now = clock.monotonic()
+        for old in [old for old, (since, _) in list(self._cuts.items()) if now - since > CUT_SECS]:
+            self._cuts.pop(old, None)
+        self._cuts[name] = now, values
+
+    def pop(self, name: str) -> dict[str, Leaves] | None:
+        """Returns the values that were kept under a name, once."""
+        return self._cuts.pop(name, (0.0, None))[1]
+
+
 class Senders:
     """What the step server knows of those that send it transactions."""
 
     def __init__(self) -> None:
-        self._last: dict[str, int] = {}
+        self._last: dict[str, tuple[int, bool]] = {}
         self._out: set[str] = set()
 
     def decide(self, transaction: Transaction) -> None:
@@ -85,14 +118,28 @@ class Senders:
                 f"Worker {sender} was silent for {STAGED_SECS:g} s in the middle of a transaction and was shut out: "
                 f"nothing of it was applied. It has to start a new session.",
             )
-        if number <= self._last.get(sender, -1):
-            raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice.")
-        self._last[sender] = number
+        if self._is_decided(transaction):
+            raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice, or was given up.")
+        self._last[sender] = number, False
+
+    def accept(self, transaction: Transaction) -> None:
+        """Takes note that the transaction that was decided last was accepted."""
+        sender, number = transaction
+        self._last[sender] = number, True
+
+    def outcome(self, transaction: Transaction) -> bool:
+        """Returns whether a transaction, the last that its sender has sent, was accepted; if not, it never will be."""
+        if not self._is_decided(transaction):
+            self._last[transaction[0]] = transaction[1], False
+        return self._last[transaction[0]] == (transaction[1], True)
 
     def shut_out(self, transaction: Transaction) -> bool:
         """Shuts the sender of a transaction out, unless it is decided by now; returns whether it did."""
-        sender, number = transaction
-        if number <= self._last.get(sender, -1):
+        if self._is_decided(transaction):
             return False
-        self._out.add(sender)
+        self._out.add(transaction[0])
         return True
+
+    def _is_decided(self, transaction: Transaction) -> bool:
+        sender, number = transaction
+        return number <= self._last.get(sender, (-1, False))[0]

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from hookline import summary
+from hookline.graph import get_global_step
 from hookline.hooks import SecondOrStepTimer, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.summary import FileWriter, FileWriterCache
 
@@ -20,9 +21,10 @@ class StalenessHook(SessionRunHook):
     """Writes and logs the staleness of this worker's updates, at a cadence.
 
     The staleness of an update is the number of updates of other workers that were applied between the moment at which
-    the values it was computed from were pulled, and its own turn. Tags are `staleness/worker_<n>/mean` and `/max`, over
-    the updates since the last time. In a session whose variables nobody shares it does nothing. Runs
-    `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an exception.
+    the values it was computed from were pulled, and its own turn. Tags are `staleness/worker_<n>/mean` and `/max`, n
+    being the worker's task index (`staleness/chief/...` on the chief), over the updates since the last time. Without a
+    global step, and in a session whose variables nobody shares, it does nothing. Runs `after_create_session`,
+    `after_run` and `end`, which writes the rest; nothing after an exception.
 
     Args:
         every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
@@ -60,24 +62,27 @@ class StalenessHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         self._timer.reset()
+        self._has_step = get_global_step() is not None
         if self._writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
-        if session.shared:
+        if self._has_step and session.shared:
             self._timer.rewind(session.global_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Writes the staleness if it is due."""
         session = run_context.session
-        if session.shared and self._timer.should_trigger_for_step(session.global_step):
+        if not self._has_step or not session.shared:
+            return
+        if self._timer.should_trigger_for_step(session.global_step):
             self._timer.update_last_triggered_step(session.global_step)
             self._report(session)
 
     def end(self, session: Session) -> None:
         """Writes what has come since, and flushes."""
-        if session.shared:
+        if self._has_step and session.shared:
             self._report(session)
         if self._writer is not None:
             self._writer.flush()
@@ -91,7 +96,8 @@ class StalenessHook(SessionRunHook):
         count, mean, largest = measure() if measure is not None else (0, 0.0, 0)
         if not count:
             return
-        step, tag = session.global_step, f"staleness/worker_{session.store.worker_index}"
+        index, step = session.store.worker_index, session.global_step
+        tag = f"staleness/worker_{index - 1}" if index else "staleness/chief"
         _logger.info("%s: mean %.2f, max %d over %d updates, at global step %d", tag, mean, largest, count, step)
         if self._writer is not None:
             values = [

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock, errors
+from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed
 from hookline.distributed.pulls import Pulls
@@ -24,6 +25,7 @@ from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.update import Update, check_value
 from hookline.graph.variable import Variable
+from hookline.session.retry import RETRY
 from hookline.session.store import Leaves, VariableStore, local_store
 
 logger = logging.getLogger(__name__)
@@ -42,11 +44,13 @@ class RemoteStore:
         transport: How to call the servers.
         worker_index: Which worker this is; 0 is the chief, which alone initialises and restores.
         placement: Hints, as for `placement.place`.
-        max_staleness: How many updates of others may have been applied to values before a run begins to compute with
-            them; they are pulled again if there were more. `None` for no limit.
+        max_staleness: How many updates of others an update may miss, the same for all workers: a run waits before it
+            begins until that is certain. `None` for no limit.
         overlap: Pull the next run's values while this one computes. They then lack this worker's last update.
         deliver_secs: How long the messages between servers may take before they count as lost.
     """
+
+    shared = True
 
     def __init__(
         self,
@@ -66,13 +70,16 @@ class RemoteStore:
         self._worker_index = worker_index
         self._global_step = get_global_step(graph)
         self.local_store: VariableStore = local_store(graph, threading.RLock())
-        self._members = Membership(graph, transport, self.is_remote, worker_index == 0, placement or {})
-        self._pulls = Pulls(
-            transport, self._members, max_staleness=max_staleness, overlap=overlap, deliver_secs=deliver_secs
+        self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
+        self._members = Membership(
+            graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness
         )
+        self._pulls = Pulls(transport, self._members, overlap=overlap, deliver_secs=deliver_secs)
         self._sender = f"{worker_index}-{uuid.uuid4().hex}"
         self._sent = 0
         self._step: int | None = None
+        self._published = False
+        self._entrance: Entrance | None = None
         self._closed = threading.Event()
 
     @property
@@ -181,6 +188,19 @@ class RemoteStore:
 
     # Changes ----------------------------------------------------------------------------------------------------
 
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        """Takes note that a run begins; where staleness has a bound, waits until it may.
+
+        Raises:
+            OutOfRangeError: The training has ended.
+        """
+        self._pulls.begin_run()
+        if self._max_staleness is None or all(update.initialises for update in updates):
+            return
+        if self._entrance is None:
+            self._entrance = Entrance(self._transport, self._members.ticket(0), self._sender)
+        self._pulls.enter(self._entrance)
+
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
         """Applies updates where their variables live, all or none.
 
@@ -194,7 +214,9 @@ class RemoteStore:
 
         Raises:
             OutOfRangeError: The training has ended.
-            AbortedError, UnavailableError: A server was lost, or is away. Whether this was applied is not known then.
+            AbortedError: A server was lost, and the values with it.
+            UnavailableError: A server is away. The message says so if this may be applied nevertheless; who tries the
+                run again under the same `RETRY` does not apply it twice.
             FailedPreconditionError: The servers have no values yet, or another graph than this worker.
         """
         initial = all(update.initialises for update, _ in updates)
@@ -207,7 +229,9 @@ class RemoteStore:
             (update.variables[0].op.name, Apply(name, [_given(value) for value in values]))
             for name, (update, values) in zip(names, updates, strict=True)
         ]
-        return self._transact(entries, last_step, pull=not initial, everywhere=initial)
+        if initial:
+            return self._transact(entries, last_step, None)
+        return self._was_applied(tuple(names)) or self._transact(entries, last_step, tuple(names))
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
         """Sets variables to concrete values.
@@ -222,19 +246,30 @@ class RemoteStore:
         self.local_store.load({v: value for v, value in values.items() if v not in remote}, owned=owned)
         if not remote:
             return
-        if self._remote <= remote.keys():
+        whole = self._remote <= remote.keys()
+        if whole:
             self._members.begin()
-            self._warn_of_lost_steps(remote)
             self._step = None
         else:
             self._members.begin_unless_begun()
         puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, value)))) for v, value in remote.items()]
-        self._transact(puts, None, pull=False, everywhere=True)
+        self._transact(puts, None, None)
+        if whole:
+            self._tell_lost_steps()
+        if whole and self._published:
+            # The epoch that workers were let into is over, and this session has no other moment to say so.
+            self.publish()
 
     def _transact(
-        self, entries: Sequence[tuple[str, Entry]], last_step: int | None, *, pull: bool, everywhere: bool
+        self, entries: Sequence[tuple[str, Entry]], last_step: int | None, names: tuple[str, ...] | None
     ) -> bool:
-        """Carries out entries, each with the name of a variable of its; waits until they are seen `everywhere`."""
+        """Carries out entries, each with the name of a variable of its.
+
+        Args:
+            entries: What to do, in order.
+            last_step: As in `submit`.
+            names: Of the updates of a run; `None` if values are set, which waits until every server has them.
+        """
         parts: dict[int, list[Entry]] = {0: []}
         for name, entry in entries:
             parts.setdefault(self._members.owner(name), []).append(entry)
@@ -242,45 +277,62 @@ class RemoteStore:
         transaction = (self._sender, self._sent)
         owners = [server for server in parts if server != 0]
         self._stage(transaction, {server: parts[server] for server in owners})
-        wanted = self._pulls.wanted() if pull else {}
-        call = self._transport.call(
-            0, "commit", self._members.ticket(0), transaction, parts[0], last_step, wanted.get(0, []), owners
-        )
+        wanted = {} if names is None else self._pulls.wanted()
+        ticket = self._members.ticket(0)
+        call = self._transport.call(0, "commit", ticket, transaction, parts[0], last_step, wanted.get(0, []), owners)
+        retry = RETRY.get()
+        sent = None if names is None or retry is None else retry.send(names, (ticket, transaction, owners))
         self._pulls.pull_behind(transaction, owners, wanted)
         try:
             reply: Committed = call.get()
-        except BaseException:
+        except BaseException as error:
             self._pulls.forget(owners)
+            if isinstance(error, errors.UnavailableError):
+                message = f"{error} Whether the update was applied is not known."
+                raise errors.UnavailableError(None, None, message) from error
+            if retry is not None and sent is not None:
+                retry.drop(sent)
             raise
+        if sent is not None:
+            sent.applied = reply.accepted
         self._step = reply.step
         self._pulls.committed(reply, [0, *owners])
-        if everywhere:
+        if names is None:
             self._pulls.wait_until_delivered(reply.marks)
         return reply.accepted
+
+    def _was_applied(self, names: tuple[str, ...]) -> bool:
+        """Returns whether these updates are those of a run that is tried again, and were applied the first time."""
+        retry = RETRY.get()
+        sent = retry.sent_before(names) if retry is not None else None
+        if retry is None or sent is None:
+            return False
+        ticket, transaction, owners = sent.where
+        if ticket != self._members.ticket(0):
+            sent.applied = False  # or gone with the values of that epoch
+        if sent.applied is None:
+            reply: Committed = self._transport.call(0, "outcome", ticket, transaction, owners).get()
+            sent.applied, self._step = reply.accepted, reply.step
+        if not sent.applied:
+            retry.drop(sent)
+            return False
+        logger.info("The update of the run that is tried again was applied already: it is not sent again.")
+        self._pulls.behind(transaction, owners)
+        return True
 
     def _stage(self, transaction: tuple[str, int], parts: Mapping[int, Sequence[Entry]]) -> None:
         call, ticket = self._transport.call, self._members.ticket
         staged = [call(server, "stage", ticket(server), transaction, part) for server, part in parts.items()]
-        failures: list[Exception] = []
+        failure: BaseException | None = None
         for reply in staged:
             try:
                 reply.get()
-            except Exception as error:
-                failures.append(error)
-        if failures:
+            except BaseException as error:
+                failure = failure or error
+        if failure is not None:
             for server in parts:
                 call(server, "drop", ticket(server), transaction)
-            raise failures[0]
-
-    def _warn_of_lost_steps(self, values: Mapping[Variable, Any]) -> None:
-        before = self._members.step_before
-        if self._global_step is None or self._global_step not in values:
-            return
-        after = int(values[self._global_step])
-        if after < before:
-            logger.warning(
-                "The variables go back from global step %d to %d: %d steps are lost.", before, after, before - after
-            )
+            raise failure
 
     # The whole --------------------------------------------------------------------------------------------------
 
@@ -297,17 +349,46 @@ class RemoteStore:
                 result[variable.op.name] = jax.tree.unflatten(self.structure(variable), leaves)
         return {variable.op.name: result[variable.op.name] for variable in variables}
 
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Blocks until the chief has published the model or the time is over, and returns whether it has."""
+        return self._transport.call(0, "wait_until_ready", timeout_secs).get()
+
+    def publish(self) -> None:
+        """Lets workers in, also after an end of the training."""
+        self._members.check_is_chief()
+        self._members.begin_unless_begun()
+        self._transport.call(0, "publish", self._members.ticket(0)).get()
+        self._published = True
+        self._tell_lost_steps()
+
+    def _tell_lost_steps(self) -> None:
+        """Says once what a new epoch has cost."""
+        before, self._members.step_before = self._members.step_before, 0
+        if before and self._global_step is not None and self.is_remote(self._global_step):
+            now = self._members.step()
+            if now < before:
+                logger.error(
+                    "The variables go back from global step %d to %d: %d steps are lost.", before, now, before - now
+                )
+
     def seal(self) -> None:
         """Ends the training: accepts no update any more, and returns when all accepted ones are applied."""
         self._members.check_is_chief()
-        reply: Committed = self._transport.call(0, "seal", self._members.ticket(0)).get()
+        reply: Committed = self._insist("seal", self._members.ticket(0))
         self._step = reply.step
         self._pulls.wait_until_delivered(reply.marks)
 
-    def unseal(self) -> None:
-        """Lets a training go on that an earlier chief has ended."""
-        self._members.check_is_chief()
-        self._transport.call(0, "unseal", self._members.ticket(0)).get()
+    def _insist(self, method: str, *args: Any) -> Any:
+        """Calls what may be called twice of the step server, again while there is no answer, for a while."""
+        deadline = clock.monotonic() + self._deliver_secs
+        while True:
+            try:
+                return self._transport.call(0, method, *args).get()
+            except errors.UnavailableError as error:
+                if clock.monotonic() >= deadline:
+                    raise
+                logger.warning("Calling the step server again (%s): %s", method, error)
+                clock.sleep(_POLL_SECS)
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
@@ -317,6 +398,8 @@ class RemoteStore:
         """Ends waits, and forgets the values that came along. The servers keep theirs."""
         self._closed.set()
         self._pulls.clear()
+        if self._entrance is not None:
+            self._entrance.close()
 
 
 def _given(value: Any) -> Any:

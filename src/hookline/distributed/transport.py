@@ -71,7 +71,7 @@ class DirectTransport:
 
     Example:
         >>> transport = DirectTransport([ParameterServer()])
-        >>> transport.call(0, "status").get().sealed
+        >>> transport.call(0, "status").get().ready
         False
     """
 

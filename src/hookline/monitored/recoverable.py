@@ -10,7 +10,7 @@ from hookline import clock
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
-from hookline.session import RunMetadata, RunOptions, Session
+from hookline.session import RETRY, Retry, RunMetadata, RunOptions, Session
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class RecoverableSession:
             self._session = create()
         except PREEMPTION_ERRORS as exc:
             self._session = self._created_again(exc)
+        self._shared = self.raw.shared
 
     @property
     def current(self) -> CoordinatedSession:
@@ -71,24 +72,32 @@ class RecoverableSession:
         Raises:
             BaseException: What cannot be recovered from, or what is left when the attempts are used up.
         """
-        while True:
-            try:
-                result = self._live().run(fetches, feed_dict, options, run_metadata)
-            except PREEMPTION_ERRORS as exc:
-                self._recover(exc)
-                continue
-            if self._attempts:
-                self._note_progress()
-            return result
+        return self._persist(lambda session: session.run(fetches, feed_dict, options, run_metadata))
 
     def call(self, function: Callable[[CoordinatedSession], T]) -> T:
         """Calls a function that uses the session, again after each recovery."""
+        return self._persist(lambda session: session.call(lambda: function(session)))
+
+    def _persist(self, attempt: Callable[[CoordinatedSession], T]) -> T:
+        if not self._shared:
+            return self._attempted(attempt, None)
+        # What an attempt has done to variables that live elsewhere is there still when its session is lost.
+        retry = Retry()
+        token = RETRY.set(retry)
+        try:
+            return self._attempted(attempt, retry)
+        finally:
+            RETRY.reset(token)
+
+    def _attempted(self, attempt: Callable[[CoordinatedSession], T], retry: Retry | None) -> T:
         while True:
             session = self._live()
             try:
-                result = session.call(lambda session=session: function(session))
+                result = attempt(session)
             except PREEMPTION_ERRORS as exc:
                 self._recover(exc)
+                if retry is not None:
+                    retry.begin_again()
                 continue
             if self._attempts:
                 self._note_progress()

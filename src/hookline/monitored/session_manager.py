@@ -10,12 +10,14 @@ from typing import Any
 from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
-from hookline.graph import Graph, GraphKeys, Operation, Tensor
+from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_global_step
 from hookline.session import RunOptions, Session, StoreTarget
 
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_SECS = 0.1
+# A wait for the chief ends when the chief says so; this is how often it asks anew.
+_WAIT_SECS = 1.0
 
 
 class SessionManager:
@@ -101,10 +103,10 @@ class SessionManager:
             _init_own(session)
             # Local variables say nothing of the servers: they are new in each process.
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-            if session.shared and not session.uninitialized(shared):
-                logger.info("The model is ready on the parameter servers, at step %d.", session.global_step)
-                session.unseal()
+            if session.shared and session.wait_until_ready() and not session.uninitialized(shared):
+                logger.info("The model is ready on the parameter servers%s.", _at_step(session))
                 self._run_local_init_op(session)
+                session.publish()
                 return session
             source = self._source(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -127,6 +129,7 @@ class SessionManager:
             )
             self._run_local_init_op(session)
             self._require(session, self._ready_op, f"{did} did not make the model ready")
+            session.publish()
             return session
 
     def recover_session(
@@ -158,6 +161,8 @@ class SessionManager:
                 missing = _missing(session, self._ready_op)
             if missing:
                 logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
+            else:
+                session.publish()
             return session, not missing
 
     def wait_for_session(
@@ -176,21 +181,24 @@ class SessionManager:
         """
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
-            state = {"missing": ""}
+            missing = ""
 
             def ready() -> bool | None:
+                nonlocal missing
+                if not session.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
+                    missing = "it still initialises or restores it"
+                    return None
                 if session.shared:
                     # Raises what no waiting mends: this worker's graph is not the chief's.
                     session.uninitialized()
-                state["missing"] = _missing(session, self._ready_for_local_init_op)
-                if not state["missing"]:
+                names = _missing(session, self._ready_for_local_init_op)
+                if not names:
                     self._run_local_init_op(session)
-                    state["missing"] = _missing(session, self._ready_op)
-                return None if state["missing"] else True
+                    names = _missing(session, self._ready_op)
+                missing = f"not initialised: {names}"
+                return None if names else True
 
-            self._await(
-                ready, lambda: f"the chief to make the model ready (not initialised: {state['missing']})", max_wait_secs
-            )
+            self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
             return session
 
     def _source(
@@ -255,6 +263,10 @@ def _init_own(session: Session) -> None:
     if session.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
+
+
+def _at_step(session: Session) -> str:
+    return "" if get_global_step(session.graph) is None else f", at step {session.global_step}"
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:

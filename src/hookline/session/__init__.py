@@ -1,10 +1,13 @@
 """Computing it: sessions, their options, and the store of variables."""
 
 from hookline.session.options import RunMetadata, RunOptions, merge_options
+from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
 __all__ = [
+    "RETRY",
+    "Retry",
     "RunMetadata",
     "RunOptions",
     "Session",

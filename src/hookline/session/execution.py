@@ -76,6 +76,8 @@ class Execution:
         # What a remote update made of its variables is asked for only where somebody wants it.
         results = (*fetched, *watched, *input_tensors(plan.late, lambda tensor: True))
         self.pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
+        reads = [*(self.program.kept if self.program else ()), *(v for v in self.counters if v is not global_step)]
+        self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in reads)
         self.global_step_place = written.index(global_step) if global_step in written else None
 
     def _program(self, fetched: Any, watched: Any, fed: Any, programs: Any, store: VariableStore) -> Program | None:

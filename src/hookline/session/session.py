@@ -221,6 +221,8 @@ class Session:
         with self._lock:
             self._check_usable()
             store = self.store
+            if execution.exchanges:
+                store.begin_run(plan.remote)
             for variable in execution.counters:
                 run.counters[variable] = store.counter(variable)
             if plan.early and execution.early_reads_counters:
@@ -269,8 +271,7 @@ class Session:
     @property
     def shared(self) -> bool:
         """Whether others may change its variables: they live on parameter servers."""
-        step = get_global_step(self._graph)
-        return step is not None and self.store.is_remote(step)
+        return self.store.shared
 
     def seal(self) -> None:
         """Ends the training for all workers that share the variables; returns when their last update is applied."""
@@ -281,9 +282,16 @@ class Session:
         """The global step where looking at it waits for nothing; `None` where the device alone knows it."""
         return self.store.known_step()
 
-    def unseal(self) -> None:
-        """Lets a training go on that an earlier chief has ended with `seal`."""
-        self.store.unseal()
+    def publish(self) -> None:
+        """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
+        self.store.publish()
+
+    def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
+        """Blocks until the chief has published the model or the time is over, and returns whether it has.
+
+        Where nobody shares the variables there is nothing to wait for.
+        """
+        return self.store.wait_until_ready(timeout_secs)
 
     def wait_for_step(self, step: int, timeout_secs: float | None = None) -> int:
         """Blocks until the global step is at least `step`, or the time is over, and returns the global step."""

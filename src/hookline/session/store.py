@@ -81,6 +81,9 @@ class VariableStore(Protocol):
 
     # Where variables live elsewhere -----------------------------------------------------------------------------
 
+    shared: bool
+    """Whether others may change the variables."""
+
     @property
     def worker_index(self) -> int:
         """The number of this worker; 0 is the chief."""
@@ -88,6 +91,10 @@ class VariableStore(Protocol):
 
     def is_remote(self, variable: Variable) -> bool:
         """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
+        ...
+
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        """Takes note that a run begins that reads remote variables, or submits these updates."""
         ...
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
@@ -106,12 +113,16 @@ class VariableStore(Protocol):
         """
         ...
 
-    def seal(self) -> None:
-        """Ends the training for all workers: returns when the last accepted update is applied."""
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        """Blocks until the chief has published the model or the time is over, and returns whether it has."""
         ...
 
-    def unseal(self) -> None:
-        """Lets a training go on that was ended."""
+    def publish(self) -> None:
+        """Lets workers in: the model can be trained from here on."""
+        ...
+
+    def seal(self) -> None:
+        """Ends the training for all workers: returns when the last accepted update is applied."""
         ...
 
     def close(self) -> None:
@@ -195,6 +206,8 @@ def _wrapped(value: int, dtype: Any) -> int:
 
 class _LocalStore:
     """Variables in this process, as arrays on its devices."""
+
+    shared = False
 
     def __init__(self, graph: Graph, lock: threading.RLock) -> None:
         self._graph = graph
@@ -329,13 +342,19 @@ class _LocalStore:
     def is_remote(self, variable: Variable) -> bool:
         return False
 
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        raise AssertionError("no variable of a local store is remote")
+
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         raise AssertionError("no variable of a local store is remote")
 
-    def seal(self) -> None:
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        return True
+
+    def publish(self) -> None:
         pass
 
-    def unseal(self) -> None:
+    def seal(self) -> None:
         pass
 
     def close(self) -> None:

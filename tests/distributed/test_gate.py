@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from hookline import errors
+from hookline.distributed.gate import LEASE_SECS, Gate
+from hookline.testing import FakeClock
+
+WORKERS = 4
+
+
+class Workers(RuleBasedStateMachine):
+    """Workers that read, compute and commit as they like, and die; the gate alone keeps them within the bound."""
+
+    @initialize(bound=st.integers(0, 5))
+    def start(self, bound):
+        self.clock = FakeClock()
+        self.clock.__enter__()
+        self.bound, self.gate, self.count = bound, Gate(bound), 0
+        self.read = {}
+        self.dead = set()
+        self.seen = dict.fromkeys(range(WORKERS), 0)
+
+    def teardown(self):
+        if hasattr(self, "clock"):
+            self.finish()
+            self.clock.__exit__(None, None, None)
+
+    workers = st.integers(0, WORKERS - 1)
+
+    @rule(worker=workers, fresh=st.booleans())
+    def begin(self, worker, fresh):
+        """With values that came with its last commit, or newer ones."""
+        if worker in self.read:
+            return
+        since = self.gate.admit(str(worker), self.seen[worker], self.count)
+        if since is None:
+            assert len(set(self.read) - {worker}) > 0, "the first one never waits"
+            return
+        assert self.seen[worker] <= since <= self.count
+        self.read[worker] = self.count if fresh else since
+
+    @rule(worker=workers)
+    def commit(self, worker):
+        if worker not in self.read:
+            return
+        self.gate.check(str(worker), self.count)
+        assert self.count - self.read.pop(worker) <= self.bound
+        self.gate.leave(str(worker))
+        self.count += 1
+        self.seen[worker] = self.count
+
+    @rule(worker=workers)
+    def give_up(self, worker):
+        """Its run failed before the commit; the next one begins anew."""
+        if self.read.pop(worker, None) is not None:
+            self.gate.leave(str(worker))
+
+    @rule(worker=workers)
+    def be_silent(self, worker):
+        """The others live; this one may be dead, and may come back."""
+        self.clock.advance(LEASE_SECS * 0.6)
+        for other in self.read:
+            if other != worker:
+                self.gate.renew(str(other))
+        self.clock.advance(LEASE_SECS * 0.6)
+        for other in range(WORKERS):
+            if other not in self.read:
+                self.begin(other, True)
+        if worker in self.read:
+            alone = len(self.read) == 1 and self.count == self.read[worker]
+            try:
+                self.commit(worker)
+            except errors.AbortedError:
+                assert not alone
+                self.give_up(worker)
+
+    @precondition(lambda self: self.read)
+    @rule()
+    def finish(self):
+        """Whoever is within can commit, at once and in any order."""
+        for worker in list(self.read):
+            self.commit(worker)
+
+
+Workers.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestWorkers = Workers.TestCase
+
+
+def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_too_old():
+    with FakeClock() as clock:
+        gate = Gate(bound=0)
+        assert gate.admit("silent", 0, 0) == 0
+        assert gate.admit("other", 0, 0) is None
+        clock.advance(LEASE_SECS + 1)
+
+        assert gate.admit("other", 0, 0) == 0
+
+        gate.check("other", 0)
+        gate.leave("other")
+        with pytest.raises(errors.AbortedError, match="no sign of life .* max_staleness=0"):
+            gate.check("silent", 1)
+        assert gate.admit("silent", 0, 1) == 1, "it reads anew"
+
+
+def test_who_gives_signs_of_life_is_waited_for():
+    with FakeClock() as clock:
+        gate = Gate(bound=0)
+        gate.admit("slow", 0, 0)
+        for _ in range(10):
+            clock.advance(LEASE_SECS * 0.9)
+            gate.renew("slow")
+            assert gate.admit("other", 0, 0) is None
+        gate.check("slow", 0)

@@ -1,0 +1,166 @@
+"""A run that is tried again does not do twice what it did to variables on servers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import errors
+from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.transport import DirectTransport
+from hookline.testing import FakeClock
+
+BATCHES = [1, 2, 4, 8, 16, 32]
+
+
+class Unanswered:
+    def get(self):
+        raise errors.UnavailableError(None, None, "Parameter server 0 gave no answer in time.")
+
+
+class Network(DirectTransport):
+    """Loses the answers of calls, or delivers calls late."""
+
+    def __init__(self, count):
+        super().__init__([ParameterServer() for _ in range(count)])
+        self.lost = {}
+        self.late = None
+        self.then = lambda: None
+
+    def lose(self, method, times=1, *, after=0, late=False, then=lambda: None):
+        self.lost[method] = [after, times]
+        self.late = [] if late else None
+        self.then = then
+
+    def call(self, server, method, *args):
+        counts = self.lost.get(method, [0, 0])
+        if counts[0] > 0:
+            counts[0] -= 1
+        elif counts[1] > 0:
+            counts[1] -= 1
+            if self.late is None:
+                super().call(server, method, *args)
+            else:
+                self.late.append((server, method, *args))
+            self.then()
+            return Unanswered()
+        return super().call(server, method, *args)
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self)
+
+    def hooks(self, summary_dir):
+        return []
+
+
+@pytest.fixture(autouse=True)
+def clock():
+    with FakeClock() as fake:
+        yield fake
+
+
+class Sums:
+    """Every update adds its batch to a sum, on the last server; the sum tells which batches were applied."""
+
+    def __init__(self, servers):
+        self.network = Network(servers)
+        self.x = hl.placeholder(np.int32, (), name="x")
+        self.total = hl.Variable(np.int32(0), name="total")
+        self.other = hl.Variable(np.zeros(1000, np.float32), name="other")
+        self.step = hl.train.create_global_step()
+        self.train = hl.group(self.total.assign_add(self.x), self.other.assign_add(1.0), self.step.assign_add(1))
+        self.jump = self.total.assign_add(1000)
+
+    def session(self, *hooks, checkpoint_dir=None):
+        creator = hl.train.ChiefSessionCreator(master=self.network, checkpoint_dir=checkpoint_dir)
+        return hl.train.MonitoredSession(creator, hooks=hooks)
+
+    def run(self, sess, batches=BATCHES):
+        for batch in batches:
+            sess.run(self.train, {self.x: batch})
+
+    def values(self, sess):
+        total, other, step = sess.run([self.total, self.other, self.step])
+        return int(total), int(other[0]), int(step)
+
+
+@pytest.fixture(params=[1, 2])
+def sums(request):
+    return Sums(request.param)
+
+
+WHOLE = (sum(BATCHES), len(BATCHES), len(BATCHES))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_update_whose_answer_is_lost_is_not_applied_again(sums, times):
+    with sums.session() as sess:
+        sums.network.lose("commit", times, after=2)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert sums.network.lost["commit"] == [0, 0]
+
+
+def test_an_update_that_comes_late_is_refused_once_it_was_given_up(sums):
+    with sums.session() as sess:
+        sums.network.lose("commit", after=2, late=True)
+        sums.run(sess, BATCHES[:3])
+        (late,) = sums.network.late
+        sums.network.late = None
+        with pytest.raises(errors.InternalError, match="given up"):
+            DirectTransport.call(sums.network, *late).get()
+        sums.run(sess, BATCHES[3:])
+        assert sums.values(sess) == WHOLE
+
+
+def test_what_became_of_it_is_asked_until_there_is_an_answer(sums):
+    with sums.session() as sess:
+        sums.network.lose("commit", after=2)
+        sums.network.lose("outcome", 4)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert sums.network.lost["outcome"] == [0, 0]
+
+
+def test_a_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+        # Saving after a run takes a snapshot, which the network does not let through.
+        sums.network.lose("cut", after=1)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert sums.network.lost["cut"] == [0, 0]
+
+
+def test_a_step_function_repeats_none_of_its_updates(sums):
+    def step_fn(step_context):
+        for batch in BATCHES[:3]:
+            step_context.session.run(sums.train, {sums.x: batch})
+        return step_context.run_with_hooks(sums.jump)
+
+    with sums.session() as sess:
+        sums.network.lose("commit", after=3)
+        sess.run_step_fn(step_fn)
+        assert sums.values(sess) == (1007, 3, 3)
+        sess.run_step_fn(step_fn)
+        assert sums.values(sess) == (2014, 6, 6)
+
+
+def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_path):
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+        sums.run(sess, BATCHES[:3])
+        sums.network.lose("commit", then=lambda: sums.network.servers.__setitem__(-1, ParameterServer()))
+        sess.run(sums.train, {sums.x: BATCHES[3]})
+        assert sums.values(sess)[0] == sum(BATCHES[:2]) + BATCHES[3]
+
+
+def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit")
+    with pytest.raises(errors.UnavailableError, match="Whether the update was applied is not known"):
+        session.run(sums.train, {sums.x: 1})
+    session.run(sums.train, {sums.x: 2})
+    assert int(session.run(sums.total)) == 3
