@@ -129,6 +129,27 @@ def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, s
         timer.join()
 
 
+def test_the_guardian_is_told_of_every_task_that_has_ended(no_ray, script, capsys, monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(launch.Guardian, "forget", lambda self, group: forgotten.append(str(group)))
+    assert run("--workers", "3", script("import os; print(os.getpid())")) == 0
+    assert sorted(forgotten) == sorted(line.split()[-1] for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_job_goes_on_without_its_guardian(no_ray, script, capsys, monkeypatch):
+    class Mortal(launch.Guardian):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self._process.kill()
+            self._process.wait()
+
+    monkeypatch.setattr(launch, "Guardian", Mortal)
+    assert run("--workers", "2", script("print('trained')")) == 0
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["chief    | trained", "worker 0 | trained"]
+    assert err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -173,6 +194,20 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "hookline.cli", "launch", *words]
 
 
+@pytest.fixture
+def marker() -> str:
+    """A variable in the environment of a launcher, and so of all that it starts."""
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc")
+    return f"HOOKLINE_TEST={os.getpid()}-{clock.time()}"
+
+
+def launched(marker: str, *words: str) -> subprocess.Popen[str]:
+    name, _, value = marker.partition("=")
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(*words), stdout=pipe, stderr=pipe, text=True, env={**os.environ, name: value})
+
+
 def in_environment(variable: str) -> list[int]:
     """The living processes that have a variable in their environment."""
     found = []
@@ -185,40 +220,79 @@ def in_environment(variable: str) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
-def test_ctrl_c_leaves_no_process(script):
-    path = script(
-        "from hookline.distributed.cluster import Cluster\n"
-        "from hookline.distributed import connection as c\n"
-        "k = Cluster.from_environment()\n"
-        "c.connect(k.address, k.job, k.options.token_path, 5)\n"
-        "(c.create_servers(k.job, 1) if k.is_chief else c.find_servers(k.job, 1, 30))\n"
-        "import time; print('ready', flush=True); time.sleep(600)\n"
-    )
-    marker = f"HOOKLINE_TEST={os.getpid()}-{clock.time()}"
-    name, _, value = marker.partition("=")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command("--workers", "2", path), stdout=pipe, stderr=pipe, text=True, env={**os.environ, name: value}
-    ) as job:
-        assert job.stdout is not None
-        ready = [job.stdout.readline() for _ in range(2)]
-        assert sorted(ready) == ["chief    | ready\n", "worker 0 | ready\n"], job.communicate()
+def none_left(marker: str, within_secs: float) -> bool:
+    deadline = clock.monotonic() + within_secs
+    while in_environment(marker):
+        if clock.monotonic() > deadline:
+            return False
+        clock.sleep(0.1)
+    return True
+
+
+def await_ready(job: subprocess.Popen[str]) -> None:
+    """Waits until the chief and a worker have said so."""
+    assert job.stdout is not None
+    ready = [job.stdout.readline() for _ in range(2)]
+    assert sorted(ready) == ["chief    | ready\n", "worker 0 | ready\n"], job.communicate()
+
+
+WITH_A_SERVER = """
+from hookline.distributed.cluster import Cluster
+from hookline.distributed import connection as c
+k = Cluster.from_environment()
+c.connect(k.address, k.job, k.options.token_path, 5)
+(c.create_servers(k.job, 1) if k.is_chief else c.find_servers(k.job, 1, 30))
+import time; print('ready', flush=True); time.sleep(600)
+"""
+
+
+def test_ctrl_c_leaves_no_process(script, marker):
+    with launched(marker, "--workers", "2", script(WITH_A_SERVER)) as job:
+        await_ready(job)
         assert len(in_environment(marker)) > 5
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=60)
     assert job.returncode == 130, err
     assert "Traceback" not in err.replace("SystemExit", "")
-    deadline = clock.monotonic() + 10
-    while in_environment(marker) and clock.monotonic() < deadline:
-        clock.sleep(0.1)
-    assert in_environment(marker) == []
+    assert none_left(marker, within_secs=10)
+
+
+@pytest.mark.parametrize("listening", ["SIG_DFL", pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed)])
+def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
+    path = script(
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.{listening})\n"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    with launched(marker, "--workers", "2", path) as job:
+        await_ready(job)
+        assert len(in_environment(marker)) > 5
+        job.kill()
+    assert none_left(marker, within_secs=20)
+
+
+@pytest.fixture
+def joined():
+    """A Ray cluster that is there before the launcher."""
+    from hookline.distributed.ray_cluster import PrivateRayCluster
+
+    with PrivateRayCluster(object_store_bytes=100_000_000) as ray:
+        yield ray
+
+
+def servers_left(ray, job: str) -> int:
+    """How many servers a job still had on a cluster; now they are gone."""
+    count = (
+        "from hookline.distributed import connection as c; import sys\n"
+        f"c.connect({ray.address!r}, {job!r}, {ray.token_path!r}, 5); print(c.kill_servers({job!r}))"
+    )
+    left = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=60)
+    assert left.returncode == 0, left.stderr
+    return int(left.stdout)
 
 
 @pytest.mark.slow_distributed
-def test_a_cluster_that_is_joined_is_left_without_servers(script):
+def test_a_cluster_that_is_joined_is_left_without_servers(script, joined):
     from hookline.distributed import connection
-    from hookline.distributed.ray_cluster import PrivateRayCluster
 
     path = script(
         "from hookline.distributed.cluster import Cluster\n"
@@ -227,17 +301,24 @@ def test_a_cluster_that_is_joined_is_left_without_servers(script):
         "c.connect(k.address, k.job, k.options.token_path, 5)\n"
         "c.create_servers(k.job, 2); print(k.job)\n"
     )
-    with PrivateRayCluster(object_store_bytes=100_000_000) as ray:
-        words = ["--address", ray.address, "--token-path", ray.token_path, "--job", "joined", path]
-        done = subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
-        assert (done.returncode, done.stdout) == (0, "chief | joined\n"), done.stderr
-        count = (
-            "from hookline.distributed import connection as c; import sys\n"
-            f"c.connect({ray.address!r}, 'joined', {ray.token_path!r}, 5); print(c.kill_servers('joined'))"
-        )
-        left = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=60)
-        assert left.stdout == "0\n", left.stderr
-        assert connection.listens(ray.address)
+    words = ["--address", joined.address, "--token-path", joined.token_path, "--job", "joined", path]
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "chief | joined\n"), done.stderr
+    assert servers_left(joined, "joined") == 0
+    assert connection.listens(joined.address)
+
+
+@pytest.mark.slow_distributed
+def test_a_launcher_that_is_killed_leaves_no_server_on_a_cluster_that_it_joined(script, joined, marker):
+    from hookline.distributed import connection
+
+    words = ["--address", joined.address, "--token-path", joined.token_path, "--job", "joined", "--workers", "2"]
+    with launched(marker, *words, script(WITH_A_SERVER)) as job:
+        await_ready(job)
+        job.kill()
+    assert none_left(marker, within_secs=60)
+    assert servers_left(joined, "joined") == 0
+    assert connection.listens(joined.address)
 
 
 def child_called(parent: int, name: str) -> int:

@@ -186,10 +186,8 @@ def test_a_server_stopped_for_longer_than_calls_may_take(ray_cluster, start_job,
         # Another session each, on the values as they are.
         assert all(lost == 0 for _, _, lost in check_story(task)), task.story()
     assert max(len(task.events("session")) for task in (chief, worker)) > 1
-    # What timed out was applied all the same, but once.
-    steps = job.steps()
-    assert len(steps) == len(set(steps))
-    assert len(steps) >= 600 - 10
+    # What timed out was applied all the same, but once: each run that ended well stands for one step.
+    assert len(job.steps()) == 600
 
 
 @SLOW
@@ -208,9 +206,7 @@ def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
     seen = worker.step()
     worker.await_step(seen + 20)
     check_end(job, [chief, worker], 800)
-    steps = job.steps()
-    assert len(steps) == len(set(steps))
-    assert len(steps) >= 798
+    assert len(job.steps()) == 800
 
 
 @SLOW

@@ -7,6 +7,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors
+from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
@@ -164,3 +165,25 @@ def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
         session.run(sums.train, {sums.x: 1})
     session.run(sums.train, {sums.x: 2})
     assert int(session.run(sums.total)) == 3
+
+
+def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=100)
+    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+        sums.run(sess)
+        sums.network.lose("seal", 2)
+    assert sums.network.lost["seal"] == [0, 0]
+    assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")
+
+
+def test_a_server_lost_at_the_end_of_the_training_is_an_error_that_says_what_to_do(sums, tmp_path):
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
+    sess = sums.session(saver, checkpoint_dir=str(tmp_path))
+    sums.run(sess)
+    sums.network.servers[0] = ParameterServer()
+    with pytest.raises(errors.AbortedError, match=r"at the end of the training.* start the job again"):
+        sess.close()
+    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+        assert sums.values(sess)[2] == 4
+        sums.run(sess, BATCHES[4:])
+        assert sums.values(sess) == WHOLE

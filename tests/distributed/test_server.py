@@ -15,7 +15,7 @@ import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.protocol import Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.staging import STAGED_SECS
+from hookline.distributed.staging import CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
@@ -158,7 +158,7 @@ def in_thread(server, call):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while server._waiting.count == before and not outcome:
+    while server._waiting.count == before and not outcome and thread.is_alive():
         clock.sleep(0.001)
     return thread, outcome
 
@@ -190,7 +190,7 @@ def test_a_pull_behind_a_staged_part_waits_for_the_step_servers_word():
     servers.stage(("a", 1), 1, 5)
     servers.train(("a", 1), owners=[1])
     server, ticket = servers.transport.servers[1], servers.tickets[1]
-    thread, outcome = in_thread(server, lambda: server.pull_behind(ticket, ["v1"], ("a", 1), 60.0))
+    thread, outcome = in_thread(server, lambda: server.pull_behind(ticket, ["v1"], ("a", 1), 0, 60.0))
     servers.transport.deliver_all()
     thread.join()
 
@@ -427,6 +427,57 @@ Protocol.TestCase.settings = settings(
     max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestProtocol = Protocol.TestCase
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("pull_behind", (["v1"], None, 0, 9.0)),
+        ("collect", ("cut", 9.0)),
+        ("wait_delivered", (0, 9.0)),
+        ("wait_for_step", (0, 9.0)),
+    ],
+)
+def test_a_call_that_has_waited_while_an_epoch_ended_says_so(monkeypatch, method, args):
+    """The server begins anew between the end of the wait and the reading of what was waited for."""
+    servers = Servers(2)
+    servers.call(0, "cut", servers.tickets[0], "cut", {1: ["v1"]})
+    servers.transport.deliver_all()
+    server, ticket = servers.transport.servers[1], servers.tickets[1]
+    check, checks = ParameterServer._check, []
+
+    def check_and_lose(self, ticket):
+        check(self, ticket)
+        if self is server and not checks:
+            checks.append(ticket)
+            servers.begin()
+
+    monkeypatch.setattr(ParameterServer, "_check", check_and_lose)
+    with pytest.raises(errors.AbortedError, match="anew"):
+        servers.transport.call(1, method, ticket, *args).get()
+
+
+def test_values_of_a_snapshot_that_nobody_collects_are_dropped():
+    servers = Servers(2)
+    with FakeClock() as fake:
+        for number in range(20):
+            servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
+            servers.transport.deliver_all()
+            fake.advance(CUT_SECS / 4)
+        assert len(servers.transport.servers[1]._cuts._cuts) <= 5
+        assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
+
+
+def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
+    servers = Servers(2)
+    with FakeClock() as fake:
+        servers.stage(("a", 1), 1, 5)
+        servers.train(("a", 2), 7)
+        fake.advance(STAGED_SECS + 1)
+        servers.stage(("b", 1), 1, 9)
+        servers.transport.deliver_all()
+        assert set(servers.transport.servers[1]._staged._parts) == {("b", 1)}
+        servers.train(("a", 3), 7)
 
 
 def test_a_random_key_and_bfloat16_live_on_a_server():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,11 +15,13 @@ import pytest
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import Cluster, connection
+from hookline.distributed.protocol import WAITING
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
 from hookline.graph.keys import GraphKeys
+from hookline.testing import FakeClock
 
 
 class Target:
@@ -161,7 +164,7 @@ class Locked(DirectTransport):
         self.lock = threading.RLock()
 
     def call(self, server, method, *args):
-        with self.lock:
+        with contextlib.nullcontext() if method in WAITING else self.lock:
             return super().call(server, method, *args)
 
 
@@ -374,16 +377,165 @@ def test_staleness_counts_the_updates_of_others(servers):
     assert chief.session.store.staleness() == (0, 0.0, 0)
 
 
-def test_values_older_than_the_bound_are_pulled_again():
-    transport = in_process(2)
-    chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1, max_staleness=1))
-    chief.session.run(chief.init)
-    for number in (1, 1, 3, 5):
-        for _ in range(number):
-            worker.run()
-        chief.run()
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(servers, overlap):
+    transport = Locked(in_process(servers))
+    models = [Model(Target(transport, index, max_staleness=2, overlap=overlap)) for index in range(5)]
+    models[0].session.run(models[0].init)
 
-    assert chief.session.store.staleness()[2] <= 1
+    def work(model):
+        while model.session.global_step < 60:
+            model.run(last_step=60)
+        model.session.close()
+
+    stores = [model.session.store for model in models]
+    threads = [threading.Thread(target=work, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    reports = [store.staleness() for store in stores]
+    assert sum(count for count, _, _ in reports) == 60
+    assert 0 < max(largest for _, _, largest in reports) <= 2
+
+
+def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
+    transport = Locked(in_process(1))
+    chief, slow, fast = (Model(Target(transport, index, max_staleness=0)) for index in range(3))
+    chief.session.run(chief.init)
+    entered, leave = threading.Event(), threading.Event()
+    with slow.graph.as_default():
+        hold = hl.host_op(lambda w: (entered.set(), leave.wait(60), w)[-1])(slow.w)
+        held = hl.group(slow.train, hl.host_op(lambda value: None)(hold))
+    threads = [threading.Thread(target=slow.run, args=(held,))]
+    threads[0].start()
+    assert entered.wait(60)
+    # A host operation on the device's results: the update of this run has been sent, so nobody waits for it.
+    fast.run()
+    leave.set()
+    threads[0].join()
+    assert transport.call(0, "admit", ticket(fast), "silent", 0, 0.0).get() is not None
+
+    threads = [threading.Thread(target=fast.run)]
+    threads[0].start()
+    until(lambda: transport.servers[0]._waiting.count)
+    assert fast.session.global_step == 2
+    transport.call(0, "leave", ticket(fast), "silent").get()
+    threads[0].join()
+    assert fast.session.global_step == 3
+
+
+def ticket(model):
+    return model.session.store._members.ticket(0)
+
+
+def until(reached):
+    deadline = clock.monotonic() + 60
+    while not reached():
+        assert clock.monotonic() < deadline
+        clock.sleep(0.005)
+
+
+def test_the_bound_is_that_of_all():
+    transport = in_process(1)
+    chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1, max_staleness=2))
+    chief.session.run(chief.init)
+    with pytest.raises(errors.FailedPreconditionError, match="max_staleness is 2, and the chief's is 1"):
+        worker.run()
+
+
+def test_a_bounded_chief_goes_on_after_it_has_loaded_other_values():
+    model = Model(Target(in_process(2), max_staleness=0))
+    model.session.run(model.init)
+    saved = model.session.snapshot()
+    first = [float(model.run([model.loss, model.train])[0]) for _ in range(3)]
+    model.session.load(saved)
+
+    assert [float(model.run([model.loss, model.train])[0]) for _ in range(3)] == first
+
+
+def test_what_came_for_a_run_is_not_used_by_a_later_one():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    chief.run()
+    chief.run([chief.b])
+    for _ in range(3):
+        worker.run()
+
+    np.testing.assert_array_equal(chief.run([chief.w])[0], worker.run([worker.w])[0])
+    chief.session.store.staleness()
+    chief.run()
+    assert chief.session.store.staleness() == (1, 0.0, 0)
+
+
+class Host:
+    """The chief and a worker of a job, each in a thread of its own."""
+
+    def __init__(self, init_fn):
+        self.transport = Locked(in_process(2))
+        self.init_fn = init_fn
+        self.seen = []
+
+    def chief(self):
+        model = Model()
+        with model.graph.as_default():
+            assign = model.w.assign(jnp.full((3, 2), 7.0))
+            scaffold = hl.train.Scaffold(init_fn=lambda scaffold, session: self.init_fn(session, assign))
+            with hl.train.MonitoredSession(hl.train.ChiefSessionCreator(scaffold, Target(self.transport))):
+                pass
+
+    def worker(self):
+        model = Model()
+        with model.graph.as_default():
+            creator = hl.train.WorkerSessionCreator(master=Target(self.transport, 1))
+            self.seen.append(float(creator.create_session().run(model.w)[0, 0]))
+
+
+def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
+    entered, leave = threading.Event(), threading.Event()
+
+    def init_fn(session, assign):
+        entered.set()
+        assert leave.wait(60)
+        session.run(assign)
+
+    host = Host(init_fn)
+    with FakeClock() as fake:
+        threads = [threading.Thread(target=target) for target in (host.chief, host.worker)]
+        for thread in threads:
+            thread.start()
+        assert entered.wait(60)
+        with_real_time = threading.Event()
+        while not host.transport.servers[0]._waiting.count:
+            with_real_time.wait(0.005)
+        assert host.seen == []
+        before = fake.monotonic()
+        leave.set()
+        for thread in threads:
+            thread.join(60)
+        assert fake.monotonic() - before <= 0.2
+    assert host.seen == [7.0]
+
+
+def test_a_chief_that_died_in_init_fn_runs_it_again():
+    calls = []
+
+    def init_fn(session, assign):
+        calls.append(session)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        session.run(assign)
+
+    host = Host(init_fn)
+    with pytest.raises(KeyboardInterrupt):
+        host.chief()
+    host.chief()
+    host.worker()
+    assert len(calls) == 2
+    assert host.seen == [7.0]
 
 
 def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from hookline import clock
+from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
@@ -53,6 +54,7 @@ def launch(what: Launch) -> int:
 
     A worker that fails is reported, and the others go on. When the chief has ended the workers have the grace period to
     end as well; when it has failed they are stopped. SIGINT and SIGTERM stop everything; a second one does so at once.
+    When this process itself is killed, a guardian process stops everything, within the grace period or 5 seconds.
 
     Args:
         what: The job.
@@ -66,10 +68,14 @@ def launch(what: Launch) -> int:
     """
     require_ray()
     job = what.job or f"hookline-{secrets.token_hex(4)}"
-    with _Signals() as signals, _ray(what, job, signals) as environment:
+    with (
+        _Signals() as signals,
+        Guardian(what.grace_secs, _stop_command(what, job)) as guardian,
+        _ray(what, job, signals) as environment,
+    ):
         if signals.caught:
             return signals.exit_status
-        return _Job(what, {**environment, "HOOKLINE_JOB": job}, signals).run()
+        return _Job(what, {**environment, "HOOKLINE_JOB": job}, signals, guardian).run()
 
 
 @contextlib.contextmanager
@@ -97,14 +103,18 @@ def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
 
 def _stop_servers(what: Launch, job: str) -> None:
     """Ends the servers of the job. In a process of its own: one that has joined Ray ends when the cluster does."""
-    assert what.address is not None
-    command = [sys.executable, "-m", "hookline.cli", "stop", "--address", what.address, "--job", job]
-    if what.token_path is not None:
-        command += ["--token-path", what.token_path]
-    stopper = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    stopper = ProcessGroup(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if stopper.wait(_STOP_SERVERS_SECS) != 0:
         stopper.kill()
         _say(f"the parameter servers of job {job!r} on {what.address} could not be ended. Do it with `hookline stop`.")
+
+
+def _stop_command(what: Launch, job: str) -> list[str]:
+    """Returns what ends the servers of the job; nothing for a private cluster, which ends with all its servers."""
+    if what.address is None:
+        return []
+    token = [] if what.token_path is None else ["--token-path", what.token_path]
+    return [sys.executable, "-m", "hookline.cli", "stop", "--address", what.address, "--job", job, *token]
 
 
 class _Signals:
@@ -138,8 +148,8 @@ class _Signals:
 class _Job:
     """The tasks of a job."""
 
-    def __init__(self, what: Launch, environment: dict[str, str], signals: _Signals) -> None:
-        self._what, self._signals = what, signals
+    def __init__(self, what: Launch, environment: dict[str, str], signals: _Signals, guardian: Guardian) -> None:
+        self._what, self._signals, self._guardian = what, signals, guardian
         self._environment = {**os.environ, **environment}
         self._environment.pop("TF_CONFIG", None)
         self._environment["PYTHONUNBUFFERED"] = "1"
@@ -175,8 +185,9 @@ class _Job:
 
     def _start(self, kind: str, index: int) -> None:
         environment = {**self._environment, "HOOKLINE_TASK_TYPE": kind, "HOOKLINE_TASK_INDEX": str(index)}
-        pipe = subprocess.PIPE
-        task = ProcessGroup(self._what.command, environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = self._guardian.announced(self._what.command)
+        task = ProcessGroup(command, environment, on_end=self._guardian.forget, **pipes)
         name = _name(kind, index)
         self._tasks[name] = task
         self._echo.follow(name, task.stdout, sys.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from hookline import clock, errors
 from hookline.distributed.gate import LEASE_SECS
@@ -31,14 +32,14 @@ class Entrance:
         # Compiling a step may take minutes, in which the others wait for it and should.
         threading.Thread(target=self._renew, name="hookline-renew", daemon=True).start()
 
-    def enter(self, since: int) -> int:
+    def enter(self, since: int) -> tuple[int, Sequence[int]]:
         """Blocks until this worker may begin a run.
 
         Args:
             since: After how many transactions the values were read that it has.
 
         Returns:
-            After how many they must have been.
+            After how many they must have been, and for each server the message that it has to have got by then.
 
         Raises:
             CancelledError: The session was closed meanwhile.

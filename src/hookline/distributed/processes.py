@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from hookline import clock
@@ -19,6 +19,7 @@ class ProcessGroup:
     Args:
         command: What to run.
         env: The whole environment.
+        on_end: Called with the group's number when all of it was killed, before the number is given back to the system.
         pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`.
 
     Raises:
@@ -32,8 +33,16 @@ class ProcessGroup:
         >>> group.stop()
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **pipes: Any) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        on_end: Callable[[int], None] | None = None,
+        **pipes: Any,
+    ) -> None:
         self._process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
+        self._on_end = on_end
         self._ended = False
 
     @property
@@ -89,6 +98,8 @@ class ProcessGroup:
 
     def _end(self) -> None:
         _signal_group(self.pid, signal.SIGKILL)
+        if self._on_end is not None:
+            self._on_end(self.pid)
         self._process.wait()
         self._ended = True
         if self._process.stdin is not None:

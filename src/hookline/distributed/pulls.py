@@ -68,12 +68,18 @@ class Pulls:
     def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
         self._transport, self._members = transport, members
         self._overlap, self._deliver_secs = overlap, deliver_secs
+        self.staleness = Staleness()
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Takes note that nothing is known of the values."""
         # The last transaction with a part on each server, until its outcome there was seen.
         self._behind: dict[int, Transaction] = {}
+        # What each server has to have got before anything is pulled from it.
+        self._marks: Sequence[int] = [0] * self._transport.count
         self._structures: dict[str, Any] = {}
         self._next = _Ahead()
         self.since = 0
-        self.staleness = Staleness()
         self.begin_run()
 
     def begin_run(self) -> None:
@@ -84,7 +90,7 @@ class Pulls:
 
     def enter(self, entrance: Entrance) -> None:
         """Waits until this run may begin; drops what came along if that is too old by now."""
-        since = entrance.enter(self.since)
+        since, self._marks = entrance.enter(self.since)
         if since > self.since:
             self._ahead = _Ahead()
         # What is pulled from here on, for this run or the next, was read no earlier than that.
@@ -128,10 +134,10 @@ class Pulls:
         return parts
 
     def _call(self, server: int, names: Sequence[str]) -> Reply:
-        ticket, behind = self._members.ticket(server), self._behind.get(server)
-        if behind is None:
+        ticket, behind, mark = self._members.ticket(server), self._behind.get(server), self._marks[server]
+        if behind is None and not mark:
             return self._transport.call(server, "pull", ticket, names)
-        return self._transport.call(server, "pull_behind", ticket, names, behind, _POLL_SECS)
+        return self._transport.call(server, "pull_behind", ticket, names, behind, mark, _POLL_SECS)
 
     def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
         pulled = self._until_there(server, reply, lambda: self._call(server, names))

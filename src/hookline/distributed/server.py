@@ -260,11 +260,23 @@ class ParameterServer:
         return Pulled(self._counts[self._index], self._state.values(names))
 
     def pull_behind(
-        self, ticket: Ticket, names: Sequence[str], transaction: Transaction, timeout_secs: float
+        self, ticket: Ticket, names: Sequence[str], transaction: Transaction | None, mark: int, timeout_secs: float
     ) -> Pulled | None:
-        """Returns values as they are once a staged transaction is applied or dropped; `None` if the time is over."""
-        with self._waited(ticket, lambda: transaction not in self._staged, timeout_secs):
-            return None if transaction in self._staged else self.pull(ticket, names)
+        """Returns values as they are once something has come; `None` if the time is over.
+
+        Args:
+            ticket: Which instance and epoch is meant.
+            names: Of the variables.
+            transaction: Wait until it is applied or dropped here, if it is staged.
+            mark: Wait until messages up to this one have come.
+            timeout_secs: For how long.
+        """
+
+        def has_come() -> bool:
+            return transaction not in self._staged and self._inbox.delivered >= mark
+
+        with self._waited(ticket, has_come, timeout_secs):
+            return self.pull(ticket, names) if has_come() else None
 
     def structures(self, ticket: Ticket, names: Sequence[str]) -> dict[str, Structure]:
         """Returns the tree structures of variables."""
@@ -300,7 +312,7 @@ class ParameterServer:
         self._waiting.until(lambda: self._ready, timeout_secs)
         return self._ready
 
-    def admit(self, ticket: Ticket, sender: str, since: int, timeout_secs: float) -> int | None:
+    def admit(self, ticket: Ticket, sender: str, since: int, timeout_secs: float) -> tuple[int, tuple[int, ...]] | None:
         """Blocks until a worker may begin a step without anybody's values getting too old, or the time is over.
 
         Args:
@@ -310,7 +322,7 @@ class ParameterServer:
             timeout_secs: For how long.
 
         Returns:
-            What `Gate.admit` says.
+            What `Gate.admit` says, and what each server has been sent by now; `None` if the time is over.
 
         Raises:
             OutOfRangeError: The training has ended.
@@ -326,7 +338,7 @@ class ParameterServer:
         with self._waited(ticket, may_begin, timeout_secs):
             if self._sealed:
                 raise self._ended()
-            return found
+            return None if found is None else (found, tuple(self._sending.marks))
 
     def renew(self, ticket: Ticket, sender: str) -> None:
         """Takes note that a worker that was let in lives."""

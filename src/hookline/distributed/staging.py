@@ -36,7 +36,7 @@ class Staging:
     def __init__(self) -> None:
         self._parts: dict[Transaction, _Part] = {}
 
-    def __contains__(self, transaction: Transaction) -> bool:
+    def __contains__(self, transaction: Transaction | None) -> bool:
         return transaction in self._parts
 
     def __len__(self) -> int:

@@ -248,8 +248,7 @@ class RemoteStore:
             return
         whole = self._remote <= remote.keys()
         if whole:
-            self._members.begin()
-            self._step = None
+            self._begin()
         else:
             self._members.begin_unless_begun()
         puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, value)))) for v, value in remote.items()]
@@ -259,6 +258,15 @@ class RemoteStore:
         if whole and self._published:
             # The epoch that workers were let into is over, and this session has no other moment to say so.
             self.publish()
+
+    def _begin(self) -> None:
+        """Begins a new epoch: what is known of the one before holds no more."""
+        self._members.begin()
+        self._step = None
+        self._pulls.begin_epoch()
+        if self._entrance is not None:
+            self._entrance.close()
+            self._entrance = None
 
     def _transact(
         self, entries: Sequence[tuple[str, Entry]], last_step: int | None, names: tuple[str, ...] | None
@@ -374,9 +382,17 @@ class RemoteStore:
     def seal(self) -> None:
         """Ends the training: accepts no update any more, and returns when all accepted ones are applied."""
         self._members.check_is_chief()
-        reply: Committed = self._insist("seal", self._members.ticket(0))
-        self._step = reply.step
-        self._pulls.wait_until_delivered(reply.marks)
+        try:
+            reply: Committed = self._insist("seal", self._members.ticket(0))
+            self._step = reply.step
+            self._pulls.wait_until_delivered(reply.marks)
+        except errors.AbortedError as error:
+            raise errors.AbortedError(
+                None,
+                None,
+                f"{error} This was at the end of the training, before the last checkpoint: start the job again, and it "
+                f"resumes from the one before.",
+            ) from error
 
     def _insist(self, method: str, *args: Any) -> Any:
         """Calls what may be called twice of the step server, again while there is no answer, for a while."""

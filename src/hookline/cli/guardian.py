@@ -1,0 +1,107 @@
+"""The guardian of `hookline launch`: when the launcher is killed, it ends what the launcher has started.
+
+`Guardian` is the launcher's side. The other side is a process that is run by its path, so that nothing of hookline is
+imported, in a session of its own, which no Ctrl-C reaches. Its standard input is a pipe on which tasks announce their
+process groups (`+number`) and the launcher withdraws those that have ended (`-number`). Only the launcher keeps the
+pipe open, so it ends when the launcher does, in whatever way. A launcher that ends in order kills the guardian before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_LONGEST_GRACE_SECS = 5.0
+_AFTERWARDS_SECS = 60.0
+_LOOK_EVERY_SECS = 0.05
+
+# A task does it by itself, and holds the pipe until then: the launcher may be killed right after it has started one.
+_ANNOUNCE = """
+import os, sys
+try:
+    os.write(0, b"+%d\\n" % os.getpid())
+except BrokenPipeError:
+    pass
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Guardian:
+    """Ends process groups if this process is killed before it leaves the `with` block.
+
+    If the guardian is killed itself, everything goes on without it.
+
+    Args:
+        grace_secs: How long groups may take to end when asked to (SIGTERM), 5 seconds at most; then they are killed.
+        afterwards: A command to be run when they have ended; empty for none.
+
+    Attributes:
+        pipe: To be the standard input of announced commands, which they replace by an empty one.
+    """
+
+    def __init__(self, grace_secs: float, afterwards: Sequence[str] = ()) -> None:
+        # -P: the folder of the script holds modules of hookline, which must not hide others of the same name.
+        command = [sys.executable, "-P", __file__, str(min(grace_secs, _LONGEST_GRACE_SECS)), *afterwards]
+        self._process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        self.pipe = self._process.stdin
+
+    def announced(self, command: Sequence[str]) -> list[str]:
+        """Returns the command that announces its process group, which it must lead, and becomes `command` then."""
+        return [sys.executable, "-I", "-S", "-c", _ANNOUNCE, *command]
+
+    def forget(self, group: int) -> None:
+        """Spares a process group. To be called before its number is given back to the system."""
+        with contextlib.suppress(BrokenPipeError):
+            self.pipe.write(b"-%d\n" % group)
+
+    def __enter__(self) -> Guardian:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._process:
+            self._process.kill()
+
+
+def _main(grace_secs: float, afterwards: list[str]) -> None:
+    groups: set[int] = set()
+    for line in sys.stdin:
+        number = int(line)
+        groups = groups | {number} if number > 0 else groups - {-number}
+    _end(groups, grace_secs)
+    if afterwards:
+        subprocess.run(afterwards, stdin=subprocess.DEVNULL, timeout=_AFTERWARDS_SECS, check=False)
+
+
+def _end(groups: set[int], grace_secs: float) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        groups = _signal(groups, number)
+        for _ in range(round(grace_secs / _LOOK_EVERY_SECS)):
+            # Who is gone is forgotten soon, since the number could mean somebody else later.
+            groups = _signal(groups, 0)
+            if not groups:
+                return
+            select.select((), (), (), _LOOK_EVERY_SECS)
+
+
+def _signal(groups: set[int], number: int) -> set[int]:
+    """Sends a signal, and returns the groups that were there."""
+    there = set()
+    for group in groups:
+        # macOS does not permit it for a group in which only a zombie is left.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+            there.add(group)
+    return there
+
+
+if __name__ == "__main__":
+    _main(float(sys.argv[1]), sys.argv[2:])
