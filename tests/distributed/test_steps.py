@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hookline as hl
 from hookline import clock
@@ -72,6 +74,12 @@ def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_clu
     assert worker.end(10) == 0, worker.story()
     assert waiter.end(10) == 0, waiter.story()
     assert clock.monotonic() - ended < 5
+    for task, name, folder in ((chief, "chief", ""), (worker, "worker_0", "worker_0")):
+        events = EventAccumulator(os.path.join(job.checkpoint_dir, folder)).Reload()
+        mean, largest = (events.Scalars(f"staleness/{name}/{what}")[-1] for what in ("mean", "max"))
+        # Two workers that train: while one computes, the other one makes its steps.
+        assert 0 < mean.value <= largest.value, task.story()
+        assert mean.step == largest.step == task.events("end")[-1]["step"]
     assert chief.applied()
     assert worker.applied()
     assert waiter.applied() == waiter.events("started") == []

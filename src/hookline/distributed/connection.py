@@ -143,12 +143,20 @@ def await_head(address: str, timeout_secs: float) -> None:
         )
 
 
-def create_servers(job: str, count: int) -> list[Any]:
-    """Returns handles of the job's servers; those that are not there are created, without waiting for them."""
+def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
+    """Returns handles of the job's servers; those that are not there are created, without waiting for them.
+
+    Args:
+        job: The namespace.
+        count: How many servers.
+        workers: How many may call them at the same time, each of whom may be waiting.
+    """
     # A server computes on its CPU: an accelerator of the host is the workers'.
     options = {"namespace": job, "lifetime": "detached", "get_if_exists": True}
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
-    return [actor_class().options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
+    # A worker waits in one call, and snapshots and servers need a few.
+    server = actor_class(waiting_threads=workers + 8)
+    return [server.options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
 
 
 def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:

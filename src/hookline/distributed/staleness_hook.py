@@ -98,7 +98,7 @@ class StalenessHook(SessionRunHook):
             return
         index, step = session.store.worker_index, session.global_step
         tag = f"staleness/worker_{index - 1}" if index else "staleness/chief"
-        _logger.info("%s: mean %.2f, max %d over %d updates, at global step %d", tag, mean, largest, count, step)
+        _logger.info("%s: mean %.2f, max %d, over %d local steps; global step %d.", tag, mean, largest, count, step)
         if self._writer is not None:
             values = [
                 summary.Summary.Value(tag=f"{tag}/mean", simple_value=mean),

@@ -194,7 +194,7 @@ class RayPeers:
             on_failure(map_ray_error(error, f"Parameter server {server}"))
 
 
-def actor_class(waiting_threads: int = 64) -> Any:
+def actor_class(waiting_threads: int = 16) -> Any:
     """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` make one.
 
     Args:

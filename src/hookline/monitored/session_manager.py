@@ -266,7 +266,7 @@ def _init_own(session: Session) -> None:
 
 
 def _at_step(session: Session) -> str:
-    return "" if get_global_step(session.graph) is None else f", at step {session.global_step}"
+    return "" if get_global_step(session.graph) is None else f", at global step {session.global_step}"
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:
