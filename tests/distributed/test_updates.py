@@ -16,7 +16,7 @@ from flax import nnx
 
 import hookline as hl
 from hookline.distributed.updates import check_same, code_text, portable
-from hookline.distributed.wire import Structure, flatten, pack, unflatten, unpack
+from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unflatten, unpack
 from hookline.errors import FailedPreconditionError
 from hookline.graph.variable import Update
 
@@ -26,6 +26,7 @@ TREES = {
     "nnx": lambda: nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))[1],
     "equinox": lambda: eqx.filter(eqx.nn.Linear(2, 3, key=jax.random.key(0)), eqx.is_array),
     "keys": lambda: {"key": jax.random.key(3), "keys": jax.random.split(jax.random.key(4, impl="rbg"), 2)},
+    "scalars": lambda: (jnp.bfloat16(3), jnp.float32(3), np.int8(3)),
     "narrow": lambda: (jnp.ones((2, 3), jnp.bfloat16), jnp.ones(4, jnp.float8_e4m3fn), jnp.ones(2, bool)),
 }
 
@@ -45,13 +46,27 @@ def test_a_value_comes_back_as_it_left(name):
         assert np.array_equal(np.asarray(old), np.asarray(new))
 
 
-def test_bfloat16_travels_without_a_copy():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_large_array_travels_without_a_copy(dtype):
     buffers = []
-    packed = pack(jnp.ones(1000, jnp.bfloat16))
-    text = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    array = jnp.ones(SMALL_BYTES, dtype)
+    text = pickle.dumps(pack(array), protocol=5, buffer_callback=buffers.append)
 
-    assert len(buffers) == 1
-    assert unpack(pickle.loads(text, buffers=buffers)).dtype == jnp.bfloat16
+    assert [buffer.raw().nbytes for buffer in buffers] == [array.nbytes]
+    assert unpack(pickle.loads(text, buffers=buffers)).dtype == dtype
+
+
+@pytest.mark.parametrize("count", [0, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1])
+def test_arrays_that_have_travelled_cannot_be_written_to(count):
+    buffers = []
+    text = pickle.dumps(pack(np.arange(count, dtype=">f8")), protocol=5, buffer_callback=buffers.append)
+
+    # Ray hands out what lies in memory that processes share.
+    array = unpack(pickle.loads(text, buffers=[bytes(buffer) for buffer in buffers]))
+
+    assert np.array_equal(array, np.arange(count, dtype=">f8"))
+    assert array.dtype == ">f8"
+    assert not array.flags.writeable
 
 
 class Home:

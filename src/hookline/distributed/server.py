@@ -54,6 +54,11 @@ class ParameterServer:
         # Of the step server's, how many transactions reached each server; of any other only its own number moves.
         self._counts = [0] * len(epoch.incarnations if epoch else ())
 
+    def receive(self, message: tuple[Any, ...]) -> Any:
+        """Calls the method whose name comes first in a message, with the rest of it."""
+        method, *args = message
+        return getattr(self, method)(*args)
+
     # Epochs -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:

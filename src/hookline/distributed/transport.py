@@ -160,10 +160,7 @@ class RayTransport:
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
-        remote = getattr(self._actors[server], method)
-        if method in WAITING:
-            remote = remote.options(concurrency_group="wait")
-        return _RayReply(self, server, remote.remote(*args))
+        return _RayReply(self, server, _start(self._actors[server], method, args))
 
     def peers(self) -> Peers | None:
         """Returns what servers need to call each other; one alone needs nothing."""
@@ -189,9 +186,15 @@ class RayPeers:
                 on_failure(map_ray_error(error, f"Parameter server {server}"))
 
         try:
-            getattr(self._actors[server], method).remote(*args).future().add_done_callback(look)
+            _start(self._actors[server], method, args).future().add_done_callback(look)
         except Exception as error:
             on_failure(map_ray_error(error, f"Parameter server {server}"))
+
+
+def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
+    receive = actor.receive.options(concurrency_group="wait") if method in WAITING else actor.receive
+    # One argument: Ray does to each by itself what it does to a whole message.
+    return receive.remote((method, *args))
 
 
 def actor_class(waiting_threads: int = 16) -> Any:

@@ -1,4 +1,4 @@
-"""How values travel: whole NumPy arrays, and pickled skeletons of the trees they stand in."""
+"""How values travel: NumPy arrays or their bytes, and pickled skeletons of the trees they stand in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+SMALL_BYTES = 16 * 1024
+"""An array of up to this travels as its bytes: copying them costs less than what Ray does around each array."""
+
+Small = tuple[str, tuple[int, ...], bytes]
+"""A small array: dtype, shape and bytes."""
 
 
 class Packed(NamedTuple):
@@ -21,10 +27,10 @@ class Packed(NamedTuple):
 
     kind: str
     name: str
-    data: np.ndarray
+    data: np.ndarray | Small
 
 
-Wire = np.ndarray | Packed
+Wire = np.ndarray | Small | Packed
 """One array as it travels."""
 
 Leaves = list[Wire]
@@ -32,22 +38,25 @@ Leaves = list[Wire]
 
 
 def pack(leaf: Any) -> Wire:
-    """Returns an array as it travels: without a copy where it is in this process's memory already.
+    """Returns an array as it travels: without a copy where it is large, and in this process's memory already.
 
     Example:
         >>> pack(jnp.ones(2, jnp.bfloat16))
-        Packed(kind='dtype', name='bfloat16', data=array([16256, 16256], dtype=uint16))
+        Packed(kind='dtype', name='bfloat16', data=('<u2', (2,), b'...'))
     """
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
-        return leaf
     dtype = getattr(leaf, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return Packed("key", str(jax.random.key_impl(leaf)), np.asarray(jax.random.key_data(leaf)))
+    if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return Packed("key", str(jax.random.key_impl(leaf)), _plain(np.asarray(jax.random.key_data(leaf))))
     array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
     if array.dtype.kind in "biufc":
-        return array
+        return _plain(array)
     # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
-    return Packed("dtype", array.dtype.name, np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}"))
+    bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
+    return Packed("dtype", array.dtype.name, _plain(bits))
+
+
+def _plain(array: np.ndarray) -> np.ndarray | Small:
+    return array if array.nbytes > SMALL_BYTES else (array.dtype.str, array.shape, array.tobytes())
 
 
 def unpack(wire: Wire) -> Any:
@@ -57,11 +66,15 @@ def unpack(wire: Wire) -> Any:
         >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
         dtype(bfloat16)
     """
-    if not isinstance(wire, Packed):
+    if isinstance(wire, np.ndarray):
         return wire
+    if not isinstance(wire, Packed):
+        dtype, shape, data = wire
+        return np.ndarray(shape, dtype, data)
+    bits = unpack(wire.data)
     if wire.kind == "key":
-        return jax.random.wrap_key_data(jnp.asarray(wire.data), impl=wire.name)
-    return wire.data.view(jnp.dtype(wire.name))
+        return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
+    return bits.view(jnp.dtype(wire.name))
 
 
 def pack_all(leaves: Iterable[Any]) -> Leaves:
@@ -71,7 +84,7 @@ def pack_all(leaves: Iterable[Any]) -> Leaves:
 
 def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
     """Returns several arrays that have travelled."""
-    return tuple([leaf if type(leaf) is np.ndarray else unpack(leaf) for leaf in leaves])
+    return tuple([unpack(leaf) for leaf in leaves])
 
 
 class Structure:
@@ -126,8 +139,3 @@ def flatten(value: Any) -> tuple[Leaves, Structure]:
 def unflatten(leaves: Sequence[Wire], structure: Structure) -> Any:
     """Returns a pytree that has travelled."""
     return jax.tree.unflatten(structure.treedef, unpack_all(leaves))
-
-
-def nbytes(leaves: Iterable[Wire]) -> int:
-    """Returns how many bytes arrays take on their way."""
-    return sum((leaf.data if isinstance(leaf, Packed) else leaf).nbytes for leaf in leaves)
