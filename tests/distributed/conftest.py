@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -140,15 +140,15 @@ class Job:
         self._environment = {"HOOKLINE_JOB": name, "JAX_PLATFORMS": "cpu", **numbers}
         self.tasks: list[Task] = []
 
-    def start(self, rank: int, **settings: Any) -> Task:
-        """Starts a task: 0 is the chief."""
+    def start(self, rank: int, *, on: Sequence[str] = (), **settings: Any) -> Task:
+        """Starts a task: 0 is the chief. `on` is what comes before a command to run it on another host."""
         name = f"task{rank}-{len(self.tasks)}"
         kind = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
         env = {**os.environ, **self.ray.environment(), **self._environment, **kind}
         env.pop("TF_CONFIG", None)
         given = json.dumps({**self._settings, **settings, "log": str(self.folder / f"{name}.jsonl")})
         with open(self.folder / f"{name}.err", "wb") as file:
-            command = [sys.executable, str(Path(__file__).with_name("job.py")), given]
+            command = [*on, sys.executable, str(Path(__file__).with_name("job.py")), given]
             group = ProcessGroup(command, env, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         task = Task(group, self.folder, name)
         self.tasks.append(task)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import logging
 import types
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline import errors
 from hookline.distributed.gate import Gate
+from hookline.distributed.identity import Member
 from hookline.distributed.messages import Inbox, Outbox
 from hookline.distributed.protocol import Committed, Epoch, Peers, Pulled, Status, Ticket, Transaction
 from hookline.distributed.staging import STAGED_SECS, Cuts, Senders, Staging
 from hookline.distributed.state import Entry, ServerState
 from hookline.distributed.updates import PortableUpdate
-from hookline.distributed.waiting import Waiting
 from hookline.distributed.wire import Leaves, Structure
 
 logger = logging.getLogger(__name__)
 
 
-class ParameterServer:
+class ParameterServer(Member):
     """Owns variables. A plain class: Ray makes an actor of it, tests call it.
 
     The server with number 0 holds the global step and orders everything: it accepts, refuses and numbers transactions,
@@ -36,19 +34,17 @@ class ParameterServer:
     """
 
     def __init__(self) -> None:
-        self._incarnation = uuid.uuid4().hex
-        self._waiting = Waiting()
+        super().__init__()
         self._begin(None, 0, None)
 
     def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
-        self._epoch, self._index = epoch, index
+        self._begin_epoch(epoch, index)
         self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
         self._staged = Staging()
         self._cuts = Cuts()
         self._senders = Senders()
         self._gate = Gate(epoch.max_staleness) if epoch and epoch.max_staleness is not None else None
         self._ready = self._sealed = False
-        self._broken: BaseException | None = None
         self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
         self._inbox = Inbox()
         # Of the step server's, how many transactions reached each server; of any other only its own number moves.
@@ -332,12 +328,12 @@ class ParameterServer:
         Raises:
             OutOfRangeError: The training has ended.
         """
-        gate, found = self._gate, None
-        assert gate is not None, "there is a bound"
+        found = None
 
         def may_begin() -> bool:
             nonlocal found
-            found = None if self._sealed else gate.admit(sender, since, self._counts[0])
+            assert self._gate is not None, "a worker comes to the gate where its epoch has a bound"
+            found = None if self._sealed else self._gate.admit(sender, since, self._counts[0])
             return found is not None or self._sealed
 
         with self._waited(ticket, may_begin, timeout_secs):
@@ -372,44 +368,12 @@ class ParameterServer:
         with self._waited(ticket, lambda: self._inbox.delivered >= mark, timeout_secs):
             return self._inbox.delivered >= mark
 
-    @contextmanager
-    def _waited(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
-        """Blocks until something is the case, the epoch is over or the time; then its body reads.
-
-        Calls that wait have threads of their own, so the epoch may end at any moment: what was read is good if it had
-        not even ended afterwards.
-        """
-        self._waiting.until(lambda: self._broken is not None or not self._is_current(ticket) or reached(), timeout_secs)
-        self._check(ticket)
-        try:
-            yield
-        finally:
-            self._check(ticket)
-
-    # Identity ---------------------------------------------------------------------------------------------------
-
-    def _is_current(self, ticket: Ticket) -> bool:
-        return self._epoch is not None and ticket == (self._incarnation, self._epoch.name)
-
-    def _check(self, ticket: Ticket) -> None:
-        if self._broken is not None:
-            raise self._lost(f"could not apply an accepted update ({self._broken!r})") from self._broken
-        if not self._is_current(ticket):
-            restarted = ticket[0] != self._incarnation
-            raise self._lost(
-                "was restarted, and came back empty"
-                if restarted
-                else "was initialised or restored anew since this session was created"
-            )
+    # What it sends ----------------------------------------------------------------------------------------------
 
     def _ended(self) -> errors.OutOfRangeError:
         return errors.OutOfRangeError(
             None, None, f"The training has ended at global step {self._state.step}: the chief has sealed it."
         )
-
-    def _lost(self, what: str) -> errors.AbortedError:
-        message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
-        return errors.AbortedError(None, None, message)
 
     @property
     def _sending(self) -> Outbox:
@@ -424,8 +388,3 @@ class ParameterServer:
                 self._break(error)
 
         return fail
-
-    def _break(self, error: BaseException) -> None:
-        logger.error("Parameter server %d is broken: %r", self._index, error)
-        self._broken = error
-        self._waiting.notify()

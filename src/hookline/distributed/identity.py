@@ -1,0 +1,65 @@
+"""Which instance of a server in which epoch this is, and that a call means this one and no other."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hookline import errors
+from hookline.distributed.protocol import Epoch, Ticket
+from hookline.distributed.waiting import Waiting
+
+logger = logging.getLogger(__name__)
+
+
+class Member:
+    """One instance of a server, in one epoch at a time."""
+
+    def __init__(self) -> None:
+        self._incarnation = uuid.uuid4().hex
+        self._waiting = Waiting()
+        self._begin_epoch(None, 0)
+
+    def _begin_epoch(self, epoch: Epoch | None, index: int) -> None:
+        # First of all: who reads while a server begins anew looks at the epoch last.
+        self._epoch, self._index = epoch, index
+        self._broken: BaseException | None = None
+
+    def _is_current(self, ticket: Ticket) -> bool:
+        return self._epoch is not None and ticket == (self._incarnation, self._epoch.name)
+
+    def _check(self, ticket: Ticket) -> None:
+        if self._broken is not None:
+            raise self._lost(f"could not apply an accepted update ({self._broken!r})") from self._broken
+        if not self._is_current(ticket):
+            restarted = ticket[0] != self._incarnation
+            raise self._lost(
+                "was restarted, and came back empty"
+                if restarted
+                else "was initialised or restored anew since this session was created"
+            )
+
+    @contextmanager
+    def _waited(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
+        """Blocks until something is the case, the epoch is over or the time; then its body reads.
+
+        Calls that wait have threads of their own, so the epoch may end at any moment: what was read is good if it had
+        not even ended afterwards.
+        """
+        self._waiting.until(lambda: self._broken is not None or not self._is_current(ticket) or reached(), timeout_secs)
+        self._check(ticket)
+        try:
+            yield
+        finally:
+            self._check(ticket)
+
+    def _lost(self, what: str) -> errors.AbortedError:
+        message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
+        return errors.AbortedError(None, None, message)
+
+    def _break(self, error: BaseException) -> None:
+        logger.error("Parameter server %d is broken: %r", self._index, error)
+        self._broken = error
+        self._waiting.notify()
