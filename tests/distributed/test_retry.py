@@ -23,8 +23,9 @@ class Unanswered:
 class Network(DirectTransport):
     """Loses the answers of calls, or delivers calls late."""
 
-    def __init__(self, count):
+    def __init__(self, count, max_staleness=None):
         super().__init__([ParameterServer() for _ in range(count)])
+        self.max_staleness = max_staleness
         self.lost = {}
         self.late = None
         self.then = lambda: None
@@ -49,7 +50,7 @@ class Network(DirectTransport):
         return super().call(server, method, *args)
 
     def open_store(self, graph):
-        return RemoteStore(graph, self)
+        return RemoteStore(graph, self, max_staleness=self.max_staleness)
 
     def hooks(self, summary_dir):
         return []
@@ -64,8 +65,8 @@ def clock():
 class Sums:
     """Every update adds its batch to a sum, on the last server; the sum tells which batches were applied."""
 
-    def __init__(self, servers):
-        self.network = Network(servers)
+    def __init__(self, servers, **options):
+        self.network = Network(servers, **options)
         self.x = hl.placeholder(np.int32, (), name="x")
         self.total = hl.Variable(np.int32(0), name="total")
         self.other = hl.Variable(np.zeros(1000, np.float32), name="other")
@@ -187,3 +188,11 @@ def test_a_server_lost_at_the_end_of_the_training_is_an_error_that_says_what_to_
         assert sums.values(sess)[2] == 4
         sums.run(sess, BATCHES[4:])
         assert sums.values(sess) == WHOLE
+
+
+def test_who_learns_that_its_update_was_applied_holds_nobody_back():
+    sums = Sums(1, max_staleness=0)
+    with sums.session() as sess:
+        sums.network.lose("commit")
+        sums.run(sess, BATCHES[:1])
+        assert sums.network.servers[0]._gate._within == {}

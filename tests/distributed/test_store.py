@@ -438,6 +438,19 @@ def until(reached):
         clock.sleep(0.005)
 
 
+def test_a_run_that_fails_holds_nobody_back():
+    transport = Locked(in_process(1))
+    chief, other = (Model(Target(transport, index, max_staleness=0)) for index in range(2))
+    with chief.graph.as_default():
+        tick = hl.host_op(lambda step: 1 / 0)(chief.step)
+        broken = hl.group(chief.train, tick)
+    chief.session.run(chief.init)
+    with pytest.raises(ZeroDivisionError):
+        chief.run(broken)
+    other.run()
+    assert other.session.global_step == 1
+
+
 def test_the_bound_is_that_of_all():
     transport = in_process(1)
     chief, worker = Model(Target(transport, max_staleness=1)), Model(Target(transport, 1, max_staleness=2))

@@ -31,6 +31,8 @@ _HEAD_CHECK_SECS = 5.0
 _LOOK_EVERY_SECS = 0.1
 _SAY_EVERY_SECS = 30.0
 _SERVER = "hookline-server-"
+_SERVER_HOSTS = "hookline_server"
+_HEAD_HOST = "node:__internal_head__"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -146,13 +148,21 @@ def await_head(address: str, timeout_secs: float) -> None:
 def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
     """Returns handles of the job's servers; those that are not there are created, without waiting for them.
 
+    They run on the hosts whose Ray was started with a resource `hookline_server`, in turn. If there are none, they run
+    on that of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, a worker's as
+    well, whose loss would then cost the values.
+
     Args:
         job: The namespace.
         count: How many servers.
         workers: How many may call them at the same time, each of whom may be waiting.
     """
+    import ray
+
+    options: dict[str, Any] = {"namespace": job, "lifetime": "detached", "get_if_exists": True}
+    where = _SERVER_HOSTS if _SERVER_HOSTS in ray.cluster_resources() else _HEAD_HOST
+    options["resources"], options["scheduling_strategy"] = {where: 0.001}, "SPREAD"
     # A server computes on its CPU: an accelerator of the host is the workers'.
-    options = {"namespace": job, "lifetime": "detached", "get_if_exists": True}
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
     # A worker waits in one call, and snapshots and servers need a few.
     server = actor_class(waiting_threads=workers + 8)

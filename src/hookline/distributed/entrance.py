@@ -56,8 +56,12 @@ class Entrance:
         raise errors.CancelledError(None, None, "The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
-        """Says that no run is under way any more."""
+        """Ends waits, and the signs of life."""
         self._closed.set()
+        self.leave()
+
+    def leave(self) -> None:
+        """Says that no run is under way."""
         try:
             self._transport.call(0, "leave", self._ticket, self._sender)
         except errors.OpError as error:

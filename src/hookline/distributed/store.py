@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,8 @@ from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed
 from hookline.distributed.pulls import Pulls
-from hookline.distributed.state import Apply, Entry, Put
+from hookline.distributed.state import Apply, Put
+from hookline.distributed.transactions import Transactions
 from hookline.distributed.transport import Transport
 from hookline.distributed.wire import flatten, pack_all
 from hookline.graph import spec as specs
@@ -25,7 +25,6 @@ from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.update import Update, check_value
 from hookline.graph.variable import Variable
-from hookline.session.retry import RETRY
 from hookline.session.store import Leaves, VariableStore, local_store
 
 logger = logging.getLogger(__name__)
@@ -75,8 +74,7 @@ class RemoteStore:
             graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness
         )
         self._pulls = Pulls(transport, self._members, overlap=overlap, deliver_secs=deliver_secs)
-        self._sender = f"{worker_index}-{uuid.uuid4().hex}"
-        self._sent = 0
+        self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
         self._step: int | None = None
         self._published = False
         self._entrance: Entrance | None = None
@@ -198,8 +196,13 @@ class RemoteStore:
         if self._max_staleness is None or all(update.initialises for update in updates):
             return
         if self._entrance is None:
-            self._entrance = Entrance(self._transport, self._members.ticket(0), self._sender)
+            self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
         self._pulls.enter(self._entrance)
+
+    def abandon_run(self) -> None:
+        """Takes note that the run that has begun failed: nobody has to wait for its updates."""
+        if self._entrance is not None:
+            self._entrance.leave()
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
         """Applies updates where their variables live, all or none.
@@ -230,8 +233,13 @@ class RemoteStore:
             for name, (update, values) in zip(names, updates, strict=True)
         ]
         if initial:
-            return self._transact(entries, last_step, None)
-        return self._was_applied(tuple(names)) or self._transact(entries, last_step, tuple(names))
+            outcome = self._transactions.set(entries)
+        else:
+            outcome = self._transactions.update(tuple(names), entries, last_step)
+            if outcome.repeats and self._entrance is not None:
+                self._entrance.leave()
+        self._step = outcome.step
+        return outcome.accepted
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
         """Sets variables to concrete values.
@@ -252,7 +260,7 @@ class RemoteStore:
         else:
             self._members.begin_unless_begun()
         puts = [(v.op.name, Put(v.op.name, *flatten(_as_held(v, value)))) for v, value in remote.items()]
-        self._transact(puts, None, None)
+        self._step = self._transactions.set(puts).step
         if whole:
             self._tell_lost_steps()
         if whole and self._published:
@@ -267,80 +275,6 @@ class RemoteStore:
         if self._entrance is not None:
             self._entrance.close()
             self._entrance = None
-
-    def _transact(
-        self, entries: Sequence[tuple[str, Entry]], last_step: int | None, names: tuple[str, ...] | None
-    ) -> bool:
-        """Carries out entries, each with the name of a variable of its.
-
-        Args:
-            entries: What to do, in order.
-            last_step: As in `submit`.
-            names: Of the updates of a run; `None` if values are set, which waits until every server has them.
-        """
-        parts: dict[int, list[Entry]] = {0: []}
-        for name, entry in entries:
-            parts.setdefault(self._members.owner(name), []).append(entry)
-        self._sent += 1
-        transaction = (self._sender, self._sent)
-        owners = [server for server in parts if server != 0]
-        self._stage(transaction, {server: parts[server] for server in owners})
-        wanted = {} if names is None else self._pulls.wanted()
-        ticket = self._members.ticket(0)
-        call = self._transport.call(0, "commit", ticket, transaction, parts[0], last_step, wanted.get(0, []), owners)
-        retry = RETRY.get()
-        sent = None if names is None or retry is None else retry.send(names, (ticket, transaction, owners))
-        self._pulls.pull_behind(transaction, owners, wanted)
-        try:
-            reply: Committed = call.get()
-        except BaseException as error:
-            self._pulls.forget(owners)
-            if isinstance(error, errors.UnavailableError):
-                message = f"{error} Whether the update was applied is not known."
-                raise errors.UnavailableError(None, None, message) from error
-            if retry is not None and sent is not None:
-                retry.drop(sent)
-            raise
-        if sent is not None:
-            sent.applied = reply.accepted
-        self._step = reply.step
-        self._pulls.committed(reply, [0, *owners])
-        if names is None:
-            self._pulls.wait_until_delivered(reply.marks)
-        return reply.accepted
-
-    def _was_applied(self, names: tuple[str, ...]) -> bool:
-        """Returns whether these updates are those of a run that is tried again, and were applied the first time."""
-        retry = RETRY.get()
-        sent = retry.sent_before(names) if retry is not None else None
-        if retry is None or sent is None:
-            return False
-        ticket, transaction, owners = sent.where
-        if ticket != self._members.ticket(0):
-            sent.applied = False  # or gone with the values of that epoch
-        if sent.applied is None:
-            reply: Committed = self._transport.call(0, "outcome", ticket, transaction, owners).get()
-            sent.applied, self._step = reply.accepted, reply.step
-        if not sent.applied:
-            retry.drop(sent)
-            return False
-        logger.info("The update of the run that is tried again was applied already: it is not sent again.")
-        self._pulls.behind(transaction, owners)
-        return True
-
-    def _stage(self, transaction: tuple[str, int], parts: Mapping[int, Sequence[Entry]]) -> None:
-        call, ticket = self._transport.call, self._members.ticket
-        staged = [call(server, "stage", ticket(server), transaction, part) for server, part in parts.items()]
-        failure: BaseException | None = None
-        for reply in staged:
-            try:
-                reply.get()
-            except BaseException as error:
-                failure = failure or error
-        if failure is not None:
-            for server in parts:
-                call(server, "drop", ticket(server), transaction)
-            raise failure
 
     # The whole --------------------------------------------------------------------------------------------------
 

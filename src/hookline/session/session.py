@@ -223,14 +223,16 @@ class Session:
             store = self.store
             if execution.exchanges:
                 store.begin_run(plan.remote)
-            for variable in execution.counters:
-                run.counters[variable] = store.counter(variable)
-            if plan.early and execution.early_reads_counters:
-                execution.compute_hosts(plan.early, run, self)
-            begun = clock.monotonic() if traced else 0.0
             try:
+                for variable in execution.counters:
+                    run.counters[variable] = store.counter(variable)
+                if plan.early and execution.early_reads_counters:
+                    execution.compute_hosts(plan.early, run, self)
+                begun = clock.monotonic() if traced else 0.0
                 dispatch(execution, store, run, options, metadata)
-            except Exception as error:
+            except BaseException as error:
+                if execution.exchanges:
+                    store.abandon_run()
                 self._check_lost(error, store)
                 raise
             done = clock.monotonic() if traced else 0.0
@@ -242,7 +244,7 @@ class Session:
             times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
 
-    def _check_lost(self, error: Exception, store: VariableStore) -> None:
+    def _check_lost(self, error: BaseException, store: VariableStore) -> None:
         """Raises `AbortedError` if the run that failed took the variables with it, or found them gone."""
         if store.destroyed():
             self._lost = error

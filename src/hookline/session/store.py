@@ -97,6 +97,10 @@ class VariableStore(Protocol):
         """Takes note that a run begins that reads remote variables, or submits these updates."""
         ...
 
+    def abandon_run(self) -> None:
+        """Takes note that the run that has begun failed."""
+        ...
+
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
 
@@ -343,6 +347,9 @@ class _LocalStore:
         return False
 
     def begin_run(self, updates: Sequence[Update]) -> None:
+        raise AssertionError("no variable of a local store is remote")
+
+    def abandon_run(self) -> None:
         raise AssertionError("no variable of a local store is remote")
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
