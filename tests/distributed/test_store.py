@@ -533,6 +533,17 @@ def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
     assert host.seen == [7.0]
 
 
+def test_a_chief_with_a_plain_session_lets_workers_in_itself():
+    transport = in_process(2)
+    chief, worker = Model(Target(transport)), Model(Target(transport, 1))
+    chief.session.run(chief.init)
+    manager = hl.train.SessionManager(graph=worker.graph)
+    with pytest.raises(errors.DeadlineExceededError, match="the chief to make the model ready .*still initialises"):
+        manager.wait_for_session(worker.session._target, max_wait_secs=0)
+    chief.session.publish()
+    assert manager.wait_for_session(worker.session._target, max_wait_secs=0).global_step == 0
+
+
 def test_a_chief_that_died_in_init_fn_runs_it_again():
     calls = []
 
