@@ -122,3 +122,13 @@ def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
 
     assert not set(loaded) & set(NOT_LOADED_WITH_HOOKLINE)
     assert threads == "1"
+
+
+def test_nothing_but_ray_unpickles():
+    forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
+    used = {
+        module: {part for name in imported_names(tree_of(module)) for part in name.split(".")}
+        | {node.attr for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+        for module in MODULES
+    }
+    assert {module: names & forbidden for module, names in used.items() if names & forbidden} == {}

@@ -101,7 +101,12 @@ def train(settings, cluster, log):
 def main():
     settings = json.loads(sys.argv[1])
     wait_secs, call_secs = settings.get("wait_secs", 60), settings.get("call_secs", 60)
-    options = ClusterOptions(placement=settings.get("placement", {}), wait_secs=wait_secs, call_secs=call_secs)
+    options = ClusterOptions(
+        placement=settings.get("placement", {}),
+        max_staleness=settings.get("max_staleness"),
+        wait_secs=wait_secs,
+        call_secs=call_secs,
+    )
     cluster = Cluster.from_environment(options=options)
     log = Log(settings["log"], cluster.task_id)
     logging.getLogger("hookline").addHandler(log)

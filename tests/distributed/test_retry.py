@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -196,3 +198,19 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
         sums.network.lose("commit")
         sums.run(sess, BATCHES[:1])
         assert sums.network.servers[0]._gate._within == {}
+
+
+def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
+    def session():
+        saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=100)
+        stop = hl.train.StopAtStepHook(last_step=len(BATCHES))
+        return sums.session(saver, stop, checkpoint_dir=str(tmp_path))
+
+    with contextlib.suppress(KeyboardInterrupt), session() as sess:
+        sums.run(sess)
+        sess._session.raw.seal()
+        raise KeyboardInterrupt
+    assert latest_checkpoint(str(tmp_path)).endswith("-0")
+    with session() as sess:
+        pass
+    assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")

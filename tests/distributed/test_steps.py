@@ -64,7 +64,9 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
     check_whole(job, 400)
 
 
-def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_cluster, start_job):
+def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_cluster, start_job, monkeypatch):
+    # The token that HOOKLINE_TOKEN_PATH names goes before one that lies about in the environment.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster")
     job = start_job(ray_cluster, workers=3, servers=2, last_step=150, save_steps=50, pause_secs=0.01)
     waiter, worker = job.start(2, wait_until=1000), job.start(1)
     # So that both train: the chief starts when the worker has.
@@ -186,6 +188,20 @@ def test_the_last_checkpoint_holds_every_update_when_the_chief_ends_in_full_run(
     assert all(worker.applied() for worker in workers)
     assert steps == list(range(1, steps[-1] + 1))
     assert max(job.checkpoints()) == steps[-1]
+
+
+@SLOW
+def test_no_update_misses_more_than_the_bound_though_a_worker_is_killed_in_its_step(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=4, servers=2, last_step=400, max_staleness=1, pause_secs=0.001)
+    tasks = [job.start(rank) for rank in range(4)]
+    tasks[3].await_step(50)
+    tasks[3].kill()
+    # If it was at work when it died, the others wait for it, for a minute.
+    assert [task.end(150) for task in tasks[:3]] == [0, 0, 0], "\n\n".join(t.story() for t in tasks)
+    assert max(job.checkpoints()) == 400
+    for name in ("chief", "worker_0", "worker_1"):
+        events = EventAccumulator(os.path.join(job.checkpoint_dir, name if name != "chief" else "")).Reload()
+        assert max(event.value for event in events.Scalars(f"staleness/{name}/max")) <= 1
 
 
 def test_an_assign_of_a_value_computed_from_the_variable_is_warned_of_once(caplog):

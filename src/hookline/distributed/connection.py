@@ -89,6 +89,8 @@ def _set_environment(address: str, token_path: str | None) -> None:
     for name, value in wanted.items():
         if name == "RAY_AUTH_TOKEN_PATH":
             os.environ[name] = value
+            # Ray would take this one.
+            os.environ.pop("RAY_AUTH_TOKEN", None)
         else:
             os.environ.setdefault(name, value)
 
@@ -293,8 +295,10 @@ def _head_gone(address: str) -> InternalError:
     return InternalError(
         None,
         None,
-        f"The Ray head at {address} has not answered for {HEAD_GRACE_SECS:g} seconds. The parameter servers are lost "
-        f"with it. Start it again, then the job: training resumes from the last checkpoint.",
+        f"The Ray head at {address} has not answered for {HEAD_GRACE_SECS:g} seconds. If it is gone, the parameter "
+        f"servers are lost with it: start it again, then the job, and training resumes from the last checkpoint. If only "
+        f"this host was cut off, the others go on: start this task again, and Ray here if it has ended (ray start "
+        f"--address={address}).",
     )
 
 
