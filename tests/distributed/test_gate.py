@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hookline import errors
 from hookline.distributed.gate import LEASE_SECS, Gate
+from hookline.distributed.protocol import Epoch
+from hookline.distributed.server import ParameterServer
 from hookline.testing import FakeClock
 
 WORKERS = 4
@@ -36,21 +40,22 @@ class Workers(RuleBasedStateMachine):
         """With values that came with its last commit, or newer ones."""
         if worker in self.read:
             return
-        since = self.gate.admit(str(worker), self.seen[worker], self.count)
-        if since is None:
+        found = self.gate.admit(str(worker), self.seen[worker])
+        if found is None:
             assert len(set(self.read) - {worker}) > 0, "the first one never waits"
             return
-        assert self.seen[worker] <= since <= self.count
+        since, count = found
+        assert self.seen[worker] <= since <= count == self.count
         self.read[worker] = self.count if fresh else since
 
     @rule(worker=workers)
     def commit(self, worker):
         if worker not in self.read:
             return
-        self.gate.check(str(worker), self.count)
+        self.gate.check(str(worker))
         assert self.count - self.read.pop(worker) <= self.bound
-        self.gate.leave(str(worker))
         self.count += 1
+        self.gate.leave(str(worker), self.count)
         self.seen[worker] = self.count
 
     @rule(worker=workers)
@@ -95,25 +100,52 @@ TestWorkers = Workers.TestCase
 def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_too_old():
     with FakeClock() as clock:
         gate = Gate(bound=0)
-        assert gate.admit("silent", 0, 0) == 0
-        assert gate.admit("other", 0, 0) is None
+        assert gate.admit("silent", 0) == (0, 0)
+        assert gate.admit("other", 0) is None
         clock.advance(LEASE_SECS + 1)
 
-        assert gate.admit("other", 0, 0) == 0
+        assert gate.admit("other", 0) == (0, 0)
 
-        gate.check("other", 0)
-        gate.leave("other")
+        gate.check("other")
+        gate.leave("other", 1)
         with pytest.raises(errors.AbortedError, match="no sign of life .* max_staleness=0"):
-            gate.check("silent", 1)
-        assert gate.admit("silent", 0, 1) == 1, "it reads anew"
+            gate.check("silent")
+        assert gate.admit("silent", 0) == (1, 1), "it reads anew"
 
 
 def test_who_gives_signs_of_life_is_waited_for():
     with FakeClock() as clock:
         gate = Gate(bound=0)
-        gate.admit("slow", 0, 0)
+        gate.admit("slow", 0)
         for _ in range(10):
             clock.advance(LEASE_SECS * 0.9)
             gate.renew("slow")
-            assert gate.admit("other", 0, 0) is None
-        gate.check("slow", 0)
+            assert gate.admit("other", 0) is None
+        gate.check("slow")
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
+    """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
+    server, epoch = ParameterServer(), Epoch("epoch", ("",), None, {}, {}, {}, bound)
+    epoch = epoch._replace(incarnations=(server.status().incarnation,))
+    server.begin(epoch, 0, None)
+    ticket, commits, worst = (epoch.incarnations[0], "epoch"), threading.Lock(), []
+
+    def work(name):
+        since = 0
+        for number in range(1, 400):
+            while (found := server.admit(ticket, name, since, 1.0)) is None:
+                pass
+            with commits:
+                before = server.commit(ticket, (name, number), []).counts[0] - 1
+            worst.append(before - found[0])
+            since = before + 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdef"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(worst) == 6 * 399
+    assert max(worst) <= bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ class Network(DirectTransport):
                 super().call(server, method, *args)
             else:
                 self.late.append((server, method, *args))
-            self.then()
+            then, self.then = self.then, lambda: None
+            then()
             return Unanswered()
         return super().call(server, method, *args)
 
@@ -151,6 +153,79 @@ def test_a_step_function_repeats_none_of_its_updates(sums):
         assert sums.values(sess) == (2014, 6, 6)
 
 
+def test_an_attempt_that_fails_between_two_updates_confuses_them_with_no_others(sums):
+    def step_fn(step_context):
+        step_context.session.run(sums.train, {sums.x: 1})
+        # Reading fails once, in the second attempt.
+        step_context.session.run(sums.other)
+        return step_context.run_with_hooks(sums.train, {sums.x: 1000})
+
+    with sums.session() as sess:
+        sums.network.lose("commit", after=1, then=lambda: sums.network.lost.update(pull=[1, 1]))
+        sess.run_step_fn(step_fn)
+        assert sums.values(sess) == (1001, 2, 2)
+
+
+def test_an_update_of_a_hook_s_while_the_session_is_made_anew_is_no_part_of_the_run(sums):
+    class Adds(hl.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            session.run(sums.train, {sums.x: 100})
+
+    with sums.session(Adds()) as sess:
+        # The second run fails before it has sent anything.
+        sums.run(sess, [1])
+        pull = "pull" if sums.network.count == 1 else "pull_behind"
+        sums.network.lose(pull)
+        sess.run([sums.train, sums.other], {sums.x: 2})
+        assert sums.network.lost[pull] == [0, 0]
+        assert sums.values(sess) == (203, 4, 4)
+
+
+def test_what_became_of_an_update_is_known_though_its_sender_went_on(sums):
+    def step_fn(step_context):
+        try:
+            step_context.session.run(sums.train, {sums.x: 1})
+        except errors.UnavailableError:
+            step_context.session.run(sums.jump)
+            raise
+        step_context.session.run(sums.jump)
+
+    with sums.session() as sess:
+        sums.network.lose("commit")
+        sess.run_step_fn(step_fn)
+        assert sums.values(sess) == (1001, 1, 1)
+
+
+def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_path):
+    class Fails(hl.train.SessionRunHook):
+        times = 1
+
+        def after_run(self, run_context, run_values):
+            if self.times and run_context.session.global_step == 4:
+                self.times -= 1
+                sums.network.servers[-1] = ParameterServer()
+                run_context.session.run(sums.total)
+
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
+    with sums.session(saver, Fails(), checkpoint_dir=str(tmp_path)) as sess:
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+
+
+def test_a_hook_that_fails_once_in_each_run_is_no_reason_to_give_up(sums):
+    class Fails(hl.train.SessionRunHook):
+        last = 0
+
+        def after_run(self, run_context, run_values):
+            if self.last != run_context.session.global_step:
+                self.last = run_context.session.global_step
+                raise errors.UnavailableError(None, None, "a hook's own server is away")
+
+    with sums.session(Fails()) as sess:
+        sums.run(sess, [1] * 20)
+        assert sums.values(sess) == (20, 20, 20)
+
+
 def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_path):
     saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
     with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
@@ -214,3 +289,61 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
     with session() as sess:
         pass
     assert latest_checkpoint(str(tmp_path)).endswith(f"-{len(BATCHES)}")
+
+
+def test_values_that_are_set_are_read_by_the_next_run(sums):
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    double = sums.total.assign_add(sums.total)
+    session.run(double)
+    session.load({"total": np.int32(100)})
+    session.run(double)
+    assert int(session.run(sums.total)) == 200
+
+
+def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("admit")
+    with pytest.raises(errors.UnavailableError):
+        session.run(sums.train, {sums.x: 1})
+    assert sums.network.servers[0]._gate._within == {}
+
+
+def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.servers[0]._gate.admit("slower", 0)
+    outcome = []
+
+    def run():
+        try:
+            session.run(sums.train, {sums.x: 1})
+        except errors.CancelledError as error:
+            outcome.append(str(error))
+
+    with FakeClock(autojump_secs=0.01):
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not sums.network.servers[0]._waiting.count:
+            threading.Event().wait(0.001)
+        assert int(session.run(sums.total)) == 0
+        session.close()
+        thread.join(60)
+    assert outcome == ["The session was closed while a run waited for slower workers."]
+
+
+def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_finished(sums):
+    def fail(scaffold, session):
+        raise RuntimeError("the script has an error")
+
+    creator = hl.train.ChiefSessionCreator(hl.train.Scaffold(init_fn=fail), sums.network)
+    with pytest.raises(RuntimeError, match="the script has an error"):
+        hl.train.MonitoredSession(creator)
+    with hl.Graph().as_default():
+        hl.train.create_global_step()
+        extra = hl.Variable(1.0, name="extra")
+        with hl.train.MonitoredSession(hl.train.ChiefSessionCreator(master=sums.network)) as sess:
+            assert float(sess.run(extra)) == 1.0

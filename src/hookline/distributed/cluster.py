@@ -27,8 +27,8 @@ class ClusterOptions:
 
     Attributes:
         placement: Which server the variables live on whose names start so; the others are placed by size.
-        max_staleness: How many updates of others an update may miss; runs wait for slower workers before they begin. The
-            same in all processes; None for no limit.
+        max_staleness: How many updates of others an update may miss: runs wait for slower workers before they begin.
+            The same in all processes; None for no limit.
         overlap: Pull the values of the next run while this one computes; they lack this worker's own last update.
         token_path: The file with the Ray cluster's token; None for where Ray looks (`~/.ray/auth_token`).
         connect_secs: How long to wait for the Ray head to listen.

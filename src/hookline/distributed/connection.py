@@ -296,9 +296,9 @@ def _head_gone(address: str) -> InternalError:
         None,
         None,
         f"The Ray head at {address} has not answered for {HEAD_GRACE_SECS:g} seconds. If it is gone, the parameter "
-        f"servers are lost with it: start it again, then the job, and training resumes from the last checkpoint. If only "
-        f"this host was cut off, the others go on: start this task again, and Ray here if it has ended (ray start "
-        f"--address={address}).",
+        f"servers are lost with it: start it again, then the job, and training resumes from the last checkpoint. If "
+        f"only this host was cut off, the others go on: start this task again, and Ray on this host if it has ended "
+        f"(ray start --address={address}).",
     )
 
 

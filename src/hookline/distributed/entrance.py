@@ -32,18 +32,20 @@ class Entrance:
         # Compiling a step may take minutes, in which the others wait for it and should.
         threading.Thread(target=self._renew, name="hookline-renew", daemon=True).start()
 
-    def enter(self, since: int) -> tuple[int, Sequence[int]]:
+    def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
         """Blocks until this worker may begin a run.
 
         Args:
             since: After how many transactions the values were read that it has.
 
         Returns:
-            After how many they must have been, and for each server the message that it has to have got by then.
+            After how many transactions the values that it uses have to be read; how many there are now; and for each
+            server which of the step server's messages it has got once it has carried those out.
 
         Raises:
             CancelledError: The session was closed meanwhile.
             OutOfRangeError: The training has ended.
+            AbortedError, UnavailableError: The step server was lost, or is away.
         """
         said = clock.monotonic()
         while not self._closed.is_set():
@@ -71,6 +73,7 @@ class Entrance:
         while not clock.wait(self._closed, LEASE_SECS / 4):
             try:
                 self._transport.call(0, "renew", self._ticket, self._sender).get()
-            except errors.OpError as error:
-                # The next run meets it too, and says what it means.
+            except errors.UnavailableError as error:
                 logger.info("The step server was not told that this worker lives: %s", error)
+            except Exception:
+                return  # the epoch is over, or Ray is: the next run says so

@@ -17,21 +17,21 @@ class _Within(NamedTuple):
 
 
 class Gate:
-    """Lets a worker begin only if every worker that is within may then miss at most `bound` updates of others.
+    """Lets a worker begin a step only if everybody's updates stay within the bound, whoever commits first.
 
-    A worker within has read its values, or will now, and commits once. So what its update will miss is what was
-    committed since those values, and at most one update of each other that is within: where that could pass the bound
-    of anybody, whoever wants to begin waits. Nobody waits at the commit.
+    The update of a worker that is within will miss what was committed since its values were read, and at most one
+    update of each other worker that is within. Where that could be more than the bound for anybody, whoever wants to
+    begin waits. Nobody waits at the commit.
 
     Args:
         bound: How many updates of others an update may miss.
 
     Example:
         >>> gate = Gate(bound=1)
-        >>> gate.admit("a", since=0, count=0), gate.admit("b", since=0, count=0), gate.admit("c", since=0, count=0)
-        (0, 0, None)
-        >>> gate.leave("a")
-        >>> gate.admit("a", since=1, count=1) is None  # "b" has missed one update: not another one before its own
+        >>> gate.admit("a", since=0), gate.admit("b", since=0), gate.admit("c", since=0)
+        ((0, 0), (0, 0), None)
+        >>> gate.leave("a", count=1)
+        >>> gate.admit("a", since=1) is None  # "b" has missed one update: not another one before its own
         True
 
     References:
@@ -41,36 +41,39 @@ class Gate:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
+        self._count = 0
         self._within: dict[str, _Within] = {}
         self._late: dict[str, int] = {}
         # Those that wait try in threads of their own.
         self._lock = threading.Lock()
 
-    def admit(self, sender: str, since: int, count: int) -> int | None:
+    def admit(self, sender: str, since: int) -> tuple[int, int] | None:
         """Lets a worker begin, if that is possible now.
 
         Args:
             sender: The worker. If it is within already, that step of its is over.
             since: After how many transactions the values were read that it has.
-            count: How many there have been by now.
 
         Returns:
-            After how many transactions the values must have been read: `since`, or `count` if those are too old. `None`
-            if it has to wait.
+            After how many transactions the values that it uses have to be read (`since`, or more if those are too old),
+            and how many there are now. `None` if it has to wait.
         """
         with self._lock:
-            now = clock.monotonic()
-            self._within.pop(sender, None)
-            for other, held in list(self._within.items()):
-                if now > held.until:
-                    self._late[other] = self._within.pop(other).since
-            others = len(self._within)
-            if any(count - held.since + others > self._bound for held in self._within.values()):
-                return None
-            self._late.pop(sender, None)
-            since = since if count - since + others <= self._bound else count
-            self._within[sender] = _Within(since, now + LEASE_SECS)
-            return since
+            return self._admit(sender, since)
+
+    def _admit(self, sender: str, since: int) -> tuple[int, int] | None:
+        now, count = clock.monotonic(), self._count
+        self._within.pop(sender, None)
+        for other, held in list(self._within.items()):
+            if now > held.until:
+                self._late[other] = self._within.pop(other).since
+        others = len(self._within)
+        if any(count - held.since + others > self._bound for held in self._within.values()):
+            return None
+        self._late.pop(sender, None)
+        since = since if count - since + others <= self._bound else count
+        self._within[sender] = _Within(since, now + LEASE_SECS)
+        return since, count
 
     def renew(self, sender: str) -> None:
         """Takes note that a worker lives."""
@@ -78,14 +81,16 @@ class Gate:
             if sender in self._within:
                 self._within[sender] = self._within[sender]._replace(until=clock.monotonic() + LEASE_SECS)
 
-    def check(self, sender: str, count: int) -> None:
+    def check(self, sender: str) -> None:
         """Checks that a worker may commit now: it may, unless the others have begun without waiting for it.
 
         Raises:
             AbortedError: They have, and its update would miss too many of theirs, or they it.
         """
-        since = self._late.get(sender)
-        if since is not None and self.admit(sender, since, count) != since:
+        with self._lock:
+            since = self._late.get(sender)
+            found = None if since is None else self._admit(sender, since)
+        if since is not None and (found is None or found[0] != since):
             raise errors.AbortedError(
                 None,
                 None,
@@ -93,8 +98,15 @@ class Gate:
                 f"update does not fit max_staleness={self._bound} any more. Nothing of it was applied.",
             )
 
-    def leave(self, sender: str) -> None:
-        """Takes note that a worker's step is over."""
+    def leave(self, sender: str, count: int | None = None) -> None:
+        """Takes note that a worker's step is over.
+
+        Args:
+            sender: The worker.
+            count: How many transactions there are with that one, if it was accepted.
+        """
         with self._lock:
             self._within.pop(sender, None)
             self._late.pop(sender, None)
+            if count is not None:
+                self._count = count

@@ -68,13 +68,20 @@ class Membership:
         if epoch is None:
             return frozenset()
         if self._epoch is None:
+            if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
+                # An earlier chief, of another script, did not come to the end of its preparations: nobody uses this.
+                return frozenset()
             self._adopt(epoch)
         return frozenset().union(*(status.held for status in statuses))
 
     def step(self) -> int:
         """Returns the global step that the servers are at."""
+        return self._transport.call(0, "wait_for_step", self.ticket(0), 0, 0.0).get()[0]
+
+    def ready_at(self) -> int | None:
+        """Returns the global step from which on there is training in this epoch; `None` if the chief prepares it."""
         self._require()
-        return self._statuses()[0].step
+        return self._statuses()[0].ready_at
 
     def ticket(self, server: int) -> Ticket:
         """Returns what names this worker's epoch in a call of a server."""
@@ -101,7 +108,21 @@ class Membership:
                 "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
             )
 
+    def _fits(self, epoch: Epoch) -> bool:
+        try:
+            self._compare(epoch)
+        except errors.FailedPreconditionError:
+            return False
+        return True
+
     def _adopt(self, epoch: Epoch) -> None:
+        self._compare(epoch)
+        self._set(epoch)
+        # The chief before this one may have died before it had sent its updates: a chief sends what it uses again.
+        self._agreed = set() if self._is_chief else set(epoch.updates)
+
+    def _compare(self, epoch: Epoch) -> None:
+        """Raises `FailedPreconditionError` if this worker has another graph or bound than the chief."""
         check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
         # Initial values are the chief's alone to know; their functions need not even run elsewhere.
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
@@ -113,9 +134,6 @@ class Membership:
                 f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
                 f"bound holds only if it is that of all.",
             )
-        self._set(epoch)
-        # The chief before this one may have died before it had sent its updates: a chief sends what it uses again.
-        self._agreed = set() if self._is_chief else set(epoch.updates)
 
     def _set(self, epoch: Epoch) -> None:
         self._epoch, self._owners = epoch, dict(epoch.owners)

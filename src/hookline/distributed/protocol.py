@@ -55,21 +55,21 @@ class Status(NamedTuple):
         epoch: The one that it is in.
         held: Names of the variables that have values.
         step: The global step, of the step server.
-        ready: The chief has said that the model can be trained; of the step server.
+        ready_at: The global step at which the chief has first said that the model can be trained; of the step server.
     """
 
     incarnation: str
     epoch: Epoch | None
     held: frozenset[str]
     step: int
-    ready: bool
+    ready_at: int | None
 
 
 class Committed(NamedTuple):
     """What became of a transaction.
 
     Attributes:
-        accepted: False if the limit on the step refused it; nothing was applied then.
+        accepted: False if the limit on the step refused it, or it was given up; nothing was applied then.
         step: The global step now.
         counts: For each server how many transactions reached it.
         marks: For each server how many messages it has been sent.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import clock, errors
-from hookline.distributed.entrance import Entrance
 from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed, Pulled, Transaction
 from hookline.distributed.transport import Reply, Transport
@@ -61,7 +60,7 @@ class Pulls:
         deliver_secs: How long messages between servers may take.
 
     Attributes:
-        since: After how many transactions the values that came along were read, or later.
+        since: After how many transactions, at least, the values were read that are there for the next run.
         staleness: Of the updates.
     """
 
@@ -88,13 +87,13 @@ class Pulls:
         self._taken: dict[int, dict[str, None]] = {}
         self._used: dict[int, int] = {}
 
-    def enter(self, entrance: Entrance) -> None:
-        """Waits until this run may begin; drops what came along if that is too old by now."""
-        since, self._marks = entrance.enter(self.since)
+    def enter(self, since: int, count: int, marks: Sequence[int]) -> None:
+        """Takes note of what `Entrance.enter` says of the run that begins."""
         if since > self.since:
+            # What came along is too old by now.
             self._ahead = _Ahead()
-        # What is pulled from here on, for this run or the next, was read no earlier than that.
-        self.since = since
+        # What is pulled from here on, for this run or the next, has all transactions so far in it.
+        self.since, self._marks = count, marks
 
     def clear(self) -> None:
         """Forgets what came along or is under way."""
@@ -165,7 +164,7 @@ class Pulls:
         return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
 
     def pull_behind(self, transaction: Transaction, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Starts to pull for the next run, from servers that hold a staged part of a transaction and from others.
+        """Starts to pull for the next run from the servers that hold a staged part of a transaction.
 
         Args:
             transaction: The one that is about to be committed.
@@ -173,7 +172,7 @@ class Pulls:
             wanted: What `wanted` was.
         """
         self.behind(transaction, servers)
-        self._start({server: names for server, names in wanted.items() if server != 0})
+        self._start({server: names for server, names in wanted.items() if server in servers})
 
     def behind(self, transaction: Transaction, servers: Sequence[int]) -> None:
         """Has later pulls from servers that may still hold a part of a transaction wait for its outcome."""
@@ -185,20 +184,22 @@ class Pulls:
             self._behind.pop(server, None)
         self.clear()
 
-    def committed(self, reply: Committed, servers: Sequence[int]) -> None:
+    def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Takes note of a transaction: its staleness, and the values that came with it.
 
         Args:
             reply: Of the step server.
-            servers: Which servers it changed.
+            servers: Those that hold a part of it, but for the step server.
+            wanted: What `wanted` was.
         """
         if reply.accepted and self._used:
-            self.staleness.add(
-                max(reply.counts[server] - (server in servers) - count for server, count in self._used.items())
-            )
-        if not self._overlap:
-            self.since = reply.counts[0]
+            own = {0, *servers}
+            self.staleness.add(max(reply.counts[server] - (server in own) - n for server, n in self._used.items()))
+        self._used.clear()
         self._next.store(Pulled(reply.counts[0], reply.values))
+        if not self._overlap:
+            self.since, self._marks = reply.counts[0], reply.marks
+            self._start({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:
         """Blocks until all servers have got the messages that the step server has sent them.

@@ -44,7 +44,8 @@ class ParameterServer(Member):
         self._cuts = Cuts()
         self._senders = Senders()
         self._gate = Gate(epoch.max_staleness) if epoch and epoch.max_staleness is not None else None
-        self._ready = self._sealed = False
+        self._ready_at: int | None = None
+        self._sealed = False
         self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
         self._inbox = Inbox()
         # Of the step server's, how many transactions reached each server; of any other only its own number moves.
@@ -60,7 +61,7 @@ class ParameterServer(Member):
     def status(self) -> Status:
         """Returns who this is and what it holds."""
         epoch = None if self._broken else self._epoch
-        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready)
+        return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready_at)
 
     def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
         """Forgets everything and starts an epoch.
@@ -99,7 +100,9 @@ class ParameterServer(Member):
     def publish(self, ticket: Ticket) -> None:
         """Lets workers in: the model can be trained from here on, also if an earlier training was ended."""
         self._check(ticket)
-        self._ready, self._sealed = True, False
+        if self._ready_at is None:
+            self._ready_at = self._state.step
+        self._sealed = False
         self._waiting.notify()
 
     def seal(self, ticket: Ticket) -> Committed:
@@ -136,25 +139,23 @@ class ParameterServer(Member):
             FailedPreconditionError: A variable has no value.
         """
         self._check(ticket)
+        accepted = False
         try:
             accepted = self._accept(transaction, entries, last_step)
-        except BaseException:
-            self._sending.send(owners, "drop", transaction)
-            raise
         finally:
-            if self._gate is not None:
-                self._gate.leave(transaction[0])
-                self._waiting.notify()
-        if accepted:
-            for server in (0, *owners):
-                self._counts[server] += 1
-            self._waiting.notify()
-            self._sending.send(owners, "apply", transaction, self._state.step)
-        else:
-            self._sending.send(owners, "drop", transaction)
+            self._decided(transaction, owners, accepted)
         # It stands: nothing that is asked for beside it may fail the call.
         held = self._state.names()
         return self._committed(accepted, self._state.values([name for name in pull if name in held]))
+
+    def _decided(self, transaction: Transaction, owners: Sequence[int], accepted: bool) -> None:
+        # In this order: who is let in at the gate with a count has marks that cover it.
+        self._sending.send(owners, *(("apply", transaction, self._state.step) if accepted else ("drop", transaction)))
+        for server in (0, *owners) if accepted else ():
+            self._counts[server] += 1
+        if self._gate is not None:
+            self._gate.leave(transaction[0], self._counts[0] if accepted else None)
+        self._waiting.notify()
 
     def _committed(self, accepted: bool, values: dict[str, Leaves]) -> Committed:
         return Committed(accepted, self._state.step, tuple(self._counts), tuple(self._sending.marks), values)
@@ -164,7 +165,7 @@ class ParameterServer(Member):
             raise self._ended()
         self._senders.decide(transaction)
         if self._gate is not None:
-            self._gate.check(transaction[0], self._counts[0])
+            self._gate.check(transaction[0])
         accepted = self._apply(self._state.prepare(entries), last_step)
         if accepted:
             self._senders.accept(transaction)
@@ -310,10 +311,12 @@ class ParameterServer(Member):
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief lets workers in or the time is over, and returns whether it has; for anybody."""
-        self._waiting.until(lambda: self._ready, timeout_secs)
-        return self._ready
+        self._waiting.until(lambda: self._ready_at is not None, timeout_secs)
+        return self._ready_at is not None
 
-    def admit(self, ticket: Ticket, sender: str, since: int, timeout_secs: float) -> tuple[int, tuple[int, ...]] | None:
+    def admit(
+        self, ticket: Ticket, sender: str, since: int, timeout_secs: float
+    ) -> tuple[int, int, tuple[int, ...]] | None:
         """Blocks until a worker may begin a step without anybody's values getting too old, or the time is over.
 
         Args:
@@ -323,23 +326,24 @@ class ParameterServer(Member):
             timeout_secs: For how long.
 
         Returns:
-            What `Gate.admit` says, and what each server has been sent by now; `None` if the time is over.
+            What `Gate.admit` says, and what each server has been sent by then; `None` if the time is over.
 
         Raises:
             OutOfRangeError: The training has ended.
         """
-        found = None
+        # Of the epoch that the ticket is for, or else the ticket will not do.
+        gate = self._gate
+        found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
-            nonlocal found
-            assert self._gate is not None, "a worker comes to the gate where its epoch has a bound"
-            found = None if self._sealed else self._gate.admit(sender, since, self._counts[0])
-            return found is not None or self._sealed
+            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since)) is not None:
+                found.append(admitted)
+            return bool(found) or self._sealed
 
         with self._waited(ticket, may_begin, timeout_secs):
             if self._sealed:
                 raise self._ended()
-            return None if found is None else (found, tuple(self._sending.marks))
+            return (*found[0], tuple(self._sending.marks)) if found else None
 
     def renew(self, ticket: Ticket, sender: str) -> None:
         """Takes note that a worker that was let in lives."""

@@ -128,10 +128,18 @@ class Senders:
         self._last[sender] = number, True
 
     def outcome(self, transaction: Transaction) -> bool:
-        """Returns whether a transaction, the last that its sender has sent, was accepted; if not, it never will be."""
+        """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
+
+        Raises:
+            InternalError: Its sender has sent another one since: only of the last one it is known.
+        """
+        sender, number = transaction
         if not self._is_decided(transaction):
-            self._last[transaction[0]] = transaction[1], False
-        return self._last[transaction[0]] == (transaction[1], True)
+            self._last[sender] = number, False
+        last, accepted = self._last[sender]
+        if last != number:
+            raise errors.InternalError(None, None, f"Transaction {transaction} is not the last one of its sender.")
+        return accepted
 
     def shut_out(self, transaction: Transaction) -> bool:
         """Shuts the sender of a transaction out, unless it is decided by now; returns whether it did."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ class RemoteStore:
     """Global variables on parameter servers, all others in this process.
 
     It belongs to one epoch of the servers: what comes after a restore, or from a server that was restarted, is an
-    `AbortedError`, and a new session has to be made. No call that changes something is ever made twice.
+    `AbortedError`, and a new session has to be made. No transaction is ever sent twice.
 
     Args:
         graph: The graph whose variables they are.
@@ -77,7 +78,9 @@ class RemoteStore:
         self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
         self._step: int | None = None
         self._published = False
+        self._turn = threading.Lock()
         self._entrance: Entrance | None = None
+        self._entered: tuple[int, int, Sequence[int]] = (0, 0, ())
         self._closed = threading.Event()
 
     @property
@@ -186,23 +189,39 @@ class RemoteStore:
 
     # Changes ----------------------------------------------------------------------------------------------------
 
-    def begin_run(self, updates: Sequence[Update]) -> None:
-        """Takes note that a run begins; where staleness has a bound, waits until it may.
+    @contextmanager
+    def turn(self, updates: Sequence[Update]) -> Iterator[None]:
+        """Waits, where staleness has a bound, until a run with these updates may begin; it then is inside of this.
 
         Raises:
             OutOfRangeError: The training has ended.
+            CancelledError: The session was closed meanwhile.
+            AbortedError, UnavailableError: The step server was lost, or is away.
         """
-        self._pulls.begin_run()
-        if self._max_staleness is None or all(update.initialises for update in updates):
+        if not self._is_bounded(updates):
+            yield
             return
-        if self._entrance is None:
-            self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
-        self._pulls.enter(self._entrance)
+        # To the gate all threads are one worker, which makes one step at a time.
+        with self._turn:
+            if self._entrance is None:
+                self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
+            entrance = self._entrance
+            try:
+                self._entered = entrance.enter(self._pulls.since)
+                yield
+            except BaseException:
+                # Nobody has to wait for what will not come.
+                entrance.leave()
+                raise
 
-    def abandon_run(self) -> None:
-        """Takes note that the run that has begun failed: nobody has to wait for its updates."""
-        if self._entrance is not None:
-            self._entrance.leave()
+    def _is_bounded(self, updates: Sequence[Update]) -> bool:
+        return self._max_staleness is not None and not all(update.initialises for update in updates)
+
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        """Takes note that a run begins, for which is there what came along for the next run."""
+        self._pulls.begin_run()
+        if self._is_bounded(updates):
+            self._pulls.enter(*self._entered)
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
         """Applies updates where their variables live, all or none.
@@ -238,7 +257,8 @@ class RemoteStore:
             outcome = self._transactions.update(tuple(names), entries, last_step)
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
-        self._step = outcome.step
+        # The last that was heard of may be later than an update that is not repeated.
+        self._step = max(outcome.step, self._step or 0) if outcome.repeats else outcome.step
         return outcome.accepted
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
@@ -320,12 +340,12 @@ class RemoteStore:
             reply: Committed = self._insist("seal", self._members.ticket(0))
             self._step = reply.step
             self._pulls.wait_until_delivered(reply.marks)
-        except errors.AbortedError as error:
-            raise errors.AbortedError(
+        except (errors.AbortedError, errors.UnavailableError) as error:
+            raise type(error)(
                 None,
                 None,
                 f"{error} This was at the end of the training, before the last checkpoint: start the job again, and it "
-                f"resumes from the one before.",
+                f"resumes from the newest checkpoint that there is.",
             ) from error
 
     def _insist(self, method: str, *args: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hookline import errors
 from hookline.distributed.membership import Membership
-from hookline.distributed.protocol import Committed, Transaction
+from hookline.distributed.protocol import Committed, Ticket, Transaction
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.state import Entry
 from hookline.distributed.transport import Transport
@@ -18,12 +18,18 @@ from hookline.session.retry import RETRY, Sent
 logger = logging.getLogger(__name__)
 
 
+class _Where(NamedTuple):
+    ticket: Ticket
+    transaction: Transaction
+    owners: Sequence[int]
+
+
 class Outcome(NamedTuple):
     """What became of a transaction.
 
     Attributes:
         accepted: Whether it was applied.
-        step: The global step then.
+        step: The global step to which it led, or which it would have passed.
         repeats: It is that of a run that is tried again, and an earlier attempt had been applied.
     """
 
@@ -49,10 +55,13 @@ class Transactions:
         self._transport, self._members, self._pulls = transport, members, pulls
         self.sender = f"{worker_index}-{uuid.uuid4().hex}"
         self._number = 0
+        self._unsettled: Sent | None = None
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
         """Carries out entries that set values, each with the name of its variable; returns when all servers have."""
-        reply = self._transact(entries, None, {})
+        reply = self._transact(Sent(()), entries, None, {})
+        # What came along before is not what is there now.
+        self._pulls.clear()
         self._pulls.wait_until_delivered(reply.marks)
         return Outcome(reply.accepted, reply.step)
 
@@ -63,35 +72,55 @@ class Transactions:
             names: Of the updates.
             entries: In order, each with the name of a variable of its.
             last_step: Nothing is done if the global step would pass this.
+
+        Returns:
+            What became of them.
+
+        Raises:
+            OpError: As `RemoteStore.submit`.
         """
-        retry = RETRY.get()
-        if retry is not None and (sent := retry.sent_before(names)) is not None:
-            if self._was_applied(sent):
+        retry, sent = RETRY.get(), Sent(names)
+        if retry is not None:
+            before = retry.sent_before(names)
+            if before is not None and self._is_in_the_values(before):
                 logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
-                return Outcome(True, self._members.step(), repeats=True)
-            retry.drop(sent)
-        reply = self._transact(entries, last_step, self._pulls.wanted(), names)
+                assert before.step is not None, "known of what was applied"
+                return Outcome(True, before.step, repeats=True)
+            retry.send(sent, instead_of=before)
+        wanted = self._pulls.wanted()
+        reply = self._transact(sent, entries, last_step, wanted)
+        self._pulls.committed(reply, sent.where.owners, wanted)
         return Outcome(reply.accepted, reply.step)
 
-    def _was_applied(self, sent: Sent) -> bool:
-        """Returns what became of updates; if it is not decided yet, they never will be applied."""
-        ticket, transaction, owners = sent.where
-        if ticket != self._members.ticket(0):
-            return False  # the values of that epoch are gone
-        if sent.applied is None:
-            reply: Committed = self._transport.call(0, "outcome", ticket, transaction, owners).get()
-            sent.applied = reply.accepted
-        if sent.applied:
-            self._pulls.behind(transaction, owners)
-        return sent.applied
+    def _is_in_the_values(self, sent: Sent) -> bool:
+        """Returns whether the values as they are have updates in them; if not, these never will be applied."""
+        where: _Where | None = sent.where
+        if where is None or sent.applied is False:
+            return False
+        if where.ticket == self._members.ticket(0):
+            self._settle(sent)
+            if sent.applied:
+                self._pulls.behind(where.transaction, where.owners)
+            return bool(sent.applied)
+        # The values of that epoch are gone, but for what was in the checkpoint from which this one was restored.
+        ready_at = self._members.ready_at()
+        return sent.step is not None and ready_at is not None and sent.step <= ready_at
+
+    def _settle(self, sent: Sent) -> None:
+        """Finds out what became of updates that got no answer."""
+        where: _Where = sent.where
+        if sent.applied is None and where.ticket == self._members.ticket(0):
+            call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
+            reply: Committed = call.get()
+            sent.applied, sent.step = reply.accepted, reply.step
 
     def _transact(
-        self,
-        entries: Sequence[tuple[str, Entry]],
-        last_step: int | None,
-        wanted: Mapping[int, list[str]],
-        names: tuple[str, ...] | None = None,
+        self, sent: Sent, entries: Sequence[tuple[str, Entry]], last_step: int | None, wanted: Mapping[int, list[str]]
     ) -> Committed:
+        if self._unsettled is not None:
+            # The step server knows of the last transaction of a sender only.
+            self._settle(self._unsettled)
+            self._unsettled = None
         parts: dict[int, list[Entry]] = {0: []}
         for name, entry in entries:
             parts.setdefault(self._members.owner(name), []).append(entry)
@@ -99,23 +128,23 @@ class Transactions:
         transaction = (self.sender, self._number)
         owners = [server for server in parts if server != 0]
         self._stage(transaction, {server: parts[server] for server in owners})
-        ticket, retry = self._members.ticket(0), RETRY.get()
-        sent = None if names is None or retry is None else retry.send(names, (ticket, transaction, owners))
+        ticket = self._members.ticket(0)
+        sent.where = _Where(ticket, transaction, owners)
         call = self._transport.call(0, "commit", ticket, transaction, parts[0], last_step, wanted.get(0, []), owners)
         self._pulls.pull_behind(transaction, owners, wanted)
         try:
             reply: Committed = call.get()
         except BaseException as error:
             self._pulls.forget(owners)
+            if isinstance(error, Exception) and not isinstance(error, errors.UnavailableError):
+                sent.applied = False
+                raise
+            self._unsettled = sent
             if isinstance(error, errors.UnavailableError):
                 message = f"{error} Whether the update was applied is not known."
                 raise errors.UnavailableError(None, None, message) from error
-            if retry is not None and sent is not None:
-                retry.drop(sent)
             raise
-        if sent is not None:
-            sent.applied = reply.accepted
-        self._pulls.committed(reply, [0, *owners])
+        sent.applied, sent.step = reply.accepted, reply.step
         return reply
 
     def _stage(self, transaction: Transaction, parts: Mapping[int, Sequence[Entry]]) -> None:

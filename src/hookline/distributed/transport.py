@@ -71,8 +71,8 @@ class DirectTransport:
 
     Example:
         >>> transport = DirectTransport([ParameterServer()])
-        >>> transport.call(0, "status").get().ready
-        False
+        >>> transport.call(0, "status").get().step
+        0
     """
 
     def __init__(self, servers: Sequence[ParameterServer], *, eager: bool = True) -> None:

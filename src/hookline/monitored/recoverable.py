@@ -95,12 +95,15 @@ class RecoverableSession:
             try:
                 result = attempt(session)
             except PREEMPTION_ERRORS as exc:
+                # What hooks do to the new session is no part of the run.
+                RETRY.set(None)
                 self._recover(exc)
                 if retry is not None:
                     retry.begin_again()
+                    RETRY.set(retry)
                 continue
             if self._attempts:
-                self._note_progress()
+                self._note_progress(repeats=retry is not None and retry.repeats)
             return result
 
     def should_stop(self) -> bool:
@@ -177,10 +180,11 @@ class RecoverableSession:
         exc.add_note(f"Recovery gave up after {policy.max_attempts} attempts without progress; see RecoveryPolicy.")
         raise exc
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, repeats: bool) -> None:
         step = _global_step(self.raw)
-        # Without a global step the run that succeeded is all the progress there is to see.
-        if step is None or self._highest_step is None or step > self._highest_step:
+        # Without a global step the run that succeeded is all the progress there is to see. Where the run was to repeat
+        # no more than what led to the highest step, having come through it is progress too.
+        if step is None or self._highest_step is None or step > self._highest_step - repeats:
             self._attempts = 0
         if step is not None:
             # The loss may have taken the step along: then this is the highest one known.

@@ -145,7 +145,8 @@ class SessionManager:
         """Returns a session, and whether it was restored and is ready.
 
         Arguments and errors are those of `prepare_session`. Without a checkpoint, or when the checkpoint does not hold
-        all that the model needs, the second item is False and initialising is left to the caller.
+        all that the model needs, the second item is False and initialising is left to the caller; so is
+        `Session.publish` where workers wait for the model.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
@@ -185,8 +186,8 @@ class SessionManager:
 
             def ready() -> bool | None:
                 nonlocal missing
+                missing = "it still initialises or restores it"
                 if not session.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
-                    missing = "it still initialises or restores it"
                     return None
                 if session.shared:
                     # Raises what no waiting mends: this worker's graph is not the chief's.
@@ -195,8 +196,11 @@ class SessionManager:
                 if not names:
                     self._run_local_init_op(session)
                     names = _missing(session, self._ready_op)
-                missing = f"not initialised: {names}"
-                return None if names else True
+                if names:
+                    missing = f"not initialised: {names}"
+                    return None
+                # The chief may have begun anew since: then this session is lost already, or the wait goes on.
+                return True if session.wait_until_ready() else None
 
             self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
             return session

@@ -65,7 +65,7 @@ class Program:
         self.structure_in = structure
         self.structures_out: list[Any] = []
         self._traces = 0
-        self._compiler_options = _compiler_options([*self.written, *self.kept])
+        self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
         self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         self._dry: Any = None
 
@@ -86,6 +86,13 @@ class Program:
             if tensor.op.kind is Kind.VARIABLE and self.plan.fed_place(tensor) is None:
                 read[tensor.op.output] = None  # type: ignore[index]
         return list(read)
+
+    def _read_by_callers(self) -> list[Variable]:
+        """Returns the variables that are read for more than what hooks watch: those decide how it is compiled."""
+        callers = [operation for operation in self.plan.device if operation in self.plan.trained]
+        read = {t.op for operation in callers for t in operation.inputs}
+        read |= {tensor.op for tensor in self.outputs if tensor.key not in self.watched}
+        return [variable for variable in self.kept if variable.op in read]
 
     def _needs_old(self, variable: Variable) -> bool:
         """Whether the program looks at the value from before the run."""

@@ -7,28 +7,36 @@ from typing import Any
 
 
 class Sent:
-    """Updates that a run has sent.
+    """Updates that a run sends.
 
     Args:
         names: Of the updates, in order.
-        where: What the store needs to ask later what became of them.
 
     Attributes:
+        where: What the store needs to ask later what became of them; `None` before they are on their way.
         applied: Whether they were applied; `None` while that is not known.
+        step: The global step to which they led, if they were applied.
     """
 
-    def __init__(self, names: tuple[str, ...], where: Any) -> None:
-        self.names, self.where = names, where
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.where: Any = None
         self.applied: bool | None = None
+        self.step: int | None = None
 
 
 class Retry:
     """All attempts at one run, or at one call of a step function.
 
+    A later attempt's updates are taken for those of an earlier one by their names, in the order in which they come.
+
+    Attributes:
+        repeats: An attempt has come to updates that an earlier one had sent.
+
     Example:
         >>> retry = Retry()
-        >>> first = retry.send(("train",), where=1)
-        >>> first.applied = True  # and then a hook fails: the session is lost, the update is not
+        >>> first = Sent(("train",))
+        >>> retry.send(first)  # it is applied, and then a hook fails: the session is lost, the update is not
         >>> retry.begin_again()
         >>> retry.sent_before(("train",)) is first, retry.sent_before(("train",))
         (True, None)
@@ -37,17 +45,18 @@ class Retry:
     def __init__(self) -> None:
         self._before: list[Sent] = []
         self._now: list[Sent] = []
+        self.repeats = False
 
     def begin_again(self) -> None:
         """Takes note that another attempt begins."""
-        self._before += self._now
+        self._before = self._now + self._before
         self._now = []
 
-    def send(self, names: tuple[str, ...], where: Any) -> Sent:
-        """Takes note of updates that are sent now."""
-        sent = Sent(names, where)
+    def send(self, sent: Sent, instead_of: Sent | None = None) -> None:
+        """Takes note of updates that are sent now, in place of earlier ones that were not applied."""
+        if instead_of is not None:
+            self._now.remove(instead_of)
         self._now.append(sent)
-        return sent
 
     def sent_before(self, names: tuple[str, ...]) -> Sent | None:
         """Returns what an earlier attempt sent of updates of these names, each once in an attempt."""
@@ -55,12 +64,9 @@ class Retry:
             if sent.names == names:
                 self._before.remove(sent)
                 self._now.append(sent)
+                self.repeats = True
                 return sent
         return None
-
-    def drop(self, sent: Sent) -> None:
-        """Forgets updates that were certainly not applied."""
-        self._now.remove(sent)
 
 
 RETRY: ContextVar[Retry | None] = ContextVar("retry", default=None)

@@ -218,33 +218,43 @@ class Session:
         start = clock.monotonic() if traced else 0.0
         if plan.early and not execution.early_reads_counters:
             execution.compute_hosts(plan.early, run, self)
-        with self._lock:
-            self._check_usable()
-            store = self.store
-            if execution.exchanges:
-                store.begin_run(plan.remote)
-            try:
-                for variable in execution.counters:
-                    run.counters[variable] = store.counter(variable)
-                if plan.early and execution.early_reads_counters:
-                    execution.compute_hosts(plan.early, run, self)
-                begun = clock.monotonic() if traced else 0.0
-                dispatch(execution, store, run, options, metadata)
-            except BaseException as error:
-                if execution.exchanges:
-                    store.abandon_run()
-                self._check_lost(error, store)
-                raise
-            done = clock.monotonic() if traced else 0.0
-            if metadata is not None:
-                metadata.global_step = self._step_or_none(store)
+        if execution.exchanges:
+            # Not under the lock: whoever reads or closes must not wait for slower workers.
+            with self.store.turn(plan.remote):
+                begun = self._exchange(execution, run, options, metadata)
+        else:
+            begun = self._exchange(execution, run, options, metadata)
+        done = clock.monotonic() if traced else 0.0
         if plan.late:
             execution.compute_hosts(plan.late, run, self)
         if traced and metadata is not None:
             times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
 
-    def _check_lost(self, error: BaseException, store: VariableStore) -> None:
+    def _exchange(
+        self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> float:
+        """Carries out what needs the variables, and returns when the device stage began."""
+        with self._lock:
+            self._check_usable()
+            store = self.store
+            if execution.exchanges:
+                store.begin_run(execution.plan.remote)
+            for variable in execution.counters:
+                run.counters[variable] = store.counter(variable)
+            if execution.early_reads_counters:
+                execution.compute_hosts(execution.plan.early, run, self)
+            begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
+            try:
+                dispatch(execution, store, run, options, metadata)
+            except Exception as error:
+                self._check_lost(error, store)
+                raise
+            if metadata is not None:
+                metadata.global_step = self._step_or_none(store)
+            return begun
+
+    def _check_lost(self, error: Exception, store: VariableStore) -> None:
         """Raises `AbortedError` if the run that failed took the variables with it, or found them gone."""
         if store.destroyed():
             self._lost = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import jax
@@ -93,12 +94,15 @@ class VariableStore(Protocol):
         """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
         ...
 
-    def begin_run(self, updates: Sequence[Update]) -> None:
-        """Takes note that a run begins that reads remote variables, or submits these updates."""
+    def turn(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
+        """Returns what a run that reads remote variables, or submits these updates, is to be inside of.
+
+        Entering it may wait until other workers allow the run. The caller does not hold the session's lock.
+        """
         ...
 
-    def abandon_run(self) -> None:
-        """Takes note that the run that has begun failed."""
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        """Takes note that such a run begins; with the lock, inside its `turn`."""
         ...
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
@@ -346,11 +350,11 @@ class _LocalStore:
     def is_remote(self, variable: Variable) -> bool:
         return False
 
-    def begin_run(self, updates: Sequence[Update]) -> None:
-        raise AssertionError("no variable of a local store is remote")
+    def turn(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
+        return nullcontext()
 
-    def abandon_run(self) -> None:
-        raise AssertionError("no variable of a local store is remote")
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        pass
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         raise AssertionError("no variable of a local store is remote")
