@@ -21,10 +21,10 @@ class StalenessHook(SessionRunHook):
     """Writes and logs the staleness of this worker's updates, at a cadence.
 
     The staleness of an update is the number of updates of other workers that were applied between the moment at which
-    the values it was computed from were pulled, and its own turn (with `overlap`, this worker's last one as well). Tags are `staleness/worker_<n>/mean` and `/max`, n
-    being the worker's task index (`staleness/chief/...` on the chief), over the updates since the last time. Without a
-    global step, and in a session whose variables nobody shares, it does nothing. Runs `after_create_session`,
-    `after_run` and `end`, which writes the rest; nothing after an exception.
+    the values it was computed from were pulled, and its own turn (with `overlap`, this worker's last one as well). Tags
+    are `staleness/worker_<n>/mean` and `/max`, n being the worker's task index (`staleness/chief/...` on the chief),
+    over the updates since the last time. Without a global step, and in a session whose variables nobody shares, it does
+    nothing. Runs `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an exception.
 
     Args:
         every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
