@@ -1,0 +1,252 @@
+"""Two hosts, started as docs/distributed.md says, and a network between them that fails under real load.
+
+A host is a process with a network, a list of processes and mounts of its own (Linux namespaces without a name): all
+that runs on it ends with that process, which ends when its standard input does, also if pytest is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookline import clock
+from hookline.distributed.processes import ProcessGroup
+from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, write_token
+
+pytestmark = pytest.mark.slow_distributed
+
+OWN = ["--net", "--pid", "--mount"]
+UNSHARE = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc"]
+HASTY = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""Ray declares a host dead that has not answered for about 5 seconds; otherwise for 15 to 65."""
+
+
+def missing() -> str | None:
+    """What these tests need and is not here."""
+    if find_spec("ray") is None:
+        return "needs Ray"
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "needs root on Linux, to make hosts with networks of their own"
+    if tools := [tool for tool in ("ip", "tc", "unshare", "nsenter") if shutil.which(tool) is None]:
+        return f"needs {', '.join(tools)} (iproute2 and util-linux)"
+    tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    return f"may not make a network of its own: {tried.stderr}" if tried.returncode else None
+
+
+class Host:
+    """A host, with one network interface that leads nowhere yet."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.address, self.folder = address, folder
+        self.group = ProcessGroup([*UNSHARE, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        children = Path(f"/proc/{self.group.pid}/task/{self.group.pid}/children")
+        deadline = clock.monotonic() + 10
+        while not (first := children.read_text().split()) or Path(f"/proc/{first[0]}/comm").read_text() != "cat\n":
+            assert clock.monotonic() < deadline, "The host did not start."
+            clock.sleep(0.02)
+        self.pid = first[0]
+        self.enter = ["nsenter", "--target", self.pid, *OWN]
+
+    def run(self, *command: str, env: dict[str, str] | None = None) -> str:
+        """Runs a command on the host and returns what it printed."""
+        done = subprocess.run([*self.enter, *command], env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def link(self, state: str) -> None:
+        """Takes its network "up" or "down"."""
+        self.run("ip", "link", "set", "eth0", state)
+
+    def lose(self, share: float) -> None:
+        """Loses this share of all packets that it sends, by chance."""
+        self.run("tc", "qdisc", "add", "dev", "eth0", "clsact")
+        # A classic BPF program: load a random number (-4096 + 56); if it is less, return 2 (drop), else 0 (send).
+        program = f"4,32 0 0 4294963256,53 1 0 {min(int(share * 2**32), 2**32 - 1)},6 0 0 2,6 0 0 0"
+        self.run("tc", "filter", "add", "dev", "eth0", "egress", "bpf", "da", "bytecode", program)
+
+    def lose_nothing(self) -> None:
+        """Ends `lose`."""
+        self.run("tc", "qdisc", "del", "dev", "eth0", "clsact")
+
+    def processes(self, part: str) -> list[str]:
+        """The command lines on it with a text in them."""
+        return [line for line in self.run("ps", "-ww", "-eo", "args").splitlines() if part in line]
+
+
+class Hosts:
+    """Host `a` with the Ray head and the servers, host `b` with a Ray node for a worker.
+
+    To `start_job` it is what a `PrivateRayCluster` is, but with no `address`: pytest is on neither host.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.address, self.token_path = "", str(folder / "token")
+        write_token(folder / "token")
+        self.a = Host("10.231.7.1", folder / "a")
+        self.b = Host("10.231.7.2", folder / "b")
+
+    def connect(self) -> None:
+        """Lays a cable between the two."""
+        ends = ["eth0", "netns", self.a.pid], ["eth0", "netns", self.b.pid]
+        subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1]], check=True)
+        for host in (self.a, self.b):
+            host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
+            host.run("ip", "link", "set", "lo", "up")
+            host.link("up")
+
+    def environment(self) -> dict[str, str]:
+        """What tasks need, by docs/distributed.md."""
+        head = {"HOOKLINE_ADDRESS": f"{self.a.address}:6379", "HOOKLINE_TOKEN_PATH": self.token_path}
+        # pytest has joined the cluster of other tests, on the loopback interface.
+        return {**head, LOOPBACK_VARIABLE: "1"}
+
+    def start_ray(self, host: Host, **settings: str) -> None:
+        """Starts the Ray head (host a) or a Ray node."""
+        if host is self.a:
+            role = ["--head", f"--node-ip-address={host.address}", "--port=6379", "--include-dashboard=false"]
+        else:
+            role = [f"--address={self.a.address}:6379"]
+        # All hosts share /tmp here, and would share Ray's folder.
+        sizes = ["--num-cpus=0", "--object-store-memory=100000000", f"--temp-dir={host.folder}"]
+        ray = str(Path(sys.executable).with_name("ray"))
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.token_path}
+        host.run(ray, "start", *role, *sizes, env={**env, **settings})
+
+
+@pytest.fixture
+def hosts(members) -> Iterator[Hosts]:
+    """Two hosts and the network between them. All of it ends with their first processes."""
+    if reason := missing():
+        pytest.skip(reason)
+    # Names of Ray's sockets are long and may have no more than 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="hookline-net-", dir="/tmp"))
+    made = Hosts(folder)
+    try:
+        made.connect()
+        yield made
+    finally:
+        for host in (made.a, made.b):
+            host.group.kill()
+            # The first process of a host is the last that ends.
+            await_none(lambda pid=host.group.pid: members(pid))
+        shutil.rmtree(folder)
+
+
+def await_none(left: Callable[[], Any]) -> None:
+    """Waits until nothing is left."""
+    deadline = clock.monotonic() + 60
+    while found := left():
+        assert clock.monotonic() < deadline, found
+        clock.sleep(0.1)
+
+
+def check_end(job, tasks, last_step: int) -> None:
+    """The tasks end well at the last step; each step up to it was made by one run, and servers end when asked to."""
+    assert [task.end(120) for task in tasks] == [0] * len(tasks), "\n\n".join(task.story() for task in tasks)
+    assert max(job.checkpoints()) == last_step
+    assert tasks[0].events("end")[-1]["step"] == last_step
+    for task in job.tasks:
+        seen = [event["step"] for event in task.events() if "step" in event]
+        assert seen == sorted(seen), task.story()
+    hosts = job.ray
+    assert len(hosts.a.processes("ray::ParameterServer")) == job.servers
+    assert hosts.b.processes("ray::ParameterServer") == []
+    hookline = [str(Path(sys.executable).with_name("hookline")), "stop", "--token-path", hosts.token_path]
+    hosts.a.run(*hookline, "--address", f"{hosts.a.address}:6379", "--job", job.name)
+    await_none(lambda: hosts.a.processes("ray::ParameterServer"))
+
+
+def updates(task) -> int:
+    """How many updates a task has made."""
+    return len(task.applied())
+
+
+def cut(chief, worker, begin, end) -> None:
+    """Cuts a worker off for longer than its calls may take, while it trains."""
+    made = updates(worker)
+    worker.await_("progress", lambda: updates(worker) > made + 30)
+    step, made = chief.step(), updates(worker)
+    begin()
+    try:
+        clock.sleep(4)
+        assert updates(worker) <= made + 2, worker.story()
+    finally:
+        end()
+    assert chief.step() > step + 20, chief.story()
+
+
+def test_a_worker_whose_host_is_cut_off_for_a_while_goes_on(hosts, start_job):
+    hosts.start_ray(hosts.a)
+    hosts.start_ray(hosts.b)
+    # With one server a run is one call: its answer is what is lost.
+    job = start_job(hosts, workers=2, servers=1, last_step=2500, pause_secs=0.01)
+    chief, worker = job.start(0, on=hosts.a.enter, pause_secs=0.03), job.start(1, on=hosts.b.enter, call_secs=2)
+    cut(chief, worker, lambda: hosts.b.link("down"), lambda: hosts.b.link("up"))
+    for _ in range(2):
+        # What the worker sends is received, and applied; it hears nothing of it.
+        cut(chief, worker, lambda: hosts.a.lose(1), hosts.a.lose_nothing)
+    check_end(job, [chief, worker], 2500)
+    assert chief.events("log") == []
+    assert len(chief.events("session")) == 1
+    assert len(worker.said("Whether the update was applied is not known")) > 1
+    assert len(job.steps()) == 2500
+
+
+def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_job):
+    hosts.start_ray(hosts.a, **HASTY)
+    hosts.start_ray(hosts.b)
+    job = start_job(hosts, workers=3, servers=2, last_step=5000, pause_secs=0.05)
+    chief, other = job.start(0, on=hosts.a.enter), job.start(2, on=hosts.a.enter)
+    worker = job.start(1, on=hosts.b.enter, call_secs=2)
+    for task in (chief, other, worker):
+        task.await_("a start", lambda task=task: updates(task) > 20)
+    began = clock.monotonic()
+    hosts.b.link("down")
+    step = chief.step()
+    (error,) = worker.await_("an error", lambda: worker.events("error"))
+    assert error["time"] - began < 30
+    assert "has not answered for 15 seconds" in error["text"]
+    assert "If only this host was cut off, the others go on: start this task again" in error["text"]
+    assert chief.step() > step + 50, chief.story()
+    hosts.b.link("up")
+    assert worker.end(60) == 1
+    ended = clock.monotonic()
+    # Ray's node was declared dead, hears of it now, and ends.
+    await_none(lambda: hosts.b.processes("raylet/raylet"))
+    print(f"told after {error['time'] - began:.1f} s, the task has ended after {ended - began:.1f} s")
+    hosts.start_ray(hosts.b)
+    again = job.start(1, on=hosts.b.enter, pause_secs=0)
+    check_end(job, [chief, other, again], 5000)
+    assert chief.events("log") == other.events("log") == []
+    assert updates(again) > 100
+    # What became of the last update of the worker that ended, nobody asked.
+    assert len(job.steps()) == len(set(job.steps())) >= 4999
+
+
+def test_training_over_a_network_that_loses_packets(hosts, start_job):
+    hosts.start_ray(hosts.a)
+    hosts.start_ray(hosts.b)
+    job = start_job(hosts, workers=2, servers=2, last_step=1500, pause_secs=0.01)
+    chief, worker = job.start(0, on=hosts.a.enter), job.start(1, on=hosts.b.enter, call_secs=2)
+    worker.await_("a start", lambda: updates(worker) > 20)
+    for host in (hosts.a, hosts.b):
+        host.lose(0.05)
+    cut(chief, worker, lambda: hosts.b.link("down"), lambda: hosts.b.link("up"))
+    check_end(job, [chief, worker], 1500)
+    assert updates(worker) > 100
+    assert len(job.steps()) == 1500
