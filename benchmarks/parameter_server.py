@@ -2,11 +2,12 @@
 
     python benchmarks/parameter_server.py [rounds] [seconds a block]
 
-Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make raw
-calls at the same time (an actor's method that takes an array and returns one of the same size, as a push with a pull
-does), then steps of a hookline session over one and two parameter servers, then steps of the same graph over a server
-inside the worker (no Ray). Prints medians over the rounds in Markdown, and beside them what the cost model of
-docs/distributed.md says of the hookline steps, from the other two kinds of blocks alone:
+Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
+the same time: raw calls (an actor's method that takes an array and returns one of the same size, as a push with a pull
+does); steps written by hand (a jitted gradient, and an actor that subtracts it from one NumPy array); steps of a
+hookline session over one and two parameter servers; steps of the same graph over a server inside the worker (no Ray).
+Prints medians over the rounds in Markdown, and beside them what the cost model of docs/distributed.md says of the
+hookline steps, from the raw calls and the steps inside the worker alone:
 
     calls = 1 with one server, 3 with several (stage, commit, pull)
     trip  = calls * small trip + (trip - small trip) / servers       raw calls of one worker
@@ -48,6 +49,35 @@ class Echo:
     def swap(self, pushed: Any) -> Any:
         held, self._held = self._held, pushed
         return pushed if held is None else held
+
+
+class ByHand:
+    """The actor that one writes for a single array and a single optimizer, with nothing promised of failures."""
+
+    def __init__(self, numbers: int) -> None:
+        self._held = np.ones(numbers, np.float32)
+        self._step = 0
+
+    def step(self, slope: np.ndarray) -> Any:
+        self._held = self._held - np.float32(1e-3) * slope
+        self._step += 1
+        return self._held
+
+
+def by_hand(actor: Any, numbers: int) -> Callable[[], None]:
+    """Returns one training step against that actor."""
+    import jax
+    import jax.numpy as jnp
+    import ray
+
+    slope_of = jax.jit(jax.grad(lambda held: jnp.mean(held * held)))
+    held = np.ones(numbers, np.float32)
+
+    def step() -> None:
+        nonlocal held
+        held = ray.get(actor.step.remote(np.asarray(slope_of(held))))
+
+    return step
 
 
 # A worker -------------------------------------------------------------------------------------------------------
@@ -104,6 +134,8 @@ def work(worker: int) -> None:
         kind, size, servers = name.split("|")
         if kind == "raw":
             return lambda: ray.get(raw[size].swap.remote(pushed[size]))
+        if kind == "hand":
+            return by_hand(ray.get_actor(f"hand-{size}".replace(" ", "-")), SIZES[size])
         if kind == "inside":
             return step_of(Target(DirectTransport([ParameterServer()]), 0), SIZES[size], is_chief=True)
         actors = [ray.get_actor(server_name(size, int(servers), i)) for i in range(int(servers))]
@@ -149,6 +181,7 @@ def make_actors() -> list[Any]:
     for size in SIZES:
         options = {"lifetime": "detached", "num_cpus": 0}
         made.append(ray.remote(Echo).options(name=f"raw-{size}".replace(" ", "-"), **options).remote())
+        made.append(ray.remote(ByHand).options(name=f"hand-{size}".replace(" ", "-"), **options).remote(SIZES[size]))
         for servers in SERVERS:
             for server in range(servers):
                 name = server_name(size, servers, server)
@@ -160,7 +193,8 @@ def measure(processes: list[subprocess.Popen[str]], rounds: int, secs: float) ->
     measured: dict[str, list[float]] = {}
     for number in range(rounds + 1):
         for size in SIZES:
-            kinds = [f"raw|{size}|0", *[f"hookline|{size}|{servers}" for servers in SERVERS], f"inside|{size}|0"]
+            ours = [f"hookline|{size}|{servers}" for servers in SERVERS]
+            kinds = [f"raw|{size}|0", f"hand|{size}|0", *ours, f"inside|{size}|0"]
             # The first round compiles, and the chief initialises before the others look.
             for workers in WORKERS:
                 for kind in kinds:
@@ -186,16 +220,17 @@ def predicted(median: dict[str, float], size: str, servers: int, workers: int) -
 
 def report(median: dict[str, float]) -> str:
     rows = [
-        "| parameters | servers | workers | raw calls/s | hookline updates/s | of raw | model says |",
-        "|---|---|---|---|---|---|---|",
+        "| parameters | servers | workers | raw calls/s | by hand | hookline | of raw | of by hand | model says |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for size in SIZES:
         for servers in SERVERS:
             for workers in WORKERS:
-                raw, ours = median[f"raw|{size}|0|{workers}"], median[f"hookline|{size}|{servers}|{workers}"]
-                says = predicted(median, size, servers, workers)
+                raw, hand = (median[f"{kind}|{size}|0|{workers}"] for kind in ("raw", "hand"))
+                ours, says = median[f"hookline|{size}|{servers}|{workers}"], predicted(median, size, servers, workers)
                 rows.append(
-                    f"| {size} | {servers} | {workers} | {raw:.0f} | {ours:.0f} | {ours / raw:.0%} | {says:.0f} |"
+                    f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {ours / raw:.0%} "
+                    f"| {ours / hand:.0%} | {says:.0f} |"
                 )
     steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
     return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])

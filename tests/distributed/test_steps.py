@@ -172,8 +172,7 @@ def test_workers_name_what_they_waited_for_in_vain(ray_cluster, start_job):
     assert lonely.end() == 1
     (error,) = lonely.events("error")
     assert error["kind"] == "DeadlineExceededError"
-    assert "for the chief to make the model ready (not initialised: " in error["text"]
-    assert "w" in error["text"]
+    assert "for the chief to make the model ready (it still initialises or restores it)" in error["text"]
 
 
 @SLOW

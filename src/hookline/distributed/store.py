@@ -78,7 +78,7 @@ class RemoteStore:
         self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
         self._step: int | None = None
         self._published = False
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._entrance: Entrance | None = None
         self._entered: tuple[int, int, Sequence[int]] = (0, 0, ())
         self._closed = threading.Event()
