@@ -12,6 +12,7 @@ import hookline as hl
 from hookline import errors
 from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.entrance import Entrance
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 
@@ -212,6 +213,25 @@ def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_
         assert sums.values(sess) == WHOLE
 
 
+def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_older(sums, tmp_path):
+    class Fails(hl.train.SessionRunHook):
+        armed = False
+
+        def after_run(self, run_context, run_values):
+            if self.armed:
+                self.armed = False
+                sums.network.servers[-1] = ParameterServer()
+                run_context.session.run([sums.total, sums.other])
+
+    fails = Fails()
+    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+    with sums.session(saver, fails, checkpoint_dir=str(tmp_path)) as sess:
+        sums.run(sess, BATCHES[:2])
+        fails.armed = True
+        sess.run(sums.jump)
+        assert sums.values(sess) == (1003, 2, 2)
+
+
 def test_a_hook_that_fails_once_in_each_run_is_no_reason_to_give_up(sums):
     class Fails(hl.train.SessionRunHook):
         last = 0
@@ -347,3 +367,46 @@ def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_
         extra = hl.Variable(1.0, name="extra")
         with hl.train.MonitoredSession(hl.train.ChiefSessionCreator(master=sums.network)) as sess:
             assert float(sess.run(extra)) == 1.0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_result_of_an_update_is_what_it_has_made_of_the_value(sums, overlap):
+    session = hl.Session(sums.network)
+    session.store._pulls._overlap = overlap
+    session.run(hl.global_variables_initializer())
+    add = sums.total.assign_add(1)
+    assert [int(session.run(add)) for _ in range(3)] == [1, 2, 3]
+    session.run([sums.total, hl.group(add)])
+    assert int(session.run(add)) == 5
+
+
+def test_a_bounded_run_inside_a_host_operation_of_another_is_refused():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    tick = hl.host_op(lambda step: session.run(sums.jump))(sums.step)
+    session.run(hl.global_variables_initializer())
+    with pytest.raises(errors.UnimplementedError, match="cannot itself run updates"):
+        session.run([sums.train, tick], {sums.x: 1})
+    session.run(sums.train, {sums.x: 1})
+    assert sums.values(session) == (1, 1, 1)
+
+
+def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
+    sums = Sums(2, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    saved = session.snapshot()
+    sums.run(session, [1, 2])
+    enter, store = Entrance.enter, session.store
+
+    def load_behind(self, since):
+        found = enter(self, since)
+        store.load({v: saved[v.op.name] for v in hl.global_variables()})
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Entrance, "enter", load_behind)
+        with pytest.raises(errors.AbortedError, match="anew"):
+            sums.run(session, [4])
+    sums.run(session, [8])
+    assert sums.values(session) == (8, 1, 1)

@@ -196,6 +196,8 @@ class Pulls:
             own = {0, *servers}
             self.staleness.add(max(reply.counts[server] - (server in own) - n for server, n in self._used.items()))
         self._used.clear()
+        # Who asks in this run from now on asks for what the update has made of the values.
+        self._ahead = _Ahead()
         self._next.store(Pulled(reply.counts[0], reply.values))
         if not self._overlap:
             self.since, self._marks = reply.counts[0], reply.marks

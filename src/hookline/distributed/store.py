@@ -78,9 +78,9 @@ class RemoteStore:
         self._transactions = Transactions(transport, self._members, self._pulls, worker_index)
         self._step: int | None = None
         self._published = False
-        self._turn = threading.RLock()
+        self._turn = threading.Lock()
         self._entrance: Entrance | None = None
-        self._entered: tuple[int, int, Sequence[int]] = (0, 0, ())
+        self._entered: tuple[Entrance | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
         self._closed = threading.Event()
 
     @property
@@ -190,24 +190,34 @@ class RemoteStore:
     # Changes ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def turn(self, updates: Sequence[Update]) -> Iterator[None]:
+    def turn(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
         """Waits, where staleness has a bound, until a run with these updates may begin; it then is inside of this.
 
         Raises:
             OutOfRangeError: The training has ended.
             CancelledError: The session was closed meanwhile.
             AbortedError, UnavailableError: The step server was lost, or is away.
+            UnimplementedError: The run is nested in another one, with a bound.
         """
         if not self._is_bounded(updates):
             yield
             return
+        if nested:
+            raise errors.UnimplementedError(
+                None,
+                None,
+                "With max_staleness a host operation that reads a counter or the session cannot itself run updates of "
+                "shared variables: everybody would wait for it. Run them in a run of their own.",
+            )
         # To the gate all threads are one worker, which makes one step at a time.
         with self._turn:
             if self._entrance is None:
                 self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
             entrance = self._entrance
+            if self._closed.is_set():
+                entrance.close()
             try:
-                self._entered = entrance.enter(self._pulls.since)
+                self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:
                 # Nobody has to wait for what will not come.
@@ -221,7 +231,10 @@ class RemoteStore:
         """Takes note that a run begins, for which is there what came along for the next run."""
         self._pulls.begin_run()
         if self._is_bounded(updates):
-            self._pulls.enter(*self._entered)
+            entrance, admission = self._entered
+            if entrance is not self._entrance:
+                raise errors.AbortedError(None, None, "All variables were set anew while this run was to begin.")
+            self._pulls.enter(*admission)
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
         """Applies updates where their variables live, all or none.
@@ -254,7 +267,8 @@ class RemoteStore:
         if initial:
             outcome = self._transactions.set(entries)
         else:
-            outcome = self._transactions.update(tuple(names), entries, last_step)
+            counts = any(self._global_step in update.variables for update, _ in updates)
+            outcome = self._transactions.update(tuple(names), entries, last_step, counts=counts)
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
         # The last that was heard of may be later than an update that is not repeated.

@@ -59,19 +59,22 @@ class Transactions:
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
         """Carries out entries that set values, each with the name of its variable; returns when all servers have."""
-        reply = self._transact(Sent(()), entries, None, {})
+        reply = self._transact(Sent((), False), entries, None, {})
         # What came along before is not what is there now.
         self._pulls.clear()
         self._pulls.wait_until_delivered(reply.marks)
         return Outcome(reply.accepted, reply.step)
 
-    def update(self, names: tuple[str, ...], entries: Sequence[tuple[str, Entry]], last_step: int | None) -> Outcome:
+    def update(
+        self, names: tuple[str, ...], entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool
+    ) -> Outcome:
         """Carries out the updates of a run, unless it is tried again and they have been carried out before.
 
         Args:
             names: Of the updates.
             entries: In order, each with the name of a variable of its.
             last_step: Nothing is done if the global step would pass this.
+            counts: One of them writes the global step.
 
         Returns:
             What became of them.
@@ -79,12 +82,13 @@ class Transactions:
         Raises:
             OpError: As `RemoteStore.submit`.
         """
-        retry, sent = RETRY.get(), Sent(names)
+        retry, sent = RETRY.get(), Sent(names, counts)
         if retry is not None:
             before = retry.sent_before(names)
             if before is not None and self._is_in_the_values(before):
                 logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
                 assert before.step is not None, "known of what was applied"
+                self._pulls.clear()
                 return Outcome(True, before.step, repeats=True)
             retry.send(sent, instead_of=before)
         wanted = self._pulls.wanted()
@@ -104,7 +108,9 @@ class Transactions:
             return bool(sent.applied)
         # The values of that epoch are gone, but for what was in the checkpoint from which this one was restored.
         ready_at = self._members.ready_at()
-        return sent.step is not None and ready_at is not None and sent.step <= ready_at
+        if sent.step is None or ready_at is None:
+            return False
+        return sent.step <= ready_at if sent.counts else sent.step < ready_at
 
     def _settle(self, sent: Sent) -> None:
         """Finds out what became of updates that got no answer."""

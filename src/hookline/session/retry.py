@@ -11,6 +11,7 @@ class Sent:
 
     Args:
         names: Of the updates, in order.
+        counts: One of them writes the global step.
 
     Attributes:
         where: What the store needs to ask later what became of them; `None` before they are on their way.
@@ -18,8 +19,8 @@ class Sent:
         step: The global step to which they led, if they were applied.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, names: tuple[str, ...], counts: bool) -> None:
+        self.names, self.counts = names, counts
         self.where: Any = None
         self.applied: bool | None = None
         self.step: int | None = None
@@ -35,7 +36,7 @@ class Retry:
 
     Example:
         >>> retry = Retry()
-        >>> first = Sent(("train",))
+        >>> first = Sent(("train",), counts=True)
         >>> retry.send(first)  # it is applied, and then a hook fails: the session is lost, the update is not
         >>> retry.begin_again()
         >>> retry.sent_before(("train",)) is first, retry.sent_before(("train",))

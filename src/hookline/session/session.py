@@ -56,6 +56,8 @@ class Session:
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
+        # Of the host operation that runs under the lock, if one does.
+        self._host_thread: int | None = None
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,8 @@ class Session:
             execution.compute_hosts(plan.early, run, self)
         if execution.exchanges:
             # Not under the lock: whoever reads or closes must not wait for slower workers.
-            with self.store.turn(plan.remote):
+            nested = self._host_thread == threading.get_ident()
+            with self.store.turn(plan.remote, nested=nested):
                 begun = self._exchange(execution, run, options, metadata)
         else:
             begun = self._exchange(execution, run, options, metadata)
@@ -243,7 +246,11 @@ class Session:
             for variable in execution.counters:
                 run.counters[variable] = store.counter(variable)
             if execution.early_reads_counters:
-                execution.compute_hosts(execution.plan.early, run, self)
+                outer, self._host_thread = self._host_thread, threading.get_ident()
+                try:
+                    execution.compute_hosts(execution.plan.early, run, self)
+                finally:
+                    self._host_thread = outer
             begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
             try:
                 dispatch(execution, store, run, options, metadata)

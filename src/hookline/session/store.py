@@ -94,10 +94,11 @@ class VariableStore(Protocol):
         """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
         ...
 
-    def turn(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
+    def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
         """Returns what a run that reads remote variables, or submits these updates, is to be inside of.
 
-        Entering it may wait until other workers allow the run. The caller does not hold the session's lock.
+        Entering it may wait until other workers allow the run, so the caller does not hold the session's lock; unless
+        the run is `nested` in a host operation of another one.
         """
         ...
 
@@ -350,7 +351,7 @@ class _LocalStore:
     def is_remote(self, variable: Variable) -> bool:
         return False
 
-    def turn(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
+    def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
