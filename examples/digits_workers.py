@@ -41,15 +41,15 @@ def main():
         print(f"waits for global step {wait_until_step}")
         hooks += [SayWhenStarted()]
 
-    local_steps = 0
+    local_runs = 0
     with hl.train.MonitoredTrainingSession(
         cluster, cluster.is_chief, args.logdir, hooks=hooks, save_checkpoint_secs=10
     ) as sess:
         while not sess.should_stop():
             sess.run(train_op)
-            local_steps += 1
+            local_runs += 1
 
-    print(f"\nran {local_steps} local steps")
+    print(f"\nran {local_runs} times; a run at the end may have been refused")
     if cluster.is_chief:
         print(f"Curves: tensorboard --logdir {args.logdir}")
         print(f"test accuracy: {final.final_ops_values:.2f}")
