@@ -26,7 +26,8 @@ from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.update import Update, check_value
 from hookline.graph.variable import Variable
-from hookline.session.store import Leaves, VariableStore, local_store
+from hookline.session.local_store import local_store
+from hookline.session.store import Leaves, VariableStore
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.dispatch import dispatch
 from hookline.session.execution import Execution, Run
+from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
-from hookline.session.store import StoreTarget, VariableStore, local_store, resolve_target
+from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
 
 class Session:

@@ -1,0 +1,220 @@
+"""Variables in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import clock
+from hookline.errors import FailedPreconditionError
+from hookline.graph import spec as specs
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import Graph
+from hookline.graph.update import Update, check_value
+from hookline.graph.variable import Variable, is_counter
+from hookline.session.store import Leaves, VariableStore
+
+
+def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
+    """Returns a store that keeps the variables of a graph in this process, as arrays on its devices.
+
+    Args:
+        graph: The graph.
+        lock: Held by the session between `take` and `put`: nobody else may look at a value meanwhile.
+    """
+    return _LocalStore(graph, lock or threading.RLock())
+
+
+class _Slot:
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
+
+    __slots__ = ("leaves", "mirror", "structure")
+
+    def __init__(self) -> None:
+        self.leaves: Leaves | None = None
+        self.structure: Any = None
+        self.mirror: int | None = None
+
+
+@jax.jit
+def _copied(leaves: Any) -> Any:
+    return jax.tree.map(jnp.copy, leaves)
+
+
+def _own(leaf: Any, dtype: Any) -> jax.Array:
+    """Returns a copy of `leaf` on the device that shares memory with nothing else."""
+    if isinstance(leaf, jax.Array):
+        return jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype)
+    # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
+    return jnp.copy(jnp.asarray(leaf, dtype))
+
+
+def _wrapped(value: int, dtype: Any) -> int:
+    """Returns what an integer of that dtype holds after counting to `value`."""
+    return value if -(2**31) <= value < 2**31 else int(np.asarray(value).astype(dtype))
+
+
+class _LocalStore:
+    """Variables in this process, as arrays on its devices."""
+
+    shared = False
+
+    def __init__(self, graph: Graph, lock: threading.RLock) -> None:
+        self._graph = graph
+        self._lock = lock
+        self._generation = 0
+        self._slots: dict[Variable, _Slot] = {}
+        self._global_step: Variable | None = None
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        slots = self._slots
+        try:
+            return tuple([slots[variable].leaves for variable in variables])  # type: ignore[return-value]
+        except KeyError as error:
+            variable: Variable = error.args[0]
+            raise FailedPreconditionError(
+                variable.op.node_def,
+                variable.op,
+                f"Variable {variable.op.name!r} has no value yet: run its initializer (global_variables_initializer), "
+                f"restore a checkpoint, or use a MonitoredSession, which does either.",
+            ) from None
+
+    def structure(self, variable: Variable) -> Any:
+        return self._slots[variable].structure
+
+    def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
+        stepped = False
+        for variable, leaves, structure, gain in values:
+            slot = self._slots.get(variable)
+            if slot is None:
+                slot = self._slots[variable] = _Slot()
+            slot.leaves = leaves
+            if structure is not None:
+                slot.structure = structure
+            slot.mirror = None if gain is None or slot.mirror is None else _wrapped(slot.mirror + gain, variable.dtype)
+            stepped = stepped or variable is self._global_step
+        if stepped:
+            self._generation += 1
+            if self._waiting:
+                with self._changed:
+                    self._changed.notify_all()
+
+    def counter(self, variable: Variable) -> int:
+        slot = self._slots.get(variable)
+        if slot is not None and (mirror := slot.mirror) is not None:
+            return mirror
+        # The next run may give the value's memory away.
+        with self._lock:
+            (leaves,) = self.take([variable])
+            value = self._slots[variable].mirror = int(np.asarray(leaves[0]))
+            return value
+
+    def step(self) -> int:
+        if self._global_step is None:
+            self._global_step = get_global_step(self._graph)
+        if self._global_step is None:
+            raise RuntimeError("The graph has no global step: call hookline.train.get_or_create_global_step() first.")
+        return self.counter(self._global_step)
+
+    def known_step(self) -> int | None:
+        slot = self._slots.get(self._global_step) if self._global_step is not None else None
+        return None if slot is None else slot.mirror
+
+    def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
+        deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
+        while True:
+            generation = self._generation
+            if (now := self.step()) >= step:
+                return now
+            left = None if deadline is None else deadline - clock.monotonic()
+            with self._changed:
+                self._waiting += 1
+                try:
+                    moved = clock.wait_for(self._changed, lambda seen=generation: self._generation != seen, left)
+                finally:
+                    self._waiting -= 1
+            if not moved:
+                return self.step()
+
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        variables = list(variables)
+        copies = _copied(self.take(variables))
+        return {
+            variable.op.name: jax.tree.unflatten(self.structure(variable), leaves)
+            for variable, leaves in zip(variables, copies, strict=True)
+        }
+
+    def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
+        for variable, value in values.items():
+            if variable.spec is not specs.UNKNOWN:
+                check_value(variable.op.name, variable.spec, value)
+        # All are converted before the first is set.
+        converted = [(variable, *self._converted(variable, value, owned), None) for variable, value in values.items()]
+        self.put(converted)
+        for variable in values:
+            if is_counter(variable):
+                self.counter(variable)
+
+    def _converted(self, variable: Variable, value: Any, owned: bool) -> tuple[Leaves, Any]:
+        leaves, structure = jax.tree.flatten(value)
+        dtypes: list[Any] = [None] * len(leaves)
+        if variable.spec is not specs.UNKNOWN:
+            dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
+        try:
+            kept = tuple(
+                leaf if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype else _own(leaf, dtype)
+                for leaf, dtype in zip(leaves, dtypes, strict=True)
+            )
+        except (OverflowError, TypeError) as error:
+            raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
+        return kept, structure
+
+    def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
+        return [variable.op.name for variable in variables if variable not in self._slots]
+
+    def destroyed(self) -> bool:
+        return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.leaves or ())
+
+    def broken(self) -> BaseException | None:
+        for slot in list(self._slots.values()):
+            try:
+                jax.block_until_ready(slot.leaves)
+            except Exception as error:
+                return error
+        return None
+
+    @property
+    def worker_index(self) -> int:
+        return 0
+
+    def is_remote(self, variable: Variable) -> bool:
+        return False
+
+    def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def begin_run(self, updates: Sequence[Update]) -> None:
+        pass
+
+    def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
+        raise AssertionError("no variable of a local store is remote")
+
+    def wait_until_ready(self, timeout_secs: float) -> bool:
+        return True
+
+    def publish(self) -> None:
+        pass
+
+    def seal(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass  # the session lets go of the store, which is all there is to it
