@@ -15,8 +15,7 @@ from hookline.distributed.updates import PortableUpdate, check_same, portable, s
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.update import Update
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Update, Variable
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax
 
 from hookline.graph import spec as specs
-from hookline.graph.tensor import Operation
-from hookline.graph.update import Update
-from hookline.graph.variable import Variable
+from hookline.graph.graph import Operation
+from hookline.graph.variable import Update, Variable
 
 
 def place(

@@ -13,8 +13,8 @@ from jax.core import Tracer
 from hookline.distributed.updates import Input, PortableUpdate
 from hookline.distributed.wire import Leaves, Structure, unpack_all
 from hookline.errors import InvalidArgumentError
-from hookline.graph.tensor import take_path
-from hookline.graph.update import check_value
+from hookline.graph.variable import check_value
+from hookline.graph.views import take_path
 
 logger = logging.getLogger(__name__)
 

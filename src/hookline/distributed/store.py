@@ -24,8 +24,7 @@ from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.update import Update, check_value
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import local_store
 from hookline.session.store import Leaves, VariableStore
 

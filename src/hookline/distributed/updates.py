@@ -15,9 +15,8 @@ import numpy as np
 from hookline.distributed.wire import Structure
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
-from hookline.graph.tensor import Tensor
-from hookline.graph.update import Update
-from hookline.graph.variable import Variable
+from hookline.graph.graph import Tensor
+from hookline.graph.variable import Update, Variable
 
 _LONGEST_TEXT = 200
 

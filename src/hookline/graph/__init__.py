@@ -1,5 +1,6 @@
 """What to compute: graphs, operations, tensors, variables and their updates."""
 
+from hookline.graph.default import add_to_collection, control_dependencies, get_collection, name_scope
 from hookline.graph.global_step import (
     assert_global_step,
     create_global_step,
@@ -8,15 +9,7 @@ from hookline.graph.global_step import (
     global_step,
 )
 from hookline.graph.gradient import gradients
-from hookline.graph.graph import (
-    Graph,
-    add_to_collection,
-    control_dependencies,
-    get_collection,
-    get_default_graph,
-    name_scope,
-    reset_default_graph,
-)
+from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
 from hookline.graph.initialisers import (
     global_variables,
     global_variables_initializer,
@@ -24,19 +17,15 @@ from hookline.graph.initialisers import (
     local_variables_initializer,
     report_uninitialized_variables,
     trainable_variables,
+    variables,
     variables_initializer,
 )
 from hookline.graph.keys import GraphKeys
 from hookline.graph.moving_average import ExponentialMovingAverage
-from hookline.graph.operators import install as _install_operators
 from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
 from hookline.graph.optimizer import Optimizer
 from hookline.graph.random import random_key
-from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.update import update
-from hookline.graph.variable import Variable, variables
-
-_install_operators()
+from hookline.graph.variable import Variable, update
 
 __all__ = [
     "ExponentialMovingAverage",

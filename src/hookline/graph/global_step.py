@@ -6,9 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.graph.graph import Graph, get_default_graph
+from hookline.graph.graph import Graph, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
-from hookline.graph.tensor import Tensor
 from hookline.graph.variable import Variable, is_counter
 
 

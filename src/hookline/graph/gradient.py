@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from hookline.graph import spec as specs
-from hookline.graph.tensor import Kind, Operation, Tensor
-from hookline.graph.variable import Variable
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.initial import ancestors
+from hookline.graph.ops import HostCall
+from hookline.graph.variable import Update, Variable
+
+logger = logging.getLogger(__name__)
+
+
+class Gradient(Operation):
+    """The node behind `gradients`: what it does in a run is to go back from `ys` to `xs`.
+
+    What lies between them it finds computed, each operation at its own place and once, however many gradients go
+    through it. The node's control inputs are therefore those of its own work alone.
+
+    Attributes:
+        ys: What is differentiated.
+        xs: With respect to what; a path leads from each of them to one of `ys`.
+        path: The operations on those paths, in creation order.
+        order: 1 more than the highest order of a gradient on the path: 1 for a first derivative.
+    """
+
+    type = "Gradients"
+
+    def __init__(self, name: str, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+        self.ys, self.xs = list(ys), list(xs)
+        self._sources = {x.key for x in xs}
+        self.path = _between(self.ys, self._sources)
+        self._reached = set(self.path)
+        self.order = 1 + max((step.order for step in self.path if isinstance(step, Gradient)), default=0)
+        super().__init__(name, (self.ys, self.xs), tuple(x.spec for x in xs))
+
+    def passes(self, operation: Operation) -> bool:
+        """Whether `operation` lies on the path."""
+        return operation in self._reached
+
+    def reaches(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is one of `xs` or a part of it, or depends on one by way of the path."""
+        return tensor.op in self._reached or _is_part(tensor, self._sources)
 
 
 def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name: str = "gradients") -> list[Any]:
     """Returns the gradient of the sum of `ys` with respect to each of `xs`.
 
     A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where
-    they stand: a run that fetches both a loss and its gradients computes the loss once.
+    they stand: a run that fetches both a loss and its gradients, or several gradients, computes the loss once.
+
+    Inside `control_dependencies` a gradient waits with its own work only: what lies between `xs` and `ys` keeps its
+    place, so that what it waits for may be computed from the loss, or stand on the way to it. An update on the way is
+    not differentiated: its result counts as a constant, and a warning says so.
 
     Args:
         ys: A tensor or several: floating point arrays, usually one scalar loss.
@@ -42,61 +83,90 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
     References:
         `tf.gradients`. Values are computed by `jax.vjp`.
     """
-    ys = [ys] if isinstance(ys, Tensor) else list(ys)
-    xs = [xs] if isinstance(xs, Tensor) else list(xs)
+    ys, xs = _listed("ys", ys), _listed("xs", xs)
     for tensor in (*ys, *xs):
         _check_floating(tensor)
+    read = _read_by(_behind(ys))
+    for tensor in ys:
+        read.setdefault(tensor.op, set()).add(tensor.path)
     for x in xs:
         _check_whole_reads(ys, x)
-    connected = [x for x in xs if is_connected(ys, x)]
-    for operation in between(ys, connected):
-        if operation.kind not in (Kind.DEVICE, Kind.GRADIENTS):
-            raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
+    connected = [x for x in xs if any(path[: len(x.path)] == x.path for path in read.get(x.op, ()))]
+    _warn_of_updates(ys, xs)
     if not connected:
         return [None] * len(xs)
-    spec = tuple(x.spec for x in connected)
-    node = Operation(Kind.GRADIENTS, name, args=(ys, connected), spec=spec)
+    node = Gradient(name, ys, connected)
     found = iter(node.output[i] for i in range(len(connected)))
     return [next(found) if x in connected else None for x in xs]
 
 
-def between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> list[Operation]:
-    """Returns the operations that `ys` need and that a use of `xs`, or of a view of them, reaches, in order."""
-    sources = {x.key for x in xs}
-
-    def starts(tensor: Tensor) -> bool:
-        return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
-
-    reached: dict[Operation, None] = {}
-    for operation in sorted(ancestors(ys), key=lambda operation: operation.index):
-        if any(starts(tensor) or tensor.op in reached for tensor in operation.inputs):
-            reached[operation] = None
-    return list(reached)
+def _listed(argument: str, tensors: Any) -> list[Tensor]:
+    listed = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
+    for tensor in listed:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"gradients: {argument} must be tensors or variables, got {tensor!r}.")
+    return listed
 
 
-def is_connected(ys: Sequence[Tensor], x: Tensor) -> bool:
-    """Whether a path leads from `x` to one of `ys`, which may be a view of it."""
-    ends = {y.op for y in ys}
-    return any(operation in ends for operation in between(ys, [x])) or any(
-        y.op is x.op and y.path[: len(x.path)] == x.path for y in ys
-    )
+def _carries(tensor: Tensor) -> bool:
+    """Whether a gradient can come back through the value: some of it is, or may be, floating point."""
+    if tensor.spec is specs.UNKNOWN:
+        return True
+    return any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(tensor.spec))
 
 
-def ancestors(ys: Sequence[Tensor]) -> set[Operation]:
-    """Returns the operations that `ys` need for their values."""
+def _behind(ys: Iterable[Tensor]) -> set[Operation]:
+    """Returns the operations from which a path leads to `ys` on which every value carries a gradient."""
     found: set[Operation] = set()
     pending = [y.op for y in ys]
     while pending:
         operation = pending.pop()
-        if operation not in found:
+        if operation not in found and isinstance(operation, Function | Gradient | HostCall):
             found.add(operation)
-            pending.extend(tensor.op for tensor in operation.inputs)
+            pending.extend(tensor.op for tensor in operation.inputs if _carries(tensor))
     return found
+
+
+def _read_by(operations: Iterable[Operation]) -> dict[Operation, set[Any]]:
+    """Returns which parts of which operations' values are read, where they carry a gradient."""
+    read: dict[Operation, set[Any]] = {}
+    for operation in operations:
+        for tensor in operation.inputs:
+            if _carries(tensor):
+                read.setdefault(tensor.op, set()).add(tensor.path)
+    return read
+
+
+def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
+    return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
+
+
+def _between(ys: Sequence[Tensor], sources: set[Any]) -> list[Operation]:
+    """Returns the operations on the paths from the sources, or from parts of them, to `ys`, in creation order."""
+    reached: dict[Operation, None] = {}
+    for operation in sorted(_behind(ys), key=lambda operation: operation.index):
+        if any(_carries(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
+            if isinstance(operation, HostCall):
+                raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
+            reached[operation] = None
+    return list(reached)
+
+
+def _warn_of_updates(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+    """Says which updates cut a way from `xs` to `ys`: their results count as constants."""
+    ends = {x.op for x in xs}
+    for operation in _read_by(_behind(ys)).keys() | {y.op for y in ys}:
+        if isinstance(operation, Update) and operation not in ends and not ends.isdisjoint(ancestors(operation.inputs)):
+            logger.warning(
+                "gradients: a way leads through %s, which is not differentiated: its result counts as a constant. To "
+                "differentiate what it writes, use the value that is given to it instead of its result.",
+                operation.node_def,
+            )
 
 
 def _check_whole_reads(ys: Sequence[Tensor], x: Tensor) -> None:
     """Refuses a part of a value where the whole is read: the way through the whole would be missed."""
-    for operation in ancestors(ys) if x.path else ():
+    for operation in _behind(ys) if x.path else ():
         for tensor in operation.inputs:
             if tensor.op is x.op and len(tensor.path) < len(x.path) and x.path[: len(tensor.path)] == tensor.path:
                 raise ValueError(

@@ -1,18 +1,25 @@
-"""The graph: named operations in creation order, collections, scopes and the stack of default graphs."""
+"""The graph and what stands in it: operations, in creation order, and the tensors that are their values."""
 
 from __future__ import annotations
 
+import difflib
+import sys
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
-from hookline.graph.spec import describe
+import jax
+from jax.core import Tracer
 
-if TYPE_CHECKING:
-    from hookline.graph.tensor import Operation, Tensor
+from hookline.graph import spec as specs
+from hookline.graph.names import Names
+from hookline.graph.operators import Operators
+from hookline.graph.views import NotHashable, Path, Step, freeze, step_text, take
 
-FINALIZED = "Graph is finalized and cannot be modified."
+
+class InsideTraceError(TypeError):
+    """A tensor was used inside a function that JAX is tracing: it stands for a value of another run."""
 
 
 class Graph:
@@ -43,8 +50,8 @@ class Graph:
         self._collections: dict[Hashable, list[Any]] = {}
         self._finalized = False
         self._lock = threading.RLock()
-        self._names: dict[str, int] = {}
-        self._scopes = threading.local()
+        self._names = Names()
+        self._blocks = threading.local()
 
     # Building ---------------------------------------------------------------------------------------------------
 
@@ -66,45 +73,37 @@ class Graph:
         """The number of operations made so far."""
         return len(self._operations)
 
-    def check_open(self) -> None:
-        """Raises `RuntimeError` if the graph is finalized."""
+    def check_open(self, addition: str) -> None:
+        """Raises `RuntimeError` if the graph is finalized; `addition` says what was to be added."""
         if self._finalized:
-            raise RuntimeError(FINALIZED)
+            raise RuntimeError(
+                f"Graph is finalized and cannot be modified. {addition} was to be added: make it before the graph is "
+                f"finalized (in a hook: in begin)."
+            )
 
     def register(self, operation: Operation) -> int:
         """Takes a new operation in and returns its place in the creation order. Called by `Operation` alone."""
         with self._lock:
-            self.check_open()
+            self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
 
     def unique_name(self, name: str) -> str:
         """Returns `name` inside the current name scope, numbered (`loss_1`) if it is taken, and takes it."""
-        if not name or not all(c.isalnum() or c in "_.-/" for c in name):
-            raise ValueError(f"{name!r} is not a name: use letters, digits and '_', '.', '-', '/'.")
-        with self._lock:
-            self.check_open()
-            wanted = self.current_scope + name
-            count = self._names.get(wanted, 0)
-            self._names[wanted] = count + 1
-            unique = wanted
-            while count and unique in self._names:
-                unique = f"{wanted}_{count}"
-                count += 1
-            self._names.setdefault(unique, 1)
-            return unique
+        self.check_open(f"{name!r}")
+        return self._names.unique(name)
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
     @property
     def current_scope(self) -> str:
         """The name scope of the calling thread: empty, or ending in a slash."""
-        return getattr(self._scopes, "name", "")
+        return self._names.scope
 
     @property
     def current_control_inputs(self) -> tuple[Operation, ...]:
         """What every operation that this thread makes now will wait for."""
-        return getattr(self._scopes, "control", ())
+        return getattr(self._blocks, "control", ())
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
@@ -112,33 +111,34 @@ class Graph:
 
         `None` leaves all scopes; a name that ends in a slash (a prefix yielded earlier) enters that scope again.
         """
-        outer = self.current_scope
         if name and not name.endswith("/"):
             name = f"{self.unique_name(name)}/"
-        self._scopes.name = name or ""
-        try:
-            yield self._scopes.name
-        finally:
-            self._scopes.name = outer
+        with self._names.scoped(name or "") as prefix:
+            yield prefix
 
     @contextmanager
-    def control_dependencies(self, control_inputs: Iterable[Operation | Tensor] | None) -> Iterator[None]:
+    def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
         """Makes every operation made inside run after the given ones, in addition to those of outer blocks.
 
+        It orders what is made inside, and nothing else: what initialises a variable that is made inside does not wait,
+        and a gradient made inside waits with its own work only (see `gradients`).
+
         Args:
-            control_inputs: Operations or tensors; `None` leaves all outer blocks.
+            control_inputs: Operations, tensors, or names of them; `None` leaves all outer blocks.
         """
         outer = self.current_control_inputs
         if control_inputs is None:
             inner = ()
+        elif isinstance(control_inputs, Operation | Tensor | str):
+            raise TypeError(f"control_dependencies requires a list of operations or tensors, got {control_inputs!r}.")
         else:
             elements = [self.as_graph_element(element) for element in control_inputs]
-            inner = tuple(dict.fromkeys((*outer, *(getattr(element, "op", element) for element in elements))))
-        self._scopes.control = inner
+            inner = tuple(dict.fromkeys((*outer, *(element.op for element in elements))))
+        self._blocks.control = inner
         try:
             yield
         finally:
-            self._scopes.control = outer
+            self._blocks.control = outer
 
     @contextmanager
     def as_default(self) -> Iterator[Graph]:
@@ -155,7 +155,7 @@ class Graph:
     def add_to_collection(self, name: Hashable, value: Any) -> None:
         """Appends `value` to the collection `name`."""
         with self._lock:
-            self.check_open()
+            self.check_open(f"An item of the collection {name!r}")
             self._collections.setdefault(name, []).append(value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
@@ -179,8 +179,6 @@ class Graph:
         try:
             return self._operations[name]
         except KeyError:
-            import difflib
-
             near = difflib.get_close_matches(name, self._operations, n=3)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise KeyError(f"The graph has no operation {name!r}.{hint}") from None
@@ -200,8 +198,6 @@ class Graph:
             ValueError: It belongs to another graph.
             TypeError: It is neither a tensor, an operation nor a name.
         """
-        from hookline.graph.tensor import Operation, Tensor
-
         if isinstance(element, str):
             return self.get_tensor_by_name(element) if ":" in element else self.get_operation_by_name(element)
         if not isinstance(element, Tensor | Operation):
@@ -219,10 +215,274 @@ class Graph:
         for operation in self._operations.values():
             inputs = [tensor.name for tensor in operation.inputs]
             inputs += [f"^{control.name}" for control in operation.control_inputs]
-            lines.append(
-                f"{operation.name} = {operation.type}({', '.join(inputs)}) : {describe(operation.output.spec)}"
-            )
+            spec = specs.describe(operation.output.spec)
+            lines.append(f"{operation.name} = {operation.type}({', '.join(inputs)}) : {spec}")
         return "\n".join(lines) + "\n"
+
+
+class Operation:
+    """A node of the graph.
+
+    Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
+    `control_dependencies`. What a node does is the matter of its class: `Function`, `Placeholder`, `Update`, ...
+
+    Args:
+        name: Its name; numbered if it is taken.
+        args: Any pytree. The tensors in it are what the operation takes.
+        spec: Of its value, as far as it is known.
+
+    Attributes:
+        name: Unique within the graph.
+        type: The kind of node; of a function its name.
+        inputs: Tensors whose values it takes.
+        control_inputs: Operations that come before this one.
+        output: The tensor of its value. `outputs` is a list of this one.
+        location: `file:line` of the code that made it.
+
+    References:
+        `tf.Operation`. An operation has exactly one output, which may be any pytree.
+    """
+
+    type = "Operation"
+
+    def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
+        self.graph = get_default_graph()
+        self._leaves, self._treedef = jax.tree.flatten(args)
+        self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        for leaf in self._leaves:
+            self._check_argument(name, leaf)
+        self.control_inputs = self.graph.current_control_inputs
+        self.location = _user_location()
+        self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
+        self.name = self.graph.unique_name(name)
+        self.output = self._make_output(spec)
+        self.index = self.graph.register(self)
+
+    def _make_output(self, spec: Any) -> Tensor:
+        return Tensor(self, spec=spec)
+
+    def _check_argument(self, name: str, leaf: Any) -> None:
+        if isinstance(leaf, Tensor) and leaf.graph is not self.graph:
+            raise ValueError(
+                f"{self.type} {name!r}: its argument {leaf.name!r} belongs to another graph than the default graph; "
+                f"build both inside the same `with graph.as_default():`."
+            )
+        if isinstance(leaf, Tracer):
+            tensors = " and ".join(repr(tensor.name) for tensor in self.inputs) or "a node of the graph"
+            raise InsideTraceError(
+                f"{self.type} {name!r}: {tensors} is used inside a function that JAX is tracing, where it has no "
+                f"value. Hand it to that function as an argument: hookline.op(fn)(..., tensor)."
+            )
+
+    @property
+    def op(self) -> Operation:
+        """The operation itself, as `op` of a tensor is the tensor's."""
+        return self
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The value, as a list of one tensor."""
+        return [self.output]
+
+    @property
+    def node_def(self) -> str:
+        """What error messages call this node."""
+        return f"{self.type} {self.name!r} (made at {self.location})"
+
+    def bind(self, resolve: Callable[[Tensor], Any]) -> Any:
+        """Returns the arguments with each tensor replaced by `resolve(tensor)`."""
+        leaves = [resolve(leaf) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        return jax.tree.unflatten(self._treedef, leaves)
+
+    def note(self, error: BaseException) -> None:
+        """Names this operation on an error that its function raised, once."""
+        note = f"hookline: while running {self.node_def}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
+    def __repr__(self) -> str:
+        return f"<hookline.Operation {self.name!r} type={self.type}>"
+
+
+class Function(Operation):
+    """A node whose value is that of a Python function that JAX traces.
+
+    Args:
+        fn: `fn(*args, **kwargs)`.
+        name: Its name.
+        args: Positional arguments, with tensors nested anywhere.
+        kwargs: Arguments by name.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
+        self.fn = fn
+        self.type = plain_name(fn)
+        super().__init__(name, (args, kwargs or {}))
+        self.output.spec = self._inferred()
+
+    def call(self, resolve: Callable[[Tensor], Any]) -> Any:
+        """Returns what the function makes of the values that `resolve` gives for its tensors."""
+        args, kwargs = self.bind(resolve)
+        return self.fn(*args, **kwargs)
+
+    def _inferred(self) -> Any:
+        def call(*values: Any) -> Any:
+            remaining = iter(values)
+            return self.call(lambda _: next(remaining))
+
+        try:
+            return specs.infer(call, [tensor.spec for tensor in self.inputs])
+        except Exception as error:
+            self.note(error)
+            raise
+
+
+class Tensor(Operators["Tensor"]):
+    """The value of an operation, or a part of it: any pytree, known only when a session runs it.
+
+    Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
+    unpacking (`t["loss"]`, `t[0]`, `t.params`, `a, b = t`) are views: they add nothing to the graph and work on a
+    finalized one. Equality and hashing go by identity.
+
+    Attributes:
+        op: The operation that computes it.
+        spec: Pytree of `jax.ShapeDtypeStruct`, or `UNKNOWN`.
+
+    Example:
+        >>> import hookline as hl
+        >>> pair = hl.op(lambda x: {"half": x / 2, "double": x * 2})(hl.constant(3.0))
+        >>> with hl.Session() as sess:
+        ...     print(sess.run(pair["double"]))
+        6.0
+
+    References:
+        `tf.Tensor`. The value is a pytree, not only an array; views are our addition.
+    """
+
+    __array_priority__ = 100
+
+    def __init__(self, op: Operation, path: Path = (), spec: Any = specs.UNKNOWN) -> None:
+        self.op = op
+        self.path = path
+        self.spec = spec
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it belongs to."""
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """`operation:0`; a view carries its path behind it."""
+        return f"{self.op.name}:0" + "".join(step_text(step) for step in self.path)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of an array value; `None` if it is unknown or the value is a larger structure."""
+        return self.spec.dtype if specs.is_array(self.spec) else None
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """The shape of an array value, `None` for open dimensions; `None` if unknown or a larger structure."""
+        return specs.open_shape(self.spec)
+
+    @property
+    def key(self) -> tuple[Operation, Path]:
+        """What tells this value from all others: two views of the same part have the same key."""
+        return (self.op, self.path)
+
+    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
+        return Function(fn, name, operands).output
+
+    def _view(self, step: Step) -> Tensor:
+        spec = specs.UNKNOWN
+        if self.spec is not specs.UNKNOWN:
+            try:
+                spec = take(self.spec, step)
+            except (KeyError, IndexError, TypeError, AttributeError) as error:
+                raise type(error)(f"{self.name}{step_text(step)}: the value has no such part: {self.spec}") from None
+        return Tensor(self.op, (*self.path, step), spec)
+
+    def __getitem__(self, item: Any) -> Tensor:
+        if not holds_tensor(item):
+            for part in item if isinstance(item, tuple) else (item,):
+                if isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)):
+                    raise TypeError(
+                        f"{self.name} is sliced with a tensor, but XLA must know the length: use "
+                        f"hookline.op(jax.lax.dynamic_slice) with a fixed size."
+                    )
+            try:
+                return self._view(("item", freeze(item)))
+            except NotHashable:
+                pass  # a list or an array of indices cannot name a view
+        return self._operate("getitem", _getitem, self, item)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_") or specs.is_array(self.__dict__.get("spec", specs.UNKNOWN)):
+            raise AttributeError(f"A tensor has no attribute {name!r}.")
+        return self._view(("attr", name))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if isinstance(self.spec, tuple | list):
+            count = len(self.spec)
+        elif specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
+            count = self.spec.shape[0]
+        else:
+            raise TypeError(f"{self.name} cannot be unpacked: the number of its parts is not known; index it instead.")
+        return iter([self[i] for i in range(count)])
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self.name} has no truth value before it is run. Use it inside hookline.op with jax.lax.cond or "
+            f"jnp.where, or run it in a session first."
+        )
+
+    def _no_value(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
+            f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
+            f"hookline.host_op."
+        )
+
+    # What Python and NumPy call for a value.
+    __float__ = __int__ = __complex__ = __index__ = __array__ = _no_value
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        # JAX looks for this in whatever it is given. An operator of an array (`_operator_mul(self, other)`) must be
+        # told that it does not know us, so that Python asks our reflected operator.
+        if sys._getframe(1).f_code.co_varnames[:2] == ("self", "other"):
+            raise AttributeError("__jax_array__")
+        self._no_value()
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<hookline.{type(self).__name__} {self.name!r} spec={self.spec}>"
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a tensor stands anywhere in the pytree `value`."""
+    return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
+
+
+def _getitem(value: Any, index: Any) -> Any:
+    return value[index]
+
+
+def plain_name(fn: Callable[..., Any]) -> str:
+    """Returns what to call a function: its name, or `op` where that is none (a lambda)."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return name if name.isidentifier() else "op"
+
+
+def _user_location() -> str:
+    """Returns `file:line` of the nearest caller outside this package, for messages about the operation made there."""
+    package = __name__.partition(".")[0]
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 _LOCAL = threading.local()
@@ -246,23 +506,3 @@ def reset_default_graph() -> None:
     if _stack():
         raise RuntimeError("reset_default_graph must not be called inside a `with graph.as_default():` block.")
     _LOCAL.bottom = Graph()
-
-
-def name_scope(name: str | None) -> Any:
-    """`Graph.name_scope` of the default graph."""
-    return get_default_graph().name_scope(name)
-
-
-def control_dependencies(control_inputs: Iterable[Operation | Tensor] | None) -> Any:
-    """`Graph.control_dependencies` of the default graph."""
-    return get_default_graph().control_dependencies(control_inputs)
-
-
-def add_to_collection(name: Hashable, value: Any) -> None:
-    """`Graph.add_to_collection` of the default graph."""
-    get_default_graph().add_to_collection(name, value)
-
-
-def get_collection(name: Hashable, scope: str | None = None) -> list[Any]:
-    """`Graph.get_collection` of the default graph."""
-    return get_default_graph().get_collection(name, scope)

@@ -1,13 +1,18 @@
-"""Groups of variables, and the operations that give them their initial values."""
+"""Trees and groups of variables, and the operations that give them their initial values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
-from hookline.graph.graph import get_default_graph
+import jax
+
+from hookline.graph import spec as specs
+from hookline.graph.graph import Operation, Tensor, get_default_graph
+from hookline.graph.initial import initial_tensor
 from hookline.graph.keys import GraphKeys
-from hookline.graph.ops import group
-from hookline.graph.tensor import Kind, Operation, Tensor
+from hookline.graph.ops import SessionCall, group, op
 from hookline.graph.variable import Variable
 
 
@@ -63,6 +68,38 @@ def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -
         `tf.report_uninitialized_variables`. The value is a list of Python strings.
     """
     watched = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
-    return Operation(
-        Kind.SESSION, "report_uninitialized_variables", fn=lambda session: session.uninitialized(watched)
-    ).output
+    return SessionCall("report_uninitialized_variables", lambda session: session.uninitialized(watched)).output
+
+
+def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any:
+    """Returns a pytree of variables, one for each leaf of `tree`.
+
+    A variable may hold a whole pytree; apart, its leaves can be trained, watched and placed on parameter servers one by
+    one.
+
+    Args:
+        tree: A pytree of arrays, or a function without arguments that returns one.
+        name: What their names begin with; the path of each leaf follows.
+        trainable: As for `Variable`.
+
+    Example:
+        >>> import hookline as hl, jax.numpy as jnp
+        >>> params = hl.variables(lambda: {"dense": {"w": jnp.ones(2), "b": jnp.zeros(())}}, name="net")
+        >>> params["dense"]["w"].name
+        'net/dense/w:0'
+    """
+
+    def make(path: Any, _: Any) -> Variable:
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        label = "/".join([name, *(re.sub(r"[^A-Za-z0-9_.-]|^\.*$", "_", part) for part in parts)])
+        leaf = op(lambda values: dict(jax.tree.leaves_with_path(values))[path], name="initial_value")(initial)
+        return Variable(leaf, name=label, trainable=trainable)
+
+    graph = get_default_graph()
+    block = graph.current_control_inputs
+    with graph.control_dependencies(None):
+        initial = initial_tensor(tree, name, block)
+        if initial.spec is specs.UNKNOWN:
+            raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
+
+        return jax.tree.map_with_path(make, initial.spec)

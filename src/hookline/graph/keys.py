@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 class GraphKeys:
-    """Names of the collections that the library itself reads and writes.
+    """Names of collections that have a meaning.
 
+    The first block the library itself reads or writes; the second is there for models and their authors to agree on.
     Any other hashable value may name a collection of one's own.
 
     Example:
@@ -16,12 +17,13 @@ class GraphKeys:
         True
 
     References:
-        `tf.GraphKeys`.
+        `tf.GraphKeys`, with its values.
     """
 
     GLOBAL_VARIABLES = "variables"
     LOCAL_VARIABLES = "local_variables"
     TRAINABLE_VARIABLES = "trainable_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
     SUMMARIES = "summaries"
     SUMMARY_OP = "summary_op"
     GLOBAL_STEP = "global_step"
@@ -30,3 +32,23 @@ class GraphKeys:
     LOCAL_INIT_OP = "local_init_op"
     READY_OP = "ready_op"
     READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+
+    UPDATE_OPS = "update_ops"
+    LOSSES = "losses"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    TRAIN_OP = "train_op"
+    MODEL_VARIABLES = "model_variables"
+    METRIC_VARIABLES = "metric_variables"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    ACTIVATIONS = "activations"
+    ASSET_FILEPATHS = "asset_filepaths"
+    CONCATENATED_VARIABLES = "concatenated_variables"
+    COND_CONTEXT = "cond_context"
+    WHILE_CONTEXT = "while_context"
+    EVAL_STEP = "eval_step"
+    QUEUE_RUNNERS = "queue_runners"
+    TABLE_INITIALIZERS = "table_initializer"
+    RESOURCES = "resources"
+    LOCAL_RESOURCES = "local_resources"
+    SAVEABLE_OBJECTS = "saveable_objects"

@@ -9,13 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline.graph.graph import get_default_graph
+from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
 from hookline.graph.ops import group
 from hookline.graph.spec import UNKNOWN
-from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.update import update
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Variable, update
 
 
 class ExponentialMovingAverage:

@@ -1,40 +1,151 @@
-"""What `+`, `<`, `@` and the like do on tensors: each is `op` on the function of `jax.numpy`."""
+"""What `+`, `<`, `@` and the like do on tensors: each makes an operation of the function of the same name.
+
+The functions are those of Python's `operator`, not of `jax.numpy`, so that host values and pytrees that define an
+operator of their own keep it.
+"""
 
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from hookline.graph.ops import op
-from hookline.graph.tensor import Tensor
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-_COMPARISONS = ("lt", "le", "gt", "ge")
-_UNARY = ("neg", "abs", "invert", "pos")
-
-getitem = op(lambda x, index: x[index], name="getitem")
+T = TypeVar("T")
 
 
-def _function(name: str) -> Callable[..., Any]:
-    # The functions of `operator` are used, not those of jax.numpy, so that host values and pytrees that define an
-    # operator of their own keep it.
-    return getattr(operator, f"__{name}__")
+class Operators(ABC, Generic[T]):
+    """The operators of something whose results are of type `T`. Equality stays identity."""
+
+    @abstractmethod
+    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
+        """Returns what stands for `fn(*operands)`."""
+
+    def __add__(self, other: Any) -> T:
+        return self._operate("add", _add, self, other)
+
+    def __radd__(self, other: Any) -> T:
+        return self._operate("add", _add, other, self)
+
+    def __sub__(self, other: Any) -> T:
+        return self._operate("sub", _sub, self, other)
+
+    def __rsub__(self, other: Any) -> T:
+        return self._operate("sub", _sub, other, self)
+
+    def __mul__(self, other: Any) -> T:
+        return self._operate("mul", _mul, self, other)
+
+    def __rmul__(self, other: Any) -> T:
+        return self._operate("mul", _mul, other, self)
+
+    def __truediv__(self, other: Any) -> T:
+        return self._operate("truediv", _truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> T:
+        return self._operate("truediv", _truediv, other, self)
+
+    def __floordiv__(self, other: Any) -> T:
+        return self._operate("floordiv", _floordiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> T:
+        return self._operate("floordiv", _floordiv, other, self)
+
+    def __mod__(self, other: Any) -> T:
+        return self._operate("mod", _mod, self, other)
+
+    def __rmod__(self, other: Any) -> T:
+        return self._operate("mod", _mod, other, self)
+
+    def __pow__(self, other: Any) -> T:
+        return self._operate("pow", _pow, self, other)
+
+    def __rpow__(self, other: Any) -> T:
+        return self._operate("pow", _pow, other, self)
+
+    def __matmul__(self, other: Any) -> T:
+        return self._operate("matmul", _matmul, self, other)
+
+    def __rmatmul__(self, other: Any) -> T:
+        return self._operate("matmul", _matmul, other, self)
+
+    def __and__(self, other: Any) -> T:
+        return self._operate("and", _and, self, other)
+
+    def __rand__(self, other: Any) -> T:
+        return self._operate("and", _and, other, self)
+
+    def __or__(self, other: Any) -> T:
+        return self._operate("or", _or, self, other)
+
+    def __ror__(self, other: Any) -> T:
+        return self._operate("or", _or, other, self)
+
+    def __xor__(self, other: Any) -> T:
+        return self._operate("xor", _xor, self, other)
+
+    def __rxor__(self, other: Any) -> T:
+        return self._operate("xor", _xor, other, self)
+
+    def __lshift__(self, other: Any) -> T:
+        return self._operate("lshift", _lshift, self, other)
+
+    def __rlshift__(self, other: Any) -> T:
+        return self._operate("lshift", _lshift, other, self)
+
+    def __rshift__(self, other: Any) -> T:
+        return self._operate("rshift", _rshift, self, other)
+
+    def __rrshift__(self, other: Any) -> T:
+        return self._operate("rshift", _rshift, other, self)
+
+    def __lt__(self, other: Any) -> T:
+        return self._operate("lt", _lt, self, other)
+
+    def __le__(self, other: Any) -> T:
+        return self._operate("le", _le, self, other)
+
+    def __gt__(self, other: Any) -> T:
+        return self._operate("gt", _gt, self, other)
+
+    def __ge__(self, other: Any) -> T:
+        return self._operate("ge", _ge, self, other)
+
+    def __neg__(self) -> T:
+        return self._operate("neg", operator.neg, self)
+
+    def __pos__(self) -> T:
+        return self._operate("pos", operator.pos, self)
+
+    def __abs__(self) -> T:
+        return self._operate("abs", operator.abs, self)
+
+    def __invert__(self) -> T:
+        return self._operate("invert", operator.invert, self)
 
 
-def _forward(name: str) -> Callable[..., Tensor]:
-    make = op(_function(name), name=name)
-    return lambda self, *other: make(self, *other)
+def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns `fn` for operands of which one may be a list: beside an array that is an array too."""
+
+    def apply(left: Any, right: Any) -> Any:
+        return fn(_beside(right, left), _beside(left, right))
+
+    apply.__name__ = fn.__name__
+    return apply
 
 
-def _reflected(name: str) -> Callable[..., Tensor]:
-    make = op(_function(name), name=name)
-    return lambda self, other: make(other, self)
+def _beside(other: Any, operand: Any) -> Any:
+    if isinstance(operand, list) and isinstance(other, jax.Array | np.ndarray | np.generic):
+        return jnp.asarray(operand)
+    return operand
 
 
-def install() -> None:
-    """Gives `Tensor` its operators."""
-    for name in (*_BINARY, *_COMPARISONS, *_UNARY):
-        setattr(Tensor, f"__{name}__", _forward(name))
-    for name in _BINARY:
-        setattr(Tensor, f"__r{name}__", _reflected(name))
+_add, _sub, _mul, _pow = (_binary(fn) for fn in (operator.add, operator.sub, operator.mul, operator.pow))
+_truediv, _floordiv, _mod = (_binary(fn) for fn in (operator.truediv, operator.floordiv, operator.mod))
+_and, _or, _xor = (_binary(fn) for fn in (operator.and_, operator.or_, operator.xor))
+_lt, _le, _gt, _ge = (_binary(fn) for fn in (operator.lt, operator.le, operator.gt, operator.ge))
+_matmul, _lshift, _rshift = (_binary(fn) for fn in (operator.matmul, operator.lshift, operator.rshift))

@@ -3,67 +3,137 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import get_default_graph
-from hookline.graph.tensor import Kind, Operation, Tensor, as_spec
+from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
+
+# The kinds of node ----------------------------------------------------------------------------------------------------
 
 
-def _plain_name(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__name__", type(fn).__name__)
-    return name if name.isidentifier() else "op"
+class Placeholder(Operation):
+    """A node whose value is fed.
+
+    Attributes:
+        dtype: Of the arrays that it takes; `None` where it takes text or any object, for host operations.
+        is_text: Whether it takes strings only.
+    """
+
+    type = "Placeholder"
+
+    def __init__(self, name: str, dtype: Any, shape: Sequence[int | None] | None) -> None:
+        kind = np.dtype("U").kind if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
+        self.is_text = kind in ("S", "U")
+        array = None if kind in ("O", "S", "U") else specs.declared(dtype, () if shape is None else shape)
+        self.dtype = None if array is None else array.dtype
+        super().__init__(name, spec=specs.UNKNOWN if array is None or shape is None else array)
 
 
-def holds_tensor(value: Any) -> bool:
-    """Whether a tensor stands anywhere in the pytree `value`."""
-    return any(isinstance(leaf, Tensor) for leaf in jax.tree.leaves(value))
+class Constant(Operation):
+    """A node of a fixed value: a pytree of arrays and numbers, or any object for host operations.
+
+    Attributes:
+        value: As above. Its arrays are the node's own.
+    """
+
+    type = "Constant"
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+        try:
+            spec = specs.of_value(self.value)
+        except (TypeError, OverflowError):
+            spec = specs.UNKNOWN
+        _check_range(name, self.value)
+        super().__init__(name, spec=spec)
+
+
+class HostCall(Operation):
+    """A node whose value is what a Python function returns for concrete values, once a run.
+
+    Args:
+        fn: `fn(*args, **kwargs)`.
+        name: Its name.
+        args: Positional arguments, with tensors nested anywhere.
+        kwargs: Arguments by name.
+        spec: Of what it returns, as far as that is known.
+    """
+
+    type = "HostOp"
+
+    def __init__(
+        self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any
+    ) -> None:
+        self.fn = fn
+        super().__init__(name, (args, kwargs), spec)
+
+    def call(self, resolve: Callable[[Tensor], Any]) -> Any:
+        """Returns what the function makes of the values that `resolve` gives for its tensors."""
+        args, kwargs = self.bind(resolve)
+        return self.fn(*args, **kwargs)
+
+
+class SessionCall(Operation):
+    """A node whose value is what a function says of the session that runs it.
+
+    Args:
+        name: Its name.
+        fn: `fn(session)`.
+    """
+
+    type = "SessionOp"
+
+    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+        self.fn = fn
+        super().__init__(name)
+
+
+class Group(Operation):
+    """A node without a value, which waits for its control inputs."""
+
+    type = "Group"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, spec=None)
+
+
+# Functions as operations ----------------------------------------------------------------------------------------------
 
 
 class Op:
     """A function that makes a graph node when it is given tensors, and just runs when it is not. See `op`."""
 
-    def __init__(self, fn: Callable[..., Any], name: str | None, kind: Kind, spec: Any) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str | None) -> None:
         if not callable(fn):
             raise TypeError(f"A function is required, got {fn!r}.")
         functools.update_wrapper(self, fn, updated=())
-        self._fn, self._name, self._kind, self._spec = fn, name or _plain_name(fn), kind, spec
+        self._fn, self._name = fn, name or plain_name(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return self.node(*args, **kwargs) if holds_tensor((args, kwargs)) else self._fn(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
         """Adds a node even where no argument is a tensor, and returns its value."""
-        operation = Operation(
-            self._kind,
-            self._name,
-            fn=self._fn,
-            args=(args, kwargs),
-            spec=self._spec if self._kind is Kind.HOST else specs.UNKNOWN,
-            type_name=_plain_name(self._fn) if self._kind is Kind.DEVICE else None,
-        )
-        if self._kind is Kind.DEVICE:
-            operation.output.spec = infer(operation, self._fn)
-        return operation.output
+        return Function(self._fn, self._name, args, kwargs).output
 
 
-def infer(operation: Operation, fn: Callable[..., Any]) -> Any:
-    """Returns the spec of what `fn` makes of the operation's arguments; an error of `fn` names the operation."""
+class HostOp(Op):
+    """A function that makes a graph node when it is given tensors or nothing at all. See `host_op`."""
 
-    def call(*values: Any) -> Any:
-        remaining = iter(values)
-        args, kwargs = operation.bind(lambda _: next(remaining))
-        return fn(*args, **kwargs)
+    def __init__(self, fn: Callable[..., Any], name: str | None, spec: Any) -> None:
+        super().__init__(fn, name)
+        self._spec = spec
 
-    try:
-        return specs.infer(call, [as_spec(tensor) for tensor in operation.inputs])
-    except Exception as error:
-        operation.note(error)
-        raise
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+        return super().__call__(*args, **kwargs) if args or kwargs else self.node()
+
+    def node(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Adds a node even where no argument is a tensor, and returns its value."""
+        return HostCall(self._fn, self._name, args, kwargs, self._spec).output
 
 
 def op(fn: Callable[..., Any], name: str | None = None) -> Op:
@@ -93,21 +163,22 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Op:
         ...     print(sess.run(norms, {x: [[3.0, 4.0], [6.0, 8.0]]}))
         [ 5. 10.]
     """
-    return Op(fn, name, Kind.DEVICE, specs.UNKNOWN)
+    return Op(fn, name)
 
 
-def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None) -> Op:
+def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None) -> HostOp:
     """Turns any Python function into one that also takes tensors, and runs in Python, on concrete values, in a run.
 
-    Values from the device arrive as NumPy arrays: the run waits for them. What the function returns may go to a device
-    operation only if it needs no device value itself (a reader of files, a source of batches). `StopIteration` leaves
-    the run as `OutOfRangeError`: the input has ended.
+    Called with a tensor anywhere in its arguments, or without any argument, it adds a node to the default graph and
+    returns the node's value; called with plain values it just runs. Values from the device arrive as NumPy arrays: the
+    run waits for them. What the function returns may go to a device operation only if it needs no device value itself
+    (a reader of files, a source of batches). `StopIteration` leaves the run as `OutOfRangeError`: the input has ended.
 
     Args:
         fn: Any function. It is called once in each run that needs it.
         name: Name of the nodes; by default that of the function.
         spec: A pytree of arrays or `jax.ShapeDtypeStruct` like the result, if it is known: shapes can then be inferred
-            behind it, and it can be unpacked.
+            behind it, and it can be unpacked. A result that does not fit fails the run with an `InvalidArgumentError`.
 
     Returns:
         The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor.
@@ -115,7 +186,7 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
     Example:
         >>> import hookline as hl
         >>> batches = iter([1.0, 2.0])
-        >>> doubled = hl.host_op(lambda: next(batches)).node() * 2
+        >>> doubled = hl.host_op(lambda: next(batches))() * 2
         >>> with hl.Session() as sess:
         ...     print(sess.run(doubled), sess.run(doubled))
         2.0 4.0
@@ -123,7 +194,10 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
     References:
         `tf.py_func`.
     """
-    return Op(fn, name, Kind.HOST, specs.UNKNOWN if spec is None else specs.of_value(spec))
+    return HostOp(fn, name, specs.UNKNOWN if spec is None else specs.of_value(spec))
+
+
+# Nodes without a function ---------------------------------------------------------------------------------------------
 
 
 def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str | None = None) -> Tensor:
@@ -131,8 +205,13 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
 
     Args:
         dtype: Dtype of the array. Fed values are cast within their kind: float64 to float32, never float to integer.
+            `str` takes text, `object` anything; both are for host operations alone.
         shape: Its shape, `None` for an open dimension; `None` alone takes any shape.
         name: Its name; by default `Placeholder`.
+
+    Raises:
+        TypeError: Something that is no dtype, or no shape.
+        ValueError: A negative dimension.
 
     Example:
         >>> import hookline as hl
@@ -143,12 +222,11 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
     References:
         `tf.placeholder`.
     """
-    if np.dtype(dtype).kind in "OSU":
-        # Strings and other objects are for host operations alone; they are fed as they are.
-        return Operation(Kind.PLACEHOLDER, name or "Placeholder", args=None).output
-    array = specs.declared(dtype, shape or ())
-    spec = specs.UNKNOWN if shape is None else array
-    return Operation(Kind.PLACEHOLDER, name or "Placeholder", spec=spec, args=array.dtype).output
+    try:
+        return Placeholder(name or "Placeholder", dtype, shape).output
+    except (TypeError, ValueError) as error:
+        error.add_note(f"hookline: while making the placeholder {name or 'Placeholder'!r}")
+        raise
 
 
 def constant(value: Any, name: str | None = None) -> Tensor:
@@ -156,31 +234,65 @@ def constant(value: Any, name: str | None = None) -> Tensor:
 
     Large arrays travel to the device once and are handed to the compiled step as arguments, so a data set may be one.
 
+    Raises:
+        ValueError: A number that the dtype which JAX gives it cannot hold.
+
     Example:
         >>> import hookline as hl
         >>> hl.constant([1.0, 2.0]).shape
         (2,)
 
     References:
-        `tf.constant`.
+        `tf.constant`. The dtype is the one that JAX gives the value: 64 bits become 32 unless `jax_enable_x64` is set.
     """
     if holds_tensor(value):
         raise TypeError("constant takes plain values; a tensor is in it. Use the tensor itself, or hookline.op.")
-    # Only what is a list through and through is meant as an array, as in NumPy; a list of arrays is a pytree.
+    return Constant(name or "Const", as_array(value)).output
+
+
+def as_array(value: Any) -> Any:
+    """Returns a list of numbers, however deep, as an array; everything else as it is.
+
+    Only what is a list through and through is meant as an array, as in NumPy; a list of arrays is a pytree.
+    """
     if isinstance(value, list) and all(
         isinstance(leaf, bool | int | float | complex) for leaf in jax.tree.leaves(value)
     ):
-        value = np.asarray(value)
-    value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{value!r} is no array: {error}.") from None
+    return value
+
+
+def _check_range(name: str, value: Any) -> None:
+    for leaf in jax.tree.leaves(value):
+        if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
+            array = np.asarray(leaf)
+            if array.dtype.kind in "OSUMmV":
+                if isinstance(leaf, int):
+                    raise ValueError(f"Constant {name!r}: {leaf} is larger than any integer of a device.")
+                continue
+            problem = specs.overflow(array, specs.canonical_dtype(array.dtype))
+            if problem:
+                raise ValueError(
+                    f"Constant {name!r} {problem}. Set jax_enable_x64 before anything else for 64-bit numbers."
+                )
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype | None:
     try:
-        spec = specs.of_value(value)
+        return np.dtype(dtype)
     except TypeError:
-        spec = specs.UNKNOWN
-    return Operation(Kind.CONSTANT, name or "Const", spec=spec, fn=lambda: value).output
+        return None
 
 
-def group(*inputs: Operation | Tensor, name: str | None = None) -> Operation:
+def group(*inputs: Operation | Tensor | Iterable[Any], name: str | None = None) -> Operation:
     """Returns an operation that runs all the given ones; its value is `None`.
+
+    Args:
+        *inputs: Operations and tensors, nested in lists, tuples and dicts as you like.
+        name: Its name.
 
     Example:
         >>> import hookline as hl
@@ -190,8 +302,8 @@ def group(*inputs: Operation | Tensor, name: str | None = None) -> Operation:
     References:
         `tf.group`.
     """
-    with get_default_graph().control_dependencies(inputs):
-        return Operation(Kind.GROUP, name or "group_deps", spec=None)
+    with get_default_graph().control_dependencies(jax.tree.leaves(inputs, is_leaf=lambda leaf: leaf is None)):
+        return Group(name or "group_deps")
 
 
 def no_op(name: str | None = None) -> Operation:
@@ -200,4 +312,4 @@ def no_op(name: str | None = None) -> Operation:
     References:
         `tf.no_op`.
     """
-    return Operation(Kind.GROUP, name or "NoOp", spec=None)
+    return Group(name or "NoOp")

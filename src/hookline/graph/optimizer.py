@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import optax
 
 from hookline.graph.gradient import gradients
-from hookline.graph.graph import get_default_graph
+from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import trainable_variables
 from hookline.graph.ops import group, op
-from hookline.graph.tensor import Operation, Tensor
-from hookline.graph.update import update
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Variable, update
 
 
 class Optimizer:

@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from hookline.graph.graph import get_default_graph
+from hookline.graph.graph import Tensor, get_default_graph
 from hookline.graph.ops import op
-from hookline.graph.tensor import Tensor
 from hookline.graph.variable import Variable
 
 WORKER_INDEX: ContextVar[int] = ContextVar("WORKER_INDEX", default=0)

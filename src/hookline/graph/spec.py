@@ -35,9 +35,30 @@ def _symbol(position: int) -> Any:
 
 
 def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
-    """Returns the spec of an array of that dtype and shape, in which `None` stands for an open dimension."""
+    """Returns the spec of an array of that dtype and shape, in which `None` stands for an open dimension.
+
+    Raises:
+        TypeError: The dtype is none, or the shape is not a sequence of integers and `None`.
+        ValueError: A dimension is negative.
+    """
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise TypeError(f"A shape is a sequence of integers and None, such as [None, 3], got {shape!r}.")
+    for dim in shape:
+        if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int | np.integer)):
+            raise TypeError(f"A shape is a sequence of integers and None, got {dim!r} in {shape!r}.")
+        if dim is not None and dim < 0:
+            raise ValueError(f"A dimension is never negative, got {shape!r}; write None for one that is open.")
     dims = tuple(_symbol(i) if dim is None else int(dim) for i, dim in enumerate(shape))
-    return jax.ShapeDtypeStruct(dims, jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))
+    return jax.ShapeDtypeStruct(dims, canonical_dtype(dtype))
+
+
+def canonical_dtype(dtype: Any) -> Any:
+    """Returns the dtype that JAX uses for `dtype`: 64 bits become 32 unless `jax_enable_x64` is set."""
+    try:
+        # The dtype that is asked for is canonicalised on purpose, without JAX's warning about it.
+        return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    except (TypeError, ValueError):
+        raise TypeError(f"{dtype!r} is not a dtype: use one such as 'float32', numpy.int32 or jnp.bfloat16.") from None
 
 
 def of_value(value: Any) -> Any:
@@ -98,6 +119,25 @@ def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | No
         return f"has shape {shape}, but {wanted} is required (None: any length)"
     if not same_kind(dtype, declared_spec.dtype):
         return f"has dtype {dtype}, which cannot be cast to {declared_spec.dtype} without changing its kind"
+    return None
+
+
+def overflow(value: np.ndarray, dtype: Any) -> str | None:
+    """Says why numbers of `value` do not fit into `dtype`, which is of the same kind; `None` where they do.
+
+    Integers would wrap, finite floating point numbers become infinite.
+    """
+    if not value.size or value.dtype == dtype or not jnp.issubdtype(value.dtype, jnp.number):
+        return None
+    if jnp.issubdtype(dtype, jnp.integer):
+        info, low, high = jnp.iinfo(dtype), int(value.min()), int(value.max())
+        if low < info.min or high > info.max:
+            return f"holds integers from {low} to {high}, but {dtype} holds only {info.min} to {info.max}"
+    elif jnp.issubdtype(dtype, jnp.inexact):
+        with np.errstate(over="ignore"):
+            lost = ~np.isfinite(value.astype(dtype))
+        if lost.any() and (lost := lost & np.isfinite(value)).any():
+            return f"holds {value[lost].flat[0]!r}, which {dtype} cannot hold (its largest is {jnp.finfo(dtype).max})"
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.graph.update import Update
+from hookline.graph.variable import Update
 from hookline.session.execution import Execution, Run
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.program import Program

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import OutOfRangeError
-from hookline.graph.tensor import Kind, Operation, Tensor, take_path
-from hookline.graph.variable import Variable
+from hookline.graph.graph import Operation, Tensor
+from hookline.graph.ops import Constant, Group, HostCall, SessionCall
+from hookline.graph.variable import Variable, VariableRead
+from hookline.graph.views import take_path
 from hookline.session.feeds import feeder
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
@@ -68,8 +70,9 @@ class Execution:
         self.counters = self._counters(fetched, watched)
         self._host_arguments = {o: [self._host_getter(t, o) for t in o.inputs] for o in (*plan.early, *plan.late)}
         self.early_reads_counters = any(
-            tensor.op.kind is Kind.VARIABLE for operation in plan.early for tensor in operation.inputs
-        ) or any(operation.kind is Kind.SESSION for operation in plan.early)
+            isinstance(operation, SessionCall) or any(isinstance(t.op, VariableRead) for t in operation.inputs)
+            for operation in plan.early
+        )
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
         written = self.program.written if self.program else []
         self.gains = [plan.gain(v) if plan.is_host_known(v) else None for v in written]
@@ -118,9 +121,9 @@ class Execution:
 
     def _is_input(self, tensor: Tensor) -> bool:
         """Whether a tensor that the device needs is handed to its program from outside."""
-        if self.plan.fed_place(tensor) is not None or tensor.op.kind in (Kind.HOST, Kind.SESSION):
+        if self.plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall):
             return True
-        return tensor.op.kind is Kind.CONSTANT and _is_large(tensor.op)
+        return isinstance(tensor.op, Constant) and _is_large(tensor.op)
 
     def _input_key(self, tensor: Tensor) -> Key:
         place = self.plan.fed_place(tensor)
@@ -132,20 +135,20 @@ class Execution:
 
     def _counters(self, fetched: Any, watched: Any) -> list[Variable]:
         """Returns the counters whose value some result or host operation needs."""
-        readers = input_tensors((*self.plan.early, *self.plan.late), self._is_known_counter)
-        elements = [*readers, *(e for e in (*fetched, *watched) if isinstance(e, Tensor) and self._is_known_counter(e))]
-        return list(dict.fromkeys(element.op.output for element in elements))  # type: ignore[misc]
+        readers = input_tensors((*self.plan.early, *self.plan.late), lambda tensor: self._counter(tensor) is not None)
+        elements = (*readers, *(element for element in (*fetched, *watched) if isinstance(element, Tensor)))
+        found = (self._counter(element) for element in elements)
+        return list(dict.fromkeys(variable for variable in found if variable is not None))
 
-    def _is_known_counter(self, tensor: Tensor) -> bool:
-        return (
-            tensor.op.kind is Kind.VARIABLE
-            and self.plan.fed_place(tensor) is None
-            and self.plan.is_host_known(tensor.op.output)  # type: ignore[arg-type]
-        )
+    def _counter(self, tensor: Tensor) -> Variable | None:
+        """Returns the variable that `tensor` reads if the host knows its value in this run."""
+        if not isinstance(tensor.op, VariableRead) or self.plan.fed_place(tensor) is not None:
+            return None
+        return tensor.op.variable if self.plan.is_host_known(tensor.op.variable) else None
 
     def _getter(self, element: Tensor | Operation, places: dict[Key, int], reader: Operation | None = None) -> Getter:
         """Returns a function that finds the value of a fetch, or of an argument of `reader`, in a run."""
-        if isinstance(element, Operation) or element.op.kind is Kind.GROUP:
+        if isinstance(element, Operation) or isinstance(element.op, Group):
             return lambda run: None
         op, path = element.op, element.path
         fed = self.plan.fed_place(element)
@@ -156,23 +159,22 @@ class Execution:
                 if path[depth:]
                 else lambda run: run.feeds[place]
             )
-        if self._is_known_counter(element):
-            variable: Any = op.output
+        variable = self._counter(element)
+        if variable is not None:
             offset = self.plan.gain(variable, self.plan.version(variable, reader)) or 0
             scalar = np.dtype(variable.dtype).type
             return lambda run: scalar(run.counters[variable] + offset)
         if element.key in places and reader is None:
             place = places[element.key]
             return lambda run: run.outputs[place]
-        if op.kind is Kind.CONSTANT:
-            assert op.fn is not None
-            constant = take_path(op.fn(), path)
+        if isinstance(op, Constant):
+            constant = take_path(op.value, path)
             return lambda run: constant
         return lambda run: take_path(run.hosts[op], path)
 
     def _fetch_getter(self, element: Tensor | Operation, places: dict[Key, int]) -> Getter:
         get = self._getter(element, places)
-        if isinstance(element, Tensor) and element.op.kind is Kind.CONSTANT and self.plan.fed_place(element) is None:
+        if isinstance(element, Tensor) and isinstance(element.op, Constant) and self.plan.fed_place(element) is None:
             # What a caller gets of a constant, the caller cannot change.
             value = get(Run([]))
             value = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, value)
@@ -189,19 +191,17 @@ class Execution:
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def compute_hosts(self, operations: Sequence[Operation], run: Run, session: Any) -> None:
+    def compute_hosts(self, operations: Sequence[HostCall | SessionCall], run: Run, session: Any) -> None:
         """Runs host operations, in creation order, on the values that the run has so far."""
         if run.outputs and self.late_inputs:
             run.pulled = jax.device_get([run.outputs[self._places[t.key]] for t in self.late_inputs])
         for operation in operations:
-            assert operation.fn is not None
-            if operation.kind is Kind.SESSION:
+            if isinstance(operation, SessionCall):
                 run.hosts[operation] = operation.fn(session)
                 continue
             values = iter([get(run) for get in self._host_arguments[operation]])
-            args, kwargs = operation.bind(lambda _, values=values: next(values))
             try:
-                run.hosts[operation] = operation.fn(*args, **kwargs)
+                run.hosts[operation] = operation.call(lambda _, values=values: next(values))
             except StopIteration as error:
                 raise OutOfRangeError(
                     operation.node_def, operation, f"{operation.node_def}: the input has ended."
@@ -211,6 +211,5 @@ class Execution:
                 raise
 
 
-def _is_large(operation: Operation) -> bool:
-    assert operation.fn is not None
-    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(operation.fn())) > _LARGE_CONSTANT_BYTES
+def _is_large(constant: Constant) -> bool:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(constant.value)) > _LARGE_CONSTANT_BYTES

@@ -11,8 +11,8 @@ import numpy as np
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
-from hookline.graph.graph import Graph
-from hookline.graph.tensor import Kind, Tensor
+from hookline.graph.graph import Graph, Tensor
+from hookline.graph.ops import Placeholder
 
 
 def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:
@@ -47,8 +47,8 @@ def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
 def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
     dtype: Any = None
-    if tensor.spec is specs.UNKNOWN and tensor.op.kind is Kind.PLACEHOLDER and not tensor.path:
-        dtype = tensor.op.bind(lambda _: None)
+    if isinstance(tensor.op, Placeholder) and not tensor.path:
+        dtype = tensor.op.dtype
     elif specs.is_array(tensor.spec):
         dtype = tensor.spec.dtype
     if dtype is None:

@@ -7,8 +7,7 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from hookline.graph.graph import Graph
-from hookline.graph.tensor import Operation, Tensor
+from hookline.graph.graph import Graph, Operation, Tensor
 
 Assemble = Callable[[Sequence[Any]], Any]
 

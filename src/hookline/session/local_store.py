@@ -16,8 +16,7 @@ from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.update import Update, check_value
-from hookline.graph.variable import Variable, is_counter
+from hookline.graph.variable import Update, Variable, check_value, is_counter
 from hookline.session.store import Leaves, VariableStore
 
 

@@ -11,13 +11,14 @@ from enum import IntEnum
 from typing import Any
 
 from hookline.errors import InvalidArgumentError, UnimplementedError
-from hookline.graph.tensor import Kind, Operation, Tensor
-from hookline.graph.update import Update
-from hookline.graph.variable import Variable, is_counter
+from hookline.graph.gradient import Gradient
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.ops import Group, HostCall, Placeholder, SessionCall
+from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 
 Key = tuple[Operation, tuple[Any, ...]]
-HOST_KINDS = (Kind.HOST, Kind.SESSION)
-DEVICE_KINDS = (Kind.DEVICE, Kind.UPDATE, Kind.GRADIENTS)
+OnHost = HostCall | SessionCall
+OnDevice = Function | Update | Gradient
 
 
 class Stage(IntEnum):
@@ -68,10 +69,10 @@ class Plan:
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
-        self.early = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.EARLY]
-        self.late = [o for o in self.operations if o.kind in HOST_KINDS and self.stages[o] is Stage.LATE]
+        self.early = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.EARLY]
+        self.late = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.LATE]
         submitted = set(self.remote)
-        self.device = [o for o in self.operations if o.kind in DEVICE_KINDS and o not in submitted]
+        self.device = [o for o in self.operations if isinstance(o, OnDevice) and o not in submitted]
         self._check_fed_views(fed, [e for e in (*fetched, *watched) if isinstance(e, Tensor)])
         self._check_reads(fetched, watched)
 
@@ -101,7 +102,7 @@ class Plan:
             if operation in needed:
                 continue
             needed.add(operation)
-            if operation.kind is Kind.PLACEHOLDER:
+            if isinstance(operation, Placeholder):
                 raise InvalidArgumentError(
                     operation.node_def,
                     operation,
@@ -138,15 +139,36 @@ class Plan:
         updates = self.updates.get(variable)
         if not updates or reader is None:
             return 0
+        if isinstance(reader, Gradient):
+            return self._version_on_path(variable, reader)
+        return self._version_at(variable, reader)
+
+    def _version_at(self, variable: Variable, reader: Operation) -> int:
         latest = self._latest[reader].get(variable, -1)
-        return sum(update.index <= latest for update in updates)
+        return sum(update.index <= latest for update in self.updates[variable])
+
+    def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
+        """Returns which version the operations on a gradient's path read: it is differentiated, wherever it waits."""
+        steps = [step for step in gradient.path if step in self._latest]
+        readers = [step for step in steps if any(tensor.op is variable.op for tensor in step.inputs)]
+        versions = {self.version(variable, reader) for reader in readers} or {self._version_at(variable, gradient)}
+        if len(versions) > 1:
+            names = ", ".join(repr(reader.name) for reader in readers)
+            raise InvalidArgumentError(
+                gradient.node_def,
+                gradient,
+                f"{gradient.node_def}: {variable.op.name!r} is read both before and after an update of this run, by "
+                f"{names}; of which value is the gradient wanted? Make two runs of it.",
+            )
+        return versions.pop()
 
     def is_read_elsewhere(self, tensor: Tensor, reader: Operation) -> bool:
         """Whether `reader` takes the value that a remote variable has behind an update of this run."""
-        if tensor.op.kind is not Kind.VARIABLE or self.fed_place(tensor) is not None:
+        if not isinstance(tensor.op, VariableRead) or self.fed_place(tensor) is not None:
             return False
-        variable: Any = tensor.op.output
-        return self._is_remote(variable) and variable in self._latest[reader]
+        # What a gradient differentiates is read by the operations on its path; those are asked themselves.
+        variable = tensor.op.variable
+        return self._is_remote(variable) and variable in self._latest[reader] and not isinstance(reader, Gradient)
 
     def _check_fed_views(self, fed: Iterable[Tensor], fetched: Iterable[Tensor]) -> None:
         for part in fed:
@@ -191,11 +213,11 @@ class Plan:
             stage = Stage.EARLY
             for dependency in self.dependencies(operation):
                 stage = max(stage, stages[dependency])
-            if operation.kind is Kind.VARIABLE:
-                stage = Stage.EARLY if self.is_host_known(operation.output) else Stage.DEVICE  # type: ignore[arg-type]
-            elif operation.kind in HOST_KINDS:
+            if isinstance(operation, VariableRead):
+                stage = Stage.EARLY if self.is_host_known(operation.variable) else Stage.DEVICE
+            elif isinstance(operation, OnHost):
                 stage = Stage.EARLY if stage is Stage.EARLY else Stage.LATE
-            elif operation.kind in DEVICE_KINDS:
+            elif isinstance(operation, OnDevice):
                 if stage is Stage.LATE and not self._waits_only_for_remote(operation, stages):
                     raise self._refusal(operation, stages)
                 stage = Stage.LATE if operation in self.remote else Stage.DEVICE
@@ -206,7 +228,7 @@ class Plan:
         """Whether what is late before `operation` is only the order behind remote updates, not a value of theirs."""
 
         def is_order(dependency: Operation) -> bool:
-            if dependency.kind is Kind.GROUP:
+            if isinstance(dependency, Group):
                 return all(stages[d] is not Stage.LATE or is_order(d) for d in self.dependencies(dependency))
             return dependency in self.remote
 
@@ -224,7 +246,7 @@ class Plan:
                     f"{operation.node_def} uses the result of {tensor.op.name!r}, which is computed on a parameter "
                     f"server. Read the variable in the next run, or do it inside hookline.update.",
                 )
-        while path[-1].kind not in HOST_KINDS:
+        while not isinstance(path[-1], OnHost):
             path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is Stage.LATE))
         path.append(next(d for d in self.dependencies(path[-1]) if stages[d] is not Stage.EARLY))
         route = " <- ".join(repr(step.name) for step in path)
@@ -239,7 +261,7 @@ class Plan:
         """Whether the value of `tensor` comes out of the device program."""
         if self.fed_place(tensor) is not None:
             return False
-        return tensor.op.kind in (*DEVICE_KINDS, Kind.VARIABLE) and self.stages[tensor.op] is Stage.DEVICE
+        return isinstance(tensor.op, OnDevice | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
 
 
 def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> bool:

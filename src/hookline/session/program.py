@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
+from hookline.graph.graph import Tensor
 from hookline.graph.random import WORKER_INDEX
-from hookline.graph.tensor import Kind, Tensor
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Variable, VariableRead
 from hookline.session.plan import Key, Plan
 from hookline.session.trace import Trace
 
@@ -83,8 +83,8 @@ class Program:
         for update in self.plan.remote:
             tensors += [tensor for tensor in update.inputs if not self.plan.is_read_elsewhere(tensor, update)]
         for tensor in tensors:
-            if tensor.op.kind is Kind.VARIABLE and self.plan.fed_place(tensor) is None:
-                read[tensor.op.output] = None  # type: ignore[index]
+            if isinstance(tensor.op, VariableRead) and self.plan.fed_place(tensor) is None:
+                read[tensor.op.variable] = None
         return list(read)
 
     def _read_by_callers(self) -> list[Variable]:

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import jax
 
 from hookline.graph.graph import Graph
-from hookline.graph.update import Update
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Update, Variable
 
 Leaves = tuple[jax.Array, ...]
 

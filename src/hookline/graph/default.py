@@ -1,0 +1,29 @@
+"""What is said of the default graph without naming it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from hookline.graph.graph import Operation, Tensor, get_default_graph
+
+
+def name_scope(name: str | None) -> AbstractContextManager[str]:
+    """`Graph.name_scope` of the default graph."""
+    return get_default_graph().name_scope(name)
+
+
+def control_dependencies(control_inputs: Iterable[Operation | Tensor | str] | None) -> AbstractContextManager[None]:
+    """`Graph.control_dependencies` of the default graph."""
+    return get_default_graph().control_dependencies(control_inputs)
+
+
+def add_to_collection(name: Hashable, value: Any) -> None:
+    """`Graph.add_to_collection` of the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+def get_collection(name: Hashable, scope: str | None = None) -> list[Any]:
+    """`Graph.get_collection` of the default graph."""
+    return get_default_graph().get_collection(name, scope)

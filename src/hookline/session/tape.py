@@ -1,0 +1,152 @@
+"""The tape: what was computed in a trace, and how a gradient goes back through it.
+
+Each operation that a gradient will go through is computed once, at its own place, and its pullback is kept. A gradient
+then has work of its own only: from `ys` it goes back over the kept pullbacks. What it does on the way is itself put on
+the tape if another gradient (a second derivative) will go back through that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.interpreters import ad
+
+from hookline.graph.gradient import Gradient
+from hookline.graph.graph import Operation
+
+
+class Cell:
+    """One array of a trace, told from others by identity: the same array may be the value of several operations."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @property
+    def moves(self) -> bool:
+        """Whether it has a derivative: it is floating point."""
+        return _moves(self.value)
+
+
+class _Entry(NamedTuple):
+    owner: Operation
+    level: int
+    inputs: Sequence[Cell]
+    outputs: Sequence[Cell]
+    pull: Any  # a pytree of cells; with their values, a function from cotangents of the outputs to those of the inputs
+
+
+class Tape:
+    """The entries of one trace, in the order of the computation.
+
+    Args:
+        gradients: The gradients of the run.
+        trained: What is computed for the caller, and not only because a hook watches it.
+    """
+
+    def __init__(self, gradients: Iterable[Gradient], trained: frozenset[Operation]) -> None:
+        self._gradients = list(gradients)
+        self._trained = trained
+        self._entries: list[_Entry] = []
+
+    def passing(self, owner: Operation | None) -> list[Gradient]:
+        """Returns the gradients that go back through what `owner` does; all of them for `None`."""
+        return [g for g in self._gradients if owner is None or g.passes(owner)]
+
+    def _orders(self, owner: Operation | None) -> list[int]:
+        return sorted({gradient.order for gradient in self.passing(owner)})
+
+    def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Any:
+        """Computes `fn` on the values of cells, for all gradients that will go back through it.
+
+        Args:
+            owner: The operation that does it; `None` for what belongs to no operation, such as taking a part.
+            fn: A function of one floating point array a cell, which returns a pytree.
+            inputs: The cells.
+
+        Returns:
+            The result, with a new cell for each array.
+        """
+        return self._record(owner, fn, inputs, 1, len(self._orders(owner)))
+
+    def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Any:
+        """Computes `fn`, differentiable by the gradients from `level` on, the first of which has the lowest order.
+
+        A gradient of a higher order goes back through what those of lower orders have gone back through: to it the
+        pullback of the level before is one more result of the computation.
+        """
+        if level > levels:
+            return jax.tree.map(Cell, fn(*[cell.value for cell in inputs]))
+        split = _Split()
+
+        def with_pullback(*values: Any) -> Any:
+            moving, pull, still = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
+            return moving, still, pull
+
+        moving, still, pull = self._record(owner, with_pullback, inputs, level + 1, levels)
+        self._entries.append(_Entry(owner, level, inputs, moving, pull))
+        return split.joined(moving, still)
+
+    def go_back(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
+        """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's way."""
+        cotangents = {y: Cell(jnp.ones_like(y.value)) for y in ys}
+        for entry in reversed(self._entries.copy()):
+            given = [cotangents.get(cell) for cell in entry.outputs]
+            if not any(given) or not self._goes_through(gradient, entry):
+                continue
+            for cell, pulled in zip(entry.inputs, self._pull(gradient, entry, given), strict=True):
+                earlier = cotangents.get(cell)
+                cotangents[cell] = pulled if earlier is None else self.record(gradient, jnp.add, [earlier, pulled])
+        return cotangents
+
+    def _goes_through(self, gradient: Gradient, entry: _Entry) -> bool:
+        if entry.owner is not None and not gradient.passes(entry.owner):
+            return False
+        return entry.level == 1 + self._orders(entry.owner).index(gradient.order)
+
+    def _pull(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
+        """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
+        cells, treedef = jax.tree.flatten(entry.pull)
+        moving = [cell for cell in cells if cell.moves]
+        watches = gradient not in self._trained and entry.owner in self._trained
+
+        def pull_back(*values: Any) -> Any:
+            remaining = iter(values)
+            kept = [next(remaining) if cell.moves else cell.value for cell in cells]
+            # What a hook watches must not change how the rest is compiled.
+            pull = jax.tree.unflatten(treedef, barrier(kept) if watches else kept)
+            zeros = (ad.Zero(jax.typeof(cell.value).to_ct_aval()) for cell in entry.outputs)
+            return pull([zero if ct is None else next(remaining) for ct, zero in zip(given, zeros, strict=True)])
+
+        return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)])
+
+
+class _Split:
+    """Takes the floating point leaves of a function's result apart from the others, and remembers how."""
+
+    def __call__(self, result: Any) -> tuple[list[Any], list[Any]]:
+        leaves, self._treedef = jax.tree.flatten(result)
+        self._moving = [_moves(leaf) for leaf in leaves]
+        moving = [leaf for leaf, moves in zip(leaves, self._moving, strict=True) if moves]
+        return moving, [leaf for leaf, moves in zip(leaves, self._moving, strict=True) if not moves]
+
+    def joined(self, moving: Sequence[Any], still: Sequence[Any]) -> Any:
+        """Returns the result with these leaves in place of its own."""
+        sources = (iter(still), iter(moving))
+        return jax.tree.unflatten(self._treedef, [next(sources[moves]) for moves in self._moving])
+
+
+def _moves(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return jnp.issubdtype(jnp.result_type(leaf) if dtype is None else dtype, jnp.inexact)
+
+
+def barrier(value: Any) -> Any:
+    """Returns the value behind an optimization barrier, which XLA does not compile across."""
+    # Leaf by leaf: one barrier around all would keep them all alive until the last is there.
+    return jax.tree.map(lambda leaf: jax.lax.optimization_barrier(leaf) if isinstance(leaf, Tracer) else leaf, value)
