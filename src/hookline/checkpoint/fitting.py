@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ class Match:
     structure: Any
 
 
-def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, Match]:
+def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bool = False) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
     Variables that are only in the checkpoint are no mistake: a graph for evaluation has no optimizer.
@@ -31,6 +32,7 @@ def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, M
         path: The checkpoint, for messages.
         manifest: What is in it.
         wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
+        reshape: Another shape with as many elements fits too.
 
     Returns:
         A match for each wanted name.
@@ -50,7 +52,8 @@ def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any]) -> dict[str, M
         elif spec is UNKNOWN:
             matches[name] = _as_saved(name, entry, different)
         else:
-            matches[name] = _compare(name, spec, entry, missing, unexpected, different)
+            same_shape = _same_size if reshape else _same_shape
+            matches[name] = _compare(name, spec, entry, same_shape, missing, unexpected, different)
     if not (missing or unexpected or different):
         return matches
     spare = sorted(set(manifest.variables) - set(wanted))
@@ -77,7 +80,13 @@ def _as_saved(name: str, entry: Entry, different: list[str]) -> Match:
 
 
 def _compare(
-    name: str, spec: Any, entry: Entry, missing: list[str], unexpected: list[str], different: list[str]
+    name: str,
+    spec: Any,
+    entry: Entry,
+    same_shape: Callable[[tuple[int, ...], tuple[Any, ...]], bool],
+    missing: list[str],
+    unexpected: list[str],
+    different: list[str],
 ) -> Match:
     pairs, structure = leaves.with_paths(spec)
     saved = {leaf.path: leaf for leaf in entry.leaves}
@@ -89,7 +98,7 @@ def _compare(
             missing.append(full)
             continue
         found.append(leaf)
-        if not _same_shape(leaf.shape, leaf_spec.shape):
+        if not same_shape(leaf.shape, leaf_spec.shape):
             different.append(f"{full} has shape {leaf.shape} in the checkpoint, {_shown(leaf_spec)} in the graph")
         if leaf.dtype != str(leaf_spec.dtype):
             different.append(f"{full} has dtype {leaf.dtype} in the checkpoint, {leaf_spec.dtype} in the graph")
@@ -101,6 +110,11 @@ def _same_shape(saved: tuple[int, ...], spec: tuple[Any, ...]) -> bool:
     return len(saved) == len(spec) and all(
         not isinstance(dim, int) or dim == length for length, dim in zip(saved, spec, strict=True)
     )
+
+
+def _same_size(saved: tuple[int, ...], spec: tuple[Any, ...]) -> bool:
+    is_known = all(isinstance(dim, int) for dim in spec)
+    return _same_shape(saved, spec) or (is_known and math.prod(saved) == math.prod(spec))
 
 
 def _shown(spec: jax.ShapeDtypeStruct) -> tuple[int | None, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -99,10 +99,12 @@ def load_variable(checkpoint_path: str, name: str) -> Any:
 
     Args:
         checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
-        name: A name as `list_variables` gives it, or the name of a variable made of dicts, lists and tuples.
+        name: A name as `list_variables` gives it, the name of a variable, or any beginning of names that ends before
+            a slash (`"optimizer/weights"`, `"params/encoder"`).
 
     Returns:
-        The value as it was saved.
+        The value as it was saved; what was made of other containers than dicts, lists and tuples, or is a part of a
+        variable, as nested dicts.
 
     Raises:
         NotFoundError: There is no such checkpoint, or nothing of that name in it.
@@ -118,22 +120,39 @@ def load_variable(checkpoint_path: str, name: str) -> Any:
         2.0
 
     References:
-        `tf.train.load_variable`. Also reads a whole structure.
+        `tf.train.load_variable`. Also reads a whole structure, or a part of one.
     """
     path = _checkpoint(checkpoint_path)
-    return read(path, lambda manifest: {name: _called(name, path, manifest)})[name]
+    return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
 
 
-def _called(name: str, path: str, manifest: Manifest) -> Match:
+def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
+    """Returns what to read for a name: a whole variable or leaf, or else the leaves below it."""
     by_name = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
     if name in by_name:
-        return Match((by_name[name],), jax.tree.structure(0))
+        return {name: Match((by_name[name],), jax.tree.structure(0))}
     structure = leaves.structure_of(manifest.variables[name]) if name in manifest.variables else None
-    if structure is None:
+    if structure is not None:
+        return {name: Match(manifest.variables[name].leaves, structure)}
+    below = {key: Match((leaf,), jax.tree.structure(0)) for key, leaf in by_name.items() if key.startswith(f"{name}/")}
+    if not below:
         raise NotFoundError(
             None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
         )
-    return Match(manifest.variables[name].leaves, structure)
+    return below
+
+
+def _nested(name: str, values: Mapping[str, Any]) -> Any:
+    if name in values:
+        return values[name]
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *folders, last = key.removeprefix(f"{name}/").split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = value
+    return tree
 
 
 def _checkpoint(path: str) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from hookline import clock
@@ -18,6 +19,7 @@ from hookline.checkpoint.retention import Retention
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, recorded, write_state
 from hookline.errors import InvalidArgumentError, OpError
 from hookline.graph import GraphKeys, Variable
+from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -86,9 +88,15 @@ class Saver:
         max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
         keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours.
         name: A name for messages.
+        reshape: Restores a variable also from one of another shape, if it has as many elements.
+        allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
+        pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
+        **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
+            `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
+            they do nothing.
 
     Raises:
-        TypeError: An item of `var_list` is not a variable.
+        TypeError: An item of `var_list` is not a variable; an argument that is not documented.
         ValueError: `var_list` is empty or names a variable twice; a number is out of range.
 
     Example:
@@ -114,12 +122,19 @@ class Saver:
     def __init__(
         self,
         var_list: Iterable[Variable] | Mapping[str, Variable] | None = None,
+        *,
         max_to_keep: int | None = 5,
         keep_checkpoint_every_n_hours: float | None = None,
         name: str | None = None,
+        reshape: bool = False,
+        allow_empty: bool = False,
+        pad_step_number: bool = False,
+        **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
-        self._variables = None if var_list is None else _by_name(var_list)
+        _take_without_effect("Saver", without_effect, _WITHOUT_EFFECT)
+        self._allow_empty, self._reshape, self._pad_step_number = allow_empty, reshape, pad_step_number
+        self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
@@ -193,7 +208,7 @@ class Saver:
         variables = self._of(sess)
         values = sess.snapshot(list(variables.values()))
         step = _step(sess, global_step, values)
-        path, state_file = _checked(save_path, step), latest_filename or STATE_FILE_NAME
+        path, state_file = _checked(save_path, self._suffix(step)), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
@@ -214,6 +229,11 @@ class Saver:
 
         self._pending = PendingSave(path, finish)
         return self._pending
+
+    def _suffix(self, step: int | None) -> str:
+        if step is None:
+            return ""
+        return f"-{step:08d}" if self._pad_step_number else f"-{step}"
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
@@ -273,7 +293,9 @@ class Saver:
         variables = self._of(sess)
         path = os.fspath(save_path)
         specs = {name: variable.spec for name, variable in variables.items()}
-        values = reading.read(path, lambda manifest: fitting.fit(path, manifest, specs))
+        values = reading.read(path, lambda manifest: fitting.fit(path, manifest, specs, reshape=self._reshape))
+        if self._reshape:
+            values = {name: _shaped_as(specs[name], value) for name, value in values.items()}
         # Nobody else knows these arrays: a copy of a large model would be one too many.
         sess.load({variables[name].op.name: value for name, value in values.items()}, owned=True)
 
@@ -281,18 +303,24 @@ class Saver:
         if self._variables is not None:
             return self._variables
         variables = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-        if not variables:
+        if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
-        return _by_name(variables)
+        return _by_name(variables, self._allow_empty)
 
 
-def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable]) -> dict[str, Variable]:
+def _shaped_as(spec: Any, value: Any) -> Any:
+    if spec is UNKNOWN:
+        return value
+    return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
+
+
+def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:
     named = cast("Mapping[str, Variable]", var_list) if isinstance(var_list, Mapping) else None
     variables = list(cast("Iterable[Variable]", var_list) if named is None else named.values())
     for variable in variables:
         if not isinstance(variable, Variable):
             raise TypeError(f"Saver requires variables in var_list, got {type(variable).__name__}: {variable!r}.")
-    if not variables:
+    if not variables and not allow_empty:
         raise ValueError("Saver requires a variable or more in var_list (None means all global variables), got none.")
     if len(set(variables)) < len(variables):
         raise ValueError(f"Saver requires each variable once in var_list, got {[v.op.name for v in variables]}.")
@@ -307,7 +335,7 @@ def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | N
     return int(sess.run(global_step))
 
 
-def _checked(save_path: str, step: int | None) -> str:
+def _checked(save_path: str, suffix: str) -> str:
     path = os.fspath(save_path)
     if "://" in path:
         raise InvalidArgumentError(
@@ -317,4 +345,20 @@ def _checked(save_path: str, step: int | None) -> str:
         raise InvalidArgumentError(
             None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
-    return path if step is None else f"{path}-{step}"
+    return path + suffix
+
+
+_WITHOUT_EFFECT = frozenset({
+    "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
+    "filename",
+})  # fmt: skip
+_told: set[str] = set()
+
+
+def _take_without_effect(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Says once of each documented argument that it does nothing, and refuses others."""
+    if unknown := sorted(given.keys() - known):
+        raise TypeError(f"{who} has no argument {unknown[0]!r}.")
+    if new := sorted(given.keys() - _told):
+        _told.update(new)
+        _logger.info("%s: %s: taken, without effect.", who, ", ".join(new))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.graph import Function, Operation, Tensor, get_default_graph
 from hookline.graph.initial import ancestors
 from hookline.graph.ops import HostCall
 from hookline.graph.variable import Update, Variable
@@ -105,6 +105,7 @@ def _listed(argument: str, tensors: Any) -> list[Tensor]:
     for tensor in listed:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"gradients: {argument} must be tensors or variables, got {tensor!r}.")
+        get_default_graph().as_graph_element(tensor)
     return listed
 
 

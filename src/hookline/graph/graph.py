@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -13,9 +14,9 @@ import jax
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
-from hookline.graph.names import Names
+from hookline.graph.names import Names, check_name
 from hookline.graph.operators import Operators
-from hookline.graph.views import NotHashable, Path, Step, freeze, step_text, take
+from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_text, take
 
 
 class InsideTraceError(TypeError):
@@ -93,6 +94,11 @@ class Graph:
         self.check_open(f"{name!r}")
         return self._names.unique(name)
 
+    def free_name(self, name: str) -> str:
+        """Returns the name that an operation would get, outside of all name scopes, if it asked for `name` now."""
+        with self._names.scoped(""):
+            return self._names.free(name)
+
     # Scopes -----------------------------------------------------------------------------------------------------
 
     @property
@@ -159,9 +165,9 @@ class Graph:
             self._collections.setdefault(name, []).append(value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
-        """Returns a copy of the collection `name`; with `scope`, the items whose names begin with it."""
+        """Returns a copy of the collection `name`; with `scope`, the items whose names match it, as `re.match` does."""
         items = list(self._collections.get(name, ()))
-        return [item for item in items if getattr(item, "name", "").startswith(scope)] if scope else items
+        return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
 
     def get_collection_ref(self, name: Hashable) -> list[Any]:
         """Returns the collection itself: changing the list changes the graph."""
@@ -184,11 +190,15 @@ class Graph:
             raise KeyError(f"The graph has no operation {name!r}.{hint}") from None
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """Returns the tensor called `operation:0`."""
-        operation, colon, output = name.rpartition(":")
-        if not colon or output != "0":
-            raise ValueError(f"{name!r} is not the name of a tensor: write {(operation or name) + ':0'!r}.")
-        return self.get_operation_by_name(operation).output
+        """Returns the tensor called `operation:0`, or a view of it (`gradients:0[0]`)."""
+        operation, colon, output = name.partition(":")
+        path = parsed(output[1:]) if colon and output[:1] == "0" else None
+        if path is None:
+            raise ValueError(f"{name!r} is not the name of a tensor: write {operation + ':0'!r}.")
+        tensor = self.get_operation_by_name(operation).output
+        for step in path:
+            tensor = tensor._view(step)
+        return tensor
 
     def as_graph_element(self, element: Any) -> Tensor | Operation:
         """Returns the tensor or operation that `element` is or names, and checks that it is of this graph.
@@ -246,6 +256,7 @@ class Operation:
     type = "Operation"
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
+        check_name(name)
         self.graph = get_default_graph()
         self._leaves, self._treedef = jax.tree.flatten(args)
         self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
@@ -379,7 +390,9 @@ class Tensor(Operators["Tensor"]):
     @property
     def dtype(self) -> Any:
         """The dtype of an array value; `None` if it is unknown or the value is a larger structure."""
-        return self.spec.dtype if specs.is_array(self.spec) else None
+        if specs.is_array(self.spec):
+            return self.spec.dtype
+        return None if self.path else getattr(self.op, "dtype", None)
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
@@ -438,7 +451,10 @@ class Tensor(Operators["Tensor"]):
         )
 
     def _no_value(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(
+        raise TypeError(self._advice())
+
+    def _advice(self) -> str:
+        return (
             f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
             f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
             f"hookline.host_op."
@@ -453,7 +469,8 @@ class Tensor(Operators["Tensor"]):
         # told that it does not know us, so that Python asks our reflected operator.
         if sys._getframe(1).f_code.co_varnames[:2] == ("self", "other"):
             raise AttributeError("__jax_array__")
-        self._no_value()
+        # A TypeError would be taken for one of JAX's own and replaced.
+        raise ValueError(self._advice())
 
     __hash__ = object.__hash__
 

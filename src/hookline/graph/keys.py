@@ -20,7 +20,7 @@ class GraphKeys:
         `tf.GraphKeys`, with its values.
     """
 
-    GLOBAL_VARIABLES = "variables"
+    GLOBAL_VARIABLES = VARIABLES = "variables"
     LOCAL_VARIABLES = "local_variables"
     TRAINABLE_VARIABLES = "trainable_variables"
     MOVING_AVERAGE_VARIABLES = "moving_average_variables"
@@ -33,10 +33,11 @@ class GraphKeys:
     READY_OP = "ready_op"
     READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
 
+    TRAIN_OP = "train_op"
+
     UPDATE_OPS = "update_ops"
     LOSSES = "losses"
     REGULARIZATION_LOSSES = "regularization_losses"
-    TRAIN_OP = "train_op"
     MODEL_VARIABLES = "model_variables"
     METRIC_VARIABLES = "metric_variables"
     WEIGHTS = "weights"
@@ -49,6 +50,7 @@ class GraphKeys:
     EVAL_STEP = "eval_step"
     QUEUE_RUNNERS = "queue_runners"
     TABLE_INITIALIZERS = "table_initializer"
+    TRAINABLE_RESOURCE_VARIABLES = "trainable_resource_variables"
     RESOURCES = "resources"
     LOCAL_RESOURCES = "local_resources"
     SAVEABLE_OBJECTS = "saveable_objects"

@@ -1,28 +1,35 @@
-"""Moving averages of variables."""
+"""Moving averages of variables and of tensors."""
 
 from __future__ import annotations
 
-import functools
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
+from hookline.graph.keys import GraphKeys
 from hookline.graph.ops import group
-from hookline.graph.spec import UNKNOWN
 from hookline.graph.variable import Variable, update
 
 
 class ExponentialMovingAverage:
-    """Keeps, beside variables, averages of their values that follow them slowly.
+    """Keeps averages of the values of variables and tensors, which follow them slowly.
+
+    The average of a variable starts at the variable's initial value, that of a tensor at 0. Averages are ordinary
+    variables that are not trained, called after what they follow: `weights/ExponentialMovingAverage`.
 
     Args:
-        decay: How much of the average stays at each update, between 0 and 1; 0.999 is usual.
+        decay: How much of the average stays at each update, between 0 and 1; 0.999 is usual. A number or a tensor.
         num_updates: The number of updates so far, usually the global step: the decay is then at most
             `(1 + num_updates) / (10 + num_updates)`, so that the first averages follow quickly.
+        zero_debias: For tensors: the average is divided by what it has seen so far of the whole, so that it does not
+            start near 0 (Kingma and Ba, "Adam", section 3). The two numbers that this takes are kept beside it, as
+            `<average>/biased` and `<average>/local_step`. For variables it has no effect.
         name: Last part of the names of the averages.
 
     Example:
@@ -38,76 +45,152 @@ class ExponentialMovingAverage:
         2.0
 
     References:
-        `tf.train.ExponentialMovingAverage`, without `zero_debias`: an average starts at its variable's initial value.
+        `tf.train.ExponentialMovingAverage`. There an average that is initialised when its variable has a value already
+        starts at that value; here always at the initial one.
     """
 
     def __init__(
-        self, decay: float, num_updates: Tensor | int | None = None, name: str = "ExponentialMovingAverage"
+        self,
+        decay: float | Tensor,
+        num_updates: Tensor | int | None = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
     ) -> None:
-        if not 0 <= decay <= 1:
-            raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay}.")
-        self._decay, self._num_updates, self._name = decay, num_updates, name
-        self._averages: dict[Variable, Variable] = {}
+        if not isinstance(decay, Tensor | int | float) or (not isinstance(decay, Tensor) and not 0 <= decay <= 1):
+            raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay!r}.")
+        if not isinstance(zero_debias, bool):
+            raise TypeError(f"ExponentialMovingAverage: zero_debias is True or False, got {zero_debias!r}.")
+        self.name = name
+        self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
+        self._averages: dict[Any, Variable] = {}
+        self._debiasing: dict[Any, tuple[Variable, Variable]] = {}
 
-    def apply(self, var_list: Iterable[Variable] | None = None) -> Operation:
-        """Returns an operation that moves the averages towards the variables' values.
+    def apply(self, var_list: Iterable[Tensor] | None = None) -> Operation:
+        """Returns an operation that moves the averages towards the values.
 
-        It reads the variables like any operation: to average what a training step leaves behind, make it inside
-        `control_dependencies([train_op])`.
+        It reads like any operation: to average what a training step leaves behind, make it inside
+        `control_dependencies([train_op])`. What holds the averages waits for nothing.
 
         Args:
-            var_list: By default all trainable variables.
+            var_list: Variables and tensors; by default all trainable variables.
 
         Raises:
-            TypeError: A variable holds something else than floating point numbers.
+            TypeError: Something else than floating point numbers, or a tensor whose shape is not known.
         """
+        graph = get_default_graph()
         updates = []
-        for variable in trainable_variables() if var_list is None else var_list:
-            if variable.spec is UNKNOWN:
-                raise TypeError(f"ExponentialMovingAverage: what {variable.op.name!r} holds is not known.")
-            for leaf in jax.tree.leaves(variable.spec):
-                if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-                    raise TypeError(
-                        f"ExponentialMovingAverage: {variable.op.name!r} holds {leaf.dtype}, which has no average."
-                    )
-            if variable not in self._averages:
-                with get_default_graph().control_dependencies(None):
-                    self._averages[variable] = Variable(
-                        variable.initialized_value(), name=f"{variable.op.name}/{self._name}", trainable=False
-                    )
-            updates.append(
-                update(
-                    self._averages[variable],
-                    functools.partial(_moved, self._decay),
-                    variable,
-                    self._num_updates,
-                    name="average",
+        for value in trainable_variables() if var_list is None else list(var_list):
+            self._check(value)
+            if value.key not in self._averages:
+                self._make(value)
+            if isinstance(value, Variable) and value not in graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES):
+                graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, value)
+            average = self._averages[value.key]
+            arguments = (value, self._decay, self._num_updates)
+            if value.key in self._debiasing:
+                updates.append(
+                    update((average, *self._debiasing[value.key]), _moved_debiased, *arguments, name="average")
                 )
-            )
-        return group(*updates, name="moving_averages")
+            else:
+                updates.append(update(average, _moved, *arguments, name="average"))
+        return group(*updates, name=self.name)
 
-    def average(self, variable: Variable) -> Variable | None:
-        """Returns the variable that holds the average of `variable`; `None` if `apply` was not called for it."""
-        return self._averages.get(variable)
+    def _check(self, value: Any) -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"ExponentialMovingAverage: only variables and tensors have averages, got {value!r}.")
+        if value.spec is specs.UNKNOWN:
+            raise TypeError(f"ExponentialMovingAverage: what {_name_of(value)!r} holds is not known.")
+        for leaf in jax.tree.leaves(value.spec):
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                raise TypeError(
+                    f"ExponentialMovingAverage: {_name_of(value)!r} holds {leaf.dtype}, which has no average."
+                )
+            if not all(isinstance(dim, int) for dim in leaf.shape):
+                raise TypeError(
+                    f"ExponentialMovingAverage: the shape of {_name_of(value)!r} is open, {specs.open_shape(leaf)}; an "
+                    f"average has one shape for good. Reduce it first, with a mean."
+                )
 
-    def average_name(self, variable: Variable) -> str:
-        """Returns the name under which the average of `variable` is saved."""
-        average = self._averages.get(variable)
-        return f"{variable.op.name}/{self._name}" if average is None else average.op.name
+    def _make(self, value: Tensor) -> None:
+        spec = value.spec
 
-    def variables_to_restore(self) -> dict[str, Variable]:
-        """Returns what to give a `Saver` so that it restores the averages into the variables, and the rest as it is."""
-        averages = set(self._averages.values())
-        return {
-            self.average_name(variable) if variable in self._averages else variable.op.name: variable
-            for variable in global_variables()
-            if variable not in averages
-        }
+        def zeros() -> Any:
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), spec)
+
+        graph = get_default_graph()
+        is_variable = isinstance(value, Variable)
+        with graph.name_scope(None):
+            initial = value.initialized_value() if is_variable else zeros
+            average = Variable(initial, name=self.average_name(value), trainable=False)
+            if self._zero_debias and not is_variable:
+                biased = Variable(zeros, name=f"{average.op.name}/biased", trainable=False)
+                count = Variable(lambda: jnp.zeros(()), name=f"{average.op.name}/local_step", trainable=False)
+                self._debiasing[value.key] = biased, count
+        self._averages[value.key] = average
+
+    def average(self, var: Tensor) -> Variable | None:
+        """Returns the variable that holds the average of `var`; `None` if `apply` was not called for it."""
+        return self._averages.get(var.key)
+
+    def average_name(self, var: Tensor) -> str:
+        """Returns the name under which the average of `var` is saved, before `apply` and after it.
+
+        It depends on no name scope but that of `var`.
+        """
+        average = self._averages.get(var.key)
+        return var.graph.free_name(f"{_name_of(var)}/{self.name}") if average is None else average.op.name
+
+    def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
+        """Returns what to give a `Saver` so that it restores averages into the variables, and the rest as it is.
+
+        It needs no `apply`: an evaluation makes the model and this object, and no training step.
+
+        Args:
+            moving_avg_variables: The variables to restore from their averages; by default all trainable ones, and those
+                for which `apply` was called.
+
+        Example:
+            >>> import hookline as hl
+            >>> weight = hl.Variable(0.0, name="weight")
+            >>> mean = hl.Variable(0.0, name="mean", trainable=False)
+            >>> sorted(hl.train.ExponentialMovingAverage(decay=0.5).variables_to_restore())
+            ['mean', 'weight/ExponentialMovingAverage']
+        """
+        if moving_avg_variables is None:
+            averaged = get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES)
+            moving_avg_variables = [*trainable_variables(), *averaged]
+        moving = list(dict.fromkeys(moving_avg_variables))
+        restored = {self.average_name(variable): variable for variable in moving}
+        for variable in global_variables():
+            if variable not in moving and variable.op.name not in restored:
+                restored[variable.op.name] = variable
+        return restored
 
 
-def _moved(highest_decay: float, average: Any, value: Any, num_updates: Any) -> Any:
+def _name_of(tensor: Tensor) -> str:
+    """Returns a tensor's name as a part of other names: that of its operation, and the path of a view."""
+    if not tensor.path:
+        return tensor.op.name
+    path = tensor.name.partition(":0")[2]
+    return f"{tensor.op.name}/{'_'.join(re.findall(r'[A-Za-z0-9]+', path))}"
+
+
+def _rate(decay: Any, num_updates: Any) -> Any:
+    if num_updates is None:
+        return decay
+    num_updates = jnp.asarray(num_updates, jnp.float32)
+    return jnp.minimum(decay, (1 + num_updates) / (10 + num_updates))
+
+
+def _moved(average: Any, value: Any, decay: Any, num_updates: Any) -> Any:
     """Returns the average a step nearer to the value."""
-    decay = highest_decay
-    if num_updates is not None:
-        decay = jnp.minimum(highest_decay, (1 + num_updates) / (10 + num_updates))
-    return jax.tree.map(lambda old, new: old - (1 - jnp.asarray(decay, old.dtype)) * (old - new), average, value)
+    rate = _rate(decay, num_updates)
+    return jax.tree.map(lambda old, new: old - (1 - jnp.asarray(rate, old.dtype)) * (old - new), average, value)
+
+
+def _moved_debiased(state: tuple[Any, Any, Any], value: Any, decay: Any, num_updates: Any) -> tuple[Any, Any, Any]:
+    """Returns the average, the average as it would be without correction, and the number of updates."""
+    _, biased, count = state
+    biased, count = _moved(biased, value, decay, num_updates), count + 1
+    seen = 1 - jnp.power(jnp.asarray(_rate(decay, num_updates), jnp.float32), count)
+    return jax.tree.map(lambda leaf: (leaf / seen).astype(leaf.dtype), biased), biased, count

@@ -20,6 +20,7 @@ class Names:
     """
 
     def __init__(self) -> None:
+        # By the name in lower case: a checkpoint's folders may lie where case makes no difference.
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -42,20 +43,31 @@ class Names:
     def unique(self, name: str) -> str:
         """Returns `name` inside the current scope, numbered (`loss_1`) if it is taken, and takes it.
 
+        Names that differ in case only are the same.
+
         Raises:
             ValueError: It holds other characters than letters, digits, `_`, `.`, `-` and `/`, or leads out of a folder.
         """
-        check_name(name)
         with self._lock:
-            wanted = self.scope + name
-            count = self._counts.get(wanted, 0)
-            self._counts[wanted] = count + 1
-            unique = wanted
-            while count and unique in self._counts:
-                unique = f"{wanted}_{count}"
-                count += 1
-            self._counts.setdefault(unique, 1)
+            unique = self._free(name)
+            wanted = (self.scope + name).lower()
+            self._counts[wanted] = self._counts.get(wanted, 0) + 1
+            self._counts.setdefault(unique.lower(), 1)
             return unique
+
+    def free(self, name: str) -> str:
+        """Returns what `unique` would return, and takes nothing."""
+        with self._lock:
+            return self._free(name)
+
+    def _free(self, name: str) -> str:
+        check_name(name)
+        unique = wanted = self.scope + name
+        count = self._counts.get(wanted.lower(), 0)
+        while count and unique.lower() in self._counts:
+            unique = f"{wanted}_{count}"
+            count += 1
+        return unique
 
 
 def check_name(name: str) -> None:

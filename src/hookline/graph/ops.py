@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
 
@@ -20,15 +23,19 @@ class Placeholder(Operation):
 
     Attributes:
         dtype: Of the arrays that it takes; `None` where it takes text or any object, for host operations.
+        shape: Of what it takes, as it was given.
         is_text: Whether it takes strings only.
     """
 
     type = "Placeholder"
 
     def __init__(self, name: str, dtype: Any, shape: Sequence[int | None] | None) -> None:
-        kind = np.dtype("U").kind if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
-        self.is_text = kind in ("S", "U")
-        array = None if kind in ("O", "S", "U") else specs.declared(dtype, () if shape is None else shape)
+        if dtype is None:
+            raise TypeError("A placeholder requires a dtype, got None.")
+        kind = "U" if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
+        self.shape, self.is_text = shape, kind in ("S", "U")
+        declared = specs.declared("float32" if kind and kind in "OSU" else dtype, () if shape is None else shape)
+        array = None if kind and kind in "OSU" else declared
         self.dtype = None if array is None else array.dtype
         super().__init__(name, spec=specs.UNKNOWN if array is None or shape is None else array)
 
@@ -48,8 +55,20 @@ class Constant(Operation):
             spec = specs.of_value(self.value)
         except (TypeError, OverflowError):
             spec = specs.UNKNOWN
-        _check_range(name, self.value)
+        for leaf in jax.tree.leaves(self.value):
+            if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
+                _check_range(name, leaf, None)
         super().__init__(name, spec=spec)
+
+    def on_device(self) -> Any:
+        """Returns the value as device operations take it: every number an array."""
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if _is_numeric(leaf) else leaf, self.value)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | complex | np.number | np.bool_) or (
+        isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU"
+    )
 
 
 class HostCall(Operation):
@@ -74,7 +93,32 @@ class HostCall(Operation):
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
         """Returns what the function makes of the values that `resolve` gives for its tensors."""
         args, kwargs = self.bind(resolve)
-        return self.fn(*args, **kwargs)
+        value = self.fn(*args, **kwargs)
+        return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
+
+    def _as_promised(self, value: Any) -> Any:
+        """Returns the value with the dtypes of the spec.
+
+        Raises:
+            InvalidArgumentError: It does not fit the spec.
+        """
+        wanted, structure = jax.tree.flatten_with_path(self.output.spec)
+        if jax.tree.structure(value) != structure:
+            raise self._broken_promise(f"the structure {jax.tree.structure(value)}", f"{structure}")
+        leaves = []
+        for (path, spec), leaf in zip(wanted, jax.tree.leaves(value), strict=True):
+            dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+            if specs.mismatch(spec, np.shape(leaf), dtype):
+                where = f" at {jax.tree_util.keystr(path)}" if path else ""
+                given = f"{dtype}[{','.join(map(str, np.shape(leaf)))}]{where}"
+                raise self._broken_promise(given, specs.describe(spec))
+            is_exact = not hasattr(leaf, "dtype") or specs.canonical_dtype(dtype) == spec.dtype
+            leaves.append(leaf if is_exact else leaf.astype(spec.dtype))
+        return jax.tree.unflatten(structure, leaves)
+
+    def _broken_promise(self, given: str, wanted: str) -> InvalidArgumentError:
+        text = f"{self.node_def} returned {given}, but its spec promises {wanted}: mend the function or the spec."
+        return InvalidArgumentError(self.node_def, self, text)
 
 
 class SessionCall(Operation):
@@ -229,13 +273,20 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
         raise
 
 
-def constant(value: Any, name: str | None = None) -> Tensor:
+def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, name: str | None = None) -> Tensor:
     """Returns a tensor of a fixed value: any pytree of arrays and numbers, or any object for host operations.
 
     Large arrays travel to the device once and are handed to the compiled step as arguments, so a data set may be one.
 
+    Args:
+        value: As above.
+        dtype: Makes one array of the value, of this dtype; by default JAX decides.
+        shape: Makes one array of the value, of this shape: of one number an array full of it.
+        name: Its name; by default `Const`.
+
     Raises:
-        ValueError: A number that the dtype which JAX gives it cannot hold.
+        TypeError: A tensor in it, or numbers of a kind that `dtype` cannot hold.
+        ValueError: A number that the dtype cannot hold, or too many or too few for `shape`.
 
     Example:
         >>> import hookline as hl
@@ -247,7 +298,21 @@ def constant(value: Any, name: str | None = None) -> Tensor:
     """
     if holds_tensor(value):
         raise TypeError("constant takes plain values; a tensor is in it. Use the tensor itself, or hookline.op.")
-    return Constant(name or "Const", as_array(value)).output
+    if dtype is None and shape is None:
+        return Constant(name or "Const", as_array(value)).output
+    array = np.asarray(value)
+    if dtype is not None:
+        wanted = specs.canonical_dtype(dtype)
+        if array.size and not specs.same_kind(array.dtype, wanted):
+            raise TypeError(f"constant: {value!r} is of dtype {array.dtype} and cannot be made one of {wanted}.")
+        _check_range(name or "Const", array, wanted)
+        array = array.astype(wanted)
+    if shape is not None:
+        fits = array.size in (1, math.prod(shape))
+        if not fits:
+            raise ValueError(f"constant: {array.size} values do not fill the shape {tuple(shape)}.")
+        array = np.full(shape, array.reshape(()), array.dtype) if array.size == 1 else array.reshape(shape)
+    return Constant(name or "Const", array).output
 
 
 def as_array(value: Any) -> Any:
@@ -265,19 +330,16 @@ def as_array(value: Any) -> Any:
     return value
 
 
-def _check_range(name: str, value: Any) -> None:
-    for leaf in jax.tree.leaves(value):
-        if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
-            array = np.asarray(leaf)
-            if array.dtype.kind in "OSUMmV":
-                if isinstance(leaf, int):
-                    raise ValueError(f"Constant {name!r}: {leaf} is larger than any integer of a device.")
-                continue
-            problem = specs.overflow(array, specs.canonical_dtype(array.dtype))
-            if problem:
-                raise ValueError(
-                    f"Constant {name!r} {problem}. Set jax_enable_x64 before anything else for 64-bit numbers."
-                )
+def _check_range(name: str, value: Any, dtype: Any) -> None:
+    """Refuses numbers that `dtype` cannot hold, by default the one that JAX gives them."""
+    array, name = np.asarray(value), get_default_graph().current_scope + name
+    if isinstance(value, int) and array.dtype.kind == "O":
+        raise ValueError(f"Constant {name!r}: {value} is larger than any integer of a device.")
+    if array.dtype.kind not in "iufc":
+        return
+    problem = specs.overflow(array, specs.canonical_dtype(array.dtype if dtype is None else dtype))
+    if problem:
+        raise ValueError(f"Constant {name!r} {problem}. Set jax_enable_x64 before anything else for 64-bit numbers.")
 
 
 def _numpy_dtype(dtype: Any) -> np.dtype | None:

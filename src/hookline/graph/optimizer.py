@@ -2,60 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from hookline.graph import spec as specs
+from hookline.graph.global_step import get_global_step
 from hookline.graph.gradient import gradients
-from hookline.graph.graph import Operation, Tensor, get_default_graph
+from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import trainable_variables
-from hookline.graph.ops import group, op
+from hookline.graph.keys import GraphKeys
+from hookline.graph.ops import constant, group, op
 from hookline.graph.variable import Variable, update
 
 
 class Optimizer:
     """Trains variables with an Optax transformation.
 
+    A rate that is to change, or to be seen, is given by its name beside the function that makes the transformation:
+    `Optimizer(optax.adam, learning_rate=rate)`. The rate may be
+
+    - a number,
+    - a variable: `rate.assign(...)` changes it, and it is saved,
+    - a placeholder, or any other tensor,
+    - a function of the global step, such as any Optax schedule; it is called with the global step from before the run.
+
+    `optimizer.learning_rate` is then the tensor to fetch, to log and to summarise.
+
     Args:
-        transformation: Any `optax.GradientTransformation`.
+        transformation: Any `optax.GradientTransformation`; or a function that makes one of `hyperparameters`.
         name: Name of its operations and of the variables that hold its state.
+        **hyperparameters: Arguments of that function. Numbers and tensors may be given for any that is a number and
+            does not decide the state at the start; a function of the global step for `learning_rate` alone (others are
+            handed on as they are: `mask=...`).
 
     Attributes:
         slots: The variables of its state, made by `apply_gradients`: one for each trained variable where the
             transformation treats them independently, else (a global norm, for instance) one for all together.
 
+    Raises:
+        TypeError: Something that is no transformation, or a tensor inside of one.
+
     Example:
         >>> import hookline as hl, optax
         >>> weight = hl.Variable(4.0, name="weight")
+        >>> rate = hl.Variable(0.25, name="rate", trainable=False)
         >>> step = hl.train.get_or_create_global_step()
-        >>> train_op = hl.train.Optimizer(optax.sgd(0.25)).minimize(weight * weight, global_step=step)
+        >>> optimizer = hl.train.Optimizer(optax.sgd, learning_rate=rate)
+        >>> train_op = optimizer.minimize(weight * weight, global_step=step)
+        >>> slower = rate.assign(rate / 2).op
         >>> with hl.Session() as sess:
         ...     sess.run(hl.global_variables_initializer())
         ...     sess.run(train_op)
         ...     print(sess.run((weight, step)))
+        ...     sess.run(slower)
+        ...     print(sess.run(optimizer.learning_rate))
         (Array(2., dtype=float32), np.int32(1))
+        0.125
 
     References:
         `tf.train.Optimizer`. The rule comes from Optax; its state is in ordinary variables, so it is saved.
     """
 
-    def __init__(self, transformation: optax.GradientTransformation, name: str = "optimizer") -> None:
-        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+    def __init__(
+        self,
+        transformation: optax.GradientTransformation | Callable[..., optax.GradientTransformation],
+        name: str = "optimizer",
+        **hyperparameters: Any,
+    ) -> None:
+        is_made = hasattr(transformation, "init") and hasattr(transformation, "update")
+        if is_made and hyperparameters:
             raise TypeError(
-                f"Optimizer requires an Optax transformation such as optax.adam(1e-3), got {transformation!r}."
+                f"Optimizer: {', '.join(hyperparameters)} cannot be set on a transformation that is made already; give "
+                f"the function that makes it: Optimizer(optax.adam, learning_rate=...)."
             )
-        self._transformation = optax.with_extra_args_support(transformation)
+        self._given = hyperparameters
+        self._shown: dict[str, Tensor] = {}
         self._name = name
+        # Only the state at the start, and which variables depend on each other, are taken from this one.
+        fixed = {key: _placeholder_value(value) for key, value in hyperparameters.items()}
+        self._make: Any = (lambda: transformation) if is_made else transformation
+        try:
+            made = self._make(**fixed)
+        except TypeError as error:
+            raise TypeError(f"Optimizer: {_REQUIRED}, got {transformation!r} ({error}).") from error
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise TypeError(f"Optimizer {_REQUIRED}, got {transformation!r}.")
+        self._transformation = optax.with_extra_args_support(made)
         self.slots: list[Variable] = []
+
+    @property
+    def learning_rate(self) -> Tensor:
+        """The rate of the next step, as a tensor.
+
+        Raises:
+            AttributeError: It was not given by name.
+        """
+        if "learning_rate" not in self._given:
+            raise AttributeError(
+                "Optimizer: its learning rate is inside the Optax transformation; to see or change it, write "
+                "Optimizer(optax.adam, learning_rate=...)."
+            )
+        return self._tensor("learning_rate", None)
 
     def minimize(
         self,
         loss: Tensor,
         global_step: Variable | None = None,
-        var_list: Sequence[Variable] | None = None,
+        var_list: Variable | Sequence[Variable] | None = None,
         name: str | None = None,
     ) -> Operation:
         """Returns an operation that makes one training step.
@@ -67,20 +124,35 @@ class Optimizer:
             name: Name of the operation.
 
         Raises:
+            TypeError: The global step is no integer variable, or `var_list` holds something else than variables.
             ValueError: No variable influences the loss.
         """
+        _check_step(global_step)
         return self.apply_gradients(self.compute_gradients(loss, var_list), global_step, name)
 
     def compute_gradients(
-        self, loss: Tensor, var_list: Sequence[Variable] | None = None
+        self, loss: Tensor, var_list: Variable | Sequence[Variable] | None = None
     ) -> list[tuple[Tensor | None, Variable]]:
-        """Returns pairs of gradient and variable; the gradient is `None` where the loss does not depend on it."""
-        variables = trainable_variables() if var_list is None else list(var_list)
+        """Returns pairs of gradient and variable.
+
+        The gradient is `None` where the loss does not depend on the variable, and where the variable holds integers
+        only: a counter that somebody forgot to make with `trainable=False` trains nothing.
+        """
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"Optimizer: the loss must be a tensor, got {loss!r}.")
+        listed = [var_list] if isinstance(var_list, Variable) else var_list
+        variables = trainable_variables() if listed is None else list(listed)
         if not variables:
             raise ValueError(
                 "Optimizer: there is no variable to train; make one with trainable=True, or give var_list."
             )
-        return list(zip(gradients(loss, variables), variables, strict=True))
+        for variable in variables:
+            _check_variable(variable)
+        if len(set(variables)) < len(variables):
+            raise ValueError(f"Optimizer: a variable stands twice in var_list: {[v.op.name for v in variables]}.")
+        floating = [variable for variable in variables if not _is_integral(variable)]
+        found = dict(zip(floating, gradients(loss, floating), strict=True))
+        return [(found.get(variable), variable) for variable in variables]
 
     def apply_gradients(
         self,
@@ -90,39 +162,102 @@ class Optimizer:
     ) -> Operation:
         """Returns an operation that changes the variables along given gradients.
 
+        What holds the optimizer's state is made here too; it waits for no control dependency. The changes do.
+
         Args:
             grads_and_vars: Pairs as `compute_gradients` returns them; pairs with `None` are left out.
             global_step: A variable to increment by one.
             name: Name of the operation.
         """
-        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        _check_step(global_step)
+        given = list(grads_and_vars)
+        for pair in given:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"Optimizer: pairs of gradient and variable are required, got {pair!r}.")
+            _check_variable(pair[1])
+        pairs = [(grad, variable) for grad, variable in given if grad is not None]
         if not pairs:
             raise ValueError("Optimizer: the loss depends on none of the variables to train.")
-        with get_default_graph().name_scope(self._name):
+        graph = get_default_graph()
+        with graph.name_scope(self._name):
+            tensors = {key: self._tensor(key, global_step) for key, value in self._given.items() if _varies(key, value)}
             variables = [variable for _, variable in pairs]
-            if len(pairs) == 1 or self._is_separable(variables):
-                updates = [self._update(variable, grad, variable.op.name) for grad, variable in pairs]
-            else:
-                updates = [self._update(variables, [grad for grad, _ in pairs], "joint")]
+            try:
+                # Of one too: a tensor inside the transformation is found before anything is made.
+                if self._is_separable(variables) or len(pairs) == 1:
+                    updates = [self._update(variable, grad, variable.op.name, tensors) for grad, variable in pairs]
+                else:
+                    updates = [self._update(variables, [grad for grad, _ in pairs], "joint", tensors)]
+            except InsideTraceError as error:
+                raise TypeError(
+                    "Optimizer: a tensor stands inside the Optax transformation, where it has no value. Give the "
+                    "function that makes the transformation, and the tensor by its name: "
+                    "Optimizer(optax.adam, learning_rate=tensor)."
+                ) from error
             if global_step is not None:
                 updates.append(global_step.assign_add(1))
-            return group(*updates, name=name or "train")
+            train_op = group(*updates, name=name or "train")
+        graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
+        return train_op
 
-    def _update(self, variables: Any, grads: Any, name: str) -> Tensor:
+    def _tensor(self, key: str, global_step: Variable | None) -> Tensor:
+        """Returns a hyperparameter as a tensor."""
+        if key not in self._shown:
+            value = self._given[key]
+            if isinstance(value, Tensor):
+                tensor = value
+            elif callable(value):
+                step = get_global_step() if global_step is None else global_step
+                if step is None:
+                    raise ValueError(
+                        f"Optimizer: {key} is a function of the global step, and the graph has none: call "
+                        f"hookline.train.get_or_create_global_step() first, or give minimize a global_step."
+                    )
+                tensor = op(value, name=key)(step)
+            else:
+                tensor = constant(value, name=key)
+            self._shown[key] = tensor
+        return self._shown[key]
+
+    def _update(self, variables: Any, grads: Any, name: str, tensors: dict[str, Tensor]) -> Tensor:
         """Makes the state of the transformation for `variables` and one update of both."""
-        initial = jax.tree.map(lambda variable: variable.initialized_value(), variables)
-        slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
+        self._check_start(variables, tensors)
+        with get_default_graph().control_dependencies(None):
+            initial = jax.tree.map(lambda variable: variable.initialized_value(), variables)
+            slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
         self.slots.append(slots)
 
         # Of the transformation alone: the function travels to where the variables live.
-        transformation = self._transformation
+        make, given = self._make, {key: value for key, value in self._given.items() if key not in tensors}
 
-        def apply(values: tuple[Any, Any], grads: Any) -> tuple[Any, Any]:
+        def apply(values: tuple[Any, Any], grads: Any, varying: dict[str, Any]) -> tuple[Any, Any]:
             params, state = values
+            transformation = optax.with_extra_args_support(make(**given, **varying))
             changes, state = transformation.update(grads, state, params)
             return optax.apply_updates(params, changes), state
 
-        return update((variables, slots), apply, grads, name=f"{name}/apply")
+        return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
+
+    def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
+        """Refuses a tensor on which the state at the start depends: that is made before there is a run."""
+        params = jax.tree.map(lambda variable: variable.spec, variables)
+        if any(spec is specs.UNKNOWN for spec in jax.tree.leaves(params)):
+            return
+        given = {key: value for key, value in self._given.items() if key not in tensors}
+        for key, tensor in tensors.items():
+            others = {other: _placeholder_value(tensor) for other, tensor in tensors.items() if other != key}
+
+            def start(value: Any, params: Any, key: str = key, others: Any = others) -> Any:
+                return self._make(**given, **others, **{key: value}).init(params)
+
+            value = _placeholder_value(tensor)
+            traced = jax.make_jaxpr(start)(value, params).jaxpr
+            tainted = set(traced.invars[: len(jax.tree.leaves(value))])
+            for equation in traced.eqns:
+                if any(v in tainted for v in equation.invars if not hasattr(v, "val")):
+                    tainted.update(equation.outvars)
+            if any(v in tainted for v in traced.outvars if not hasattr(v, "val")):
+                raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
         """Whether the transformation does to each variable what it would do to it alone, so that they may part."""
@@ -132,6 +267,8 @@ class Optimizer:
             for spec in params:
                 jax.eval_shape(self._transformation.init, spec)
             traced = jax.make_jaxpr(self._transformation.update)(params, state, params)
+        except InsideTraceError:
+            raise
         except Exception:
             # A transformation that needs the whole structure (masks, labels), or shapes not known yet.
             return False
@@ -143,6 +280,35 @@ class Optimizer:
         owners = [i for i, spec in enumerate(params) for _ in jax.tree.leaves(spec)]
         n_state = len(jax.tree.leaves(state))
         return independent(traced.jaxpr, owners, n_state)
+
+
+_REQUIRED = "requires an Optax transformation such as optax.adam(1e-3), or a function that makes one and its arguments"
+
+
+def _varies(key: str, value: Any) -> bool:
+    return isinstance(value, Tensor) or (key == "learning_rate" and callable(value))
+
+
+def _placeholder_value(value: Any) -> Any:
+    """Returns what stands for a hyperparameter until a run knows it."""
+    if isinstance(value, Tensor):
+        return jnp.zeros(value.shape or (), value.dtype or jnp.float32)
+    return value
+
+
+def _check_variable(variable: Any) -> None:
+    if not isinstance(variable, Variable):
+        raise TypeError(f"Optimizer: only variables can be trained, got {variable!r}.")
+
+
+def _check_step(global_step: Any) -> None:
+    if global_step is not None and not isinstance(global_step, Variable):
+        raise TypeError(f"Optimizer: global_step must be a variable to increment, got {global_step!r}.")
+
+
+def _is_integral(variable: Variable) -> bool:
+    leaves = [] if variable.spec is specs.UNKNOWN else jax.tree.leaves(variable.spec)
+    return bool(leaves) and not any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves)
 
 
 def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:

@@ -41,6 +41,7 @@ def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
         TypeError: The dtype is none, or the shape is not a sequence of integers and `None`.
         ValueError: A dimension is negative.
     """
+    shape = shape.tolist() if isinstance(shape, np.ndarray) else shape
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise TypeError(f"A shape is a sequence of integers and None, such as [None, 3], got {shape!r}.")
     for dim in shape:
@@ -111,11 +112,16 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
         raise
 
 
+def is_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether `shape` is one of those that `wanted` allows."""
+    return len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
+
+
 def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
     """Says how an array of `shape` and `dtype` contradicts the declared spec; `None` where it does not."""
     wanted = open_shape(declared_spec)
     assert wanted is not None
-    if len(shape) != len(wanted) or any(w is not None and w != s for w, s in zip(wanted, shape, strict=True)):
+    if not is_shape(shape, wanted):
         return f"has shape {shape}, but {wanted} is required (None: any length)"
     if not same_kind(dtype, declared_spec.dtype):
         return f"has dtype {dtype}, which cannot be cast to {declared_spec.dtype} without changing its kind"
@@ -137,7 +143,7 @@ def overflow(value: np.ndarray, dtype: Any) -> str | None:
         with np.errstate(over="ignore"):
             lost = ~np.isfinite(value.astype(dtype))
         if lost.any() and (lost := lost & np.isfinite(value)).any():
-            return f"holds {value[lost].flat[0]!r}, which {dtype} cannot hold (its largest is {jnp.finfo(dtype).max})"
+            return f"holds {value[lost].flat[0]:g}, which {dtype} cannot hold (its largest is {jnp.finfo(dtype).max:g})"
     return None
 
 

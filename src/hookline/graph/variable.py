@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -125,6 +126,7 @@ class Variable(Tensor):
         name: Its name; numbered if taken.
         trainable: Whether optimizers change it by default.
         collections: Collections to join; by default `GraphKeys.GLOBAL_VARIABLES`: initialised together, and saved.
+        dtype: Of all its arrays; by default that of the initial value.
 
     Attributes:
         trainable: As above.
@@ -149,20 +151,24 @@ class Variable(Tensor):
         name: str | None = None,
         trainable: bool = True,
         collections: Iterable[Hashable] | None = None,
+        *,
+        dtype: Any = None,
     ) -> None:
         graph = get_default_graph()
         if initial_value is None:
             raise ValueError(f"Variable {name or 'Variable'!r} requires an initial value, got None.")
         block = graph.current_control_inputs
         with graph.control_dependencies(None):
-            node = VariableRead(name or "Variable", self)
+            node = VariableRead("Variable" if name is None else name, self)
             super().__init__(node)
             self.trainable = trainable
             self.per_worker = False
             with graph.name_scope(f"{node.name}/"):
                 self._initial = initial_tensor(initial_value, node.name, block)
+                if dtype is not None:
+                    self._initial = op(_cast, name="initial_value")(self._initial, specs.canonical_dtype(dtype))
                 self.spec = _strong(self._initial.spec)
-                self._initializer = Update("Assign", self, _replace, (self._initial,), initialises=True)
+                self._initializer = Update("initializer", self, _replace, (self._initial,), initialises=True)
         for key in dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections):
             graph.add_to_collection(key, self)
         if trainable:
@@ -179,11 +185,13 @@ class Variable(Tensor):
 
     def read_value(self) -> Tensor:
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
-        return op(lambda value: value, name=f"{self.op.name}/read")(self)
+        with self._scope():
+            return op(lambda value: value, name="read")(self)
 
     def assign(self, value: Any) -> Tensor:
         """Returns an update that sets the variable to `value`; its tensor is the new value."""
-        return Update(f"{self.op.name}/assign", self, _replace, (self._operand(value),), overwrites=True).output
+        with self._scope():
+            return Update("assign", self, _replace, (self._operand(value),), overwrites=True).output
 
     def assign_add(self, delta: Any) -> Tensor:
         """Returns an update that adds `delta` (the same structure); its tensor is the new value."""
@@ -193,17 +201,37 @@ class Variable(Tensor):
         """Returns an update that subtracts `delta` (the same structure); its tensor is the new value."""
         return self._shift("assign_sub", delta, operator.sub, -1)
 
+    def _scope(self) -> AbstractContextManager[str]:
+        """What is made of the variable is called after it, wherever it is made."""
+        return self.graph.name_scope(f"{self.op.name}/")
+
     def _operand(self, value: Any) -> Any:
-        """Returns `value` as an array where the variable is one and the value a list."""
-        if not specs.is_array(self.spec):
+        """Returns `value` as an array where the variable is one and the value a list.
+
+        Raises:
+            TypeError: Something that is no number.
+            ValueError: A number that the variable's dtype cannot hold.
+        """
+        if not specs.is_array(self.spec) or isinstance(value, Tensor | jax.Array):
             return value
-        if isinstance(value, list | tuple):
-            return op(jnp.asarray, name=f"{self.op.name}/value")(value) if holds_tensor(value) else np.asarray(value)
-        return value
+        if holds_tensor(value):
+            return op(jnp.asarray, name="value")(value)
+        array = np.asarray(value) if isinstance(value, list | tuple | int | float | complex | None) else value
+        name = self.op.name
+        if isinstance(value, str | bytes | None) or (isinstance(value, list | tuple) and array.dtype.kind in "OSU"):
+            raise TypeError(f"Variable {name!r} holds {specs.describe(self.spec)} and cannot hold {value!r}.")
+        if isinstance(array, np.ndarray | np.generic):
+            if array.dtype.kind == "O":
+                raise ValueError(f"Variable {name!r} holds {specs.describe(self.spec)} and cannot hold {value!r}.")
+            problem = specs.overflow(np.asarray(array), self.dtype) if specs.same_kind(array.dtype, self.dtype) else ""
+            if problem:
+                raise ValueError(f"Variable {name!r}: the value {problem}.")
+        return array if isinstance(value, list | tuple) else value
 
     def _shift(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
-        delta = self._operand(delta)
-        update_ = Update(f"{self.op.name}/{name}", self, lambda old, by: jax.tree.map(change, old, by), (delta,))
+        with self._scope():
+            delta = self._operand(delta)
+            update_ = Update(name, self, lambda old, by: jax.tree.map(change, old, by), (delta,))
         if is_counter(self) and isinstance(delta, int | np.integer) and not isinstance(delta, bool):
             update_.increment = sign * int(delta)
         return update_.output
@@ -267,6 +295,10 @@ def is_counter(variable: Variable) -> bool:
     if not specs.is_array(variable.spec) or variable.shape != ():
         return False
     return variable.dtype in (np.dtype("int32"), np.dtype("int64"))
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), value)
 
 
 def _replace(_: Any, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,40 @@ def step_text(step: Step) -> str:
     """Returns a step as it is written: `.params`, `['loss']`."""
     kind, value = step
     return f".{value}" if kind == "attr" else f"[{_thaw(value)!r}]"
+
+
+def parsed(text: str) -> Path | None:
+    """Returns the path that `step_text` has written; `None` if the text is none.
+
+    Example:
+        >>> parsed("['loss'][0].mean")
+        (('item', 'loss'), ('item', 0), ('attr', 'mean'))
+    """
+    try:
+        node = ast.parse(f"value{text}", mode="eval").body
+    except SyntaxError:
+        return None
+    steps: list[Step] = []
+    while not isinstance(node, ast.Name):
+        try:
+            if isinstance(node, ast.Attribute):
+                steps.insert(0, ("attr", node.attr))
+            elif isinstance(node, ast.Subscript):
+                steps.insert(0, ("item", freeze(_literal(node.slice))))
+            else:
+                return None
+        except ValueError:
+            return None
+        node = node.value
+    return tuple(steps) if node.id == "value" else None
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Tuple):
+        return tuple(_literal(part) for part in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "slice":
+        return slice(*map(ast.literal_eval, node.args))
+    return ast.literal_eval(node)
 
 
 def take(value: Any, step: Step) -> Any:

@@ -7,9 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline.graph.variable import Update
+from hookline.errors import FailedPreconditionError
+from hookline.graph.initial import ancestors
+from hookline.graph.variable import Update, Variable
 from hookline.session.execution import Execution, Run
 from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.plan import Plan
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
@@ -21,11 +24,13 @@ def dispatch(
     program = execution.program
     if program is None:
         return
-    arguments = (
-        store.take(program.taken),
-        store.take(program.kept),
-        tuple([get(run) for get in execution.input_getters]),
-    )
+    if execution.step_gain and execution.global_step_place is not None:
+        _check_countable(program.written[execution.global_step_place], store.step() + execution.step_gain)
+    try:
+        values = store.take(program.taken), store.take(program.kept)
+    except FailedPreconditionError as error:
+        raise explained(execution.plan, error) from None
+    arguments = (*values, tuple([get(run) for get in execution.input_getters]))
     if options is None:
         _run(execution, program, store, run, arguments, None, metadata)
     else:
@@ -39,6 +44,35 @@ def dispatch(
             jax.block_until_ready((store.take(program.written), run.outputs))
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
+
+
+def _check_countable(global_step: Variable, value: int) -> None:
+    """Raises `FailedPreconditionError` if the global step cannot count to `value`."""
+    if value > _LARGEST.get(global_step.dtype.name, 2**31 - 1):
+        raise FailedPreconditionError(
+            global_step.op.node_def,
+            global_step.op,
+            f"The global step {global_step.op.name!r} cannot count to {value}: its dtype is {global_step.dtype}. Set "
+            f"jax_enable_x64 before the graph is built; it is then one of int64, also when this model is restored.",
+        )
+
+
+def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
+    """Returns the error of a variable without a value, with other advice if it is a variable's initial value's."""
+    for operation in plan.operations:
+        if isinstance(operation, Update) and operation.initialises and error.op in ancestors(operation.inputs):
+            name = error.op.name
+            return FailedPreconditionError(
+                operation.node_def,
+                operation,
+                f"The initial value of {operation.variables[0].op.name!r} reads variable {name!r}, which has no value "
+                f"before this run is over. Compute it from the initial value, `{name}.initialized_value()` in place of "
+                f"`{name}`, or initialise {name!r} in an earlier run.",
+            )
+    return error
+
+
+_LARGEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
 def _run(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import OutOfRangeError
@@ -175,9 +174,8 @@ class Execution:
     def _fetch_getter(self, element: Tensor | Operation, places: dict[Key, int]) -> Getter:
         get = self._getter(element, places)
         if isinstance(element, Tensor) and isinstance(element.op, Constant) and self.plan.fed_place(element) is None:
-            # What a caller gets of a constant, the caller cannot change.
-            value = get(Run([]))
-            value = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, value)
+            # What a caller gets of a constant is an array, which the caller cannot change.
+            value = take_path(element.op.on_device(), element.path)
             return lambda run: value
         return get
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import InvalidArgumentError
@@ -41,16 +40,17 @@ def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
     """Returns what two feeds of the same tensors have in common."""
     if not feed_dict:
         return None
+    if not isinstance(feed_dict, Mapping):
+        raise TypeError(f"feed_dict must be a dict from tensors to values, got {feed_dict!r}.")
     return tuple([key.key if isinstance(key, Tensor) and key.path else key for key in feed_dict])
 
 
 def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
-    dtype: Any = None
-    if isinstance(tensor.op, Placeholder) and not tensor.path:
-        dtype = tensor.op.dtype
-    elif specs.is_array(tensor.spec):
-        dtype = tensor.spec.dtype
+    placeholder = tensor.op if isinstance(tensor.op, Placeholder) and not tensor.path else None
+    if placeholder is not None and placeholder.is_text:
+        return lambda value: _text(tensor, placeholder, value)
+    dtype = tensor.dtype
     if dtype is None:
         return lambda value: _tree(tensor, value)
     accepted: set[tuple[Any, Any]] = set()
@@ -63,7 +63,9 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
             _check_form(tensor, given, dtype)
             accepted.add(form)
         if given.dtype != dtype:
-            _check_range(tensor, given, dtype)
+            problem = specs.overflow(np.asarray(given), dtype)
+            if problem:
+                raise _refusal(tensor, problem)
         elif on_device:
             return given
         # JAX may use the memory of a NumPy array in place while the run goes on; the caller may change it at once.
@@ -72,7 +74,15 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     return check
 
 
+def _refusal(tensor: Tensor, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} {problem}.")
+
+
 def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
+    if isinstance(value, Tensor):
+        raise TypeError(
+            f"feed_dict: {tensor.name!r} is fed the tensor {value.name!r}; feed a value, such as one that was run."
+        )
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -83,23 +93,20 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
 
 def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
-    problem = specs.mismatch(wanted, given.shape, given.dtype)
+    # NumPy has a dtype for an empty list too, which means nothing.
+    problem = specs.mismatch(wanted, given.shape, given.dtype if given.size else dtype)
     if problem:
-        raise InvalidArgumentError(tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} {problem}.")
+        raise _refusal(tensor, problem)
 
 
-def _check_range(tensor: Tensor, given: Any, dtype: Any) -> None:
-    """Refuses integers that the tensor's dtype cannot hold: a cast would wrap them."""
-    if given.size and jnp.issubdtype(given.dtype, jnp.integer) and jnp.issubdtype(dtype, jnp.integer):
-        info = jnp.iinfo(dtype)
-        low, high = int(given.min()), int(given.max())
-        if low < info.min or high > info.max:
-            raise InvalidArgumentError(
-                tensor.op.node_def,
-                tensor.op,
-                f"The value fed for {tensor.name!r} holds integers from {low} to {high}, but {dtype} holds only "
-                f"{info.min} to {info.max}.",
-            )
+def _text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
+    form = np.asarray(value)
+    if form.dtype.kind not in "SU" and not all(isinstance(item, str | bytes) for item in form.flat):
+        raise _refusal(tensor, f"is not text: {value!r}")
+    wanted = placeholder.shape
+    if wanted is not None and not specs.is_shape(form.shape, wanted):
+        raise _refusal(tensor, f"has shape {form.shape}, but {tuple(wanted)} is required (None: any length)")
+    return value
 
 
 def _tree(tensor: Tensor, value: Any) -> Any:

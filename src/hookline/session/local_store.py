@@ -50,6 +50,10 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     """Returns a copy of `leaf` on the device that shares memory with nothing else."""
     if isinstance(leaf, jax.Array):
         return jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype)
+    if dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended):
+        problem = specs.overflow(np.asarray(leaf), dtype)
+        if problem:
+            raise OverflowError(f"it {problem}")
     # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
     return jnp.copy(jnp.asarray(leaf, dtype))
 

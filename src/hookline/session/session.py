@@ -14,7 +14,7 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
-from hookline.session.dispatch import dispatch
+from hookline.session.dispatch import dispatch, explained
 from hookline.session.execution import Execution, Run
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
@@ -82,6 +82,9 @@ class Session:
             self._plans = PlanCache(self._graph)
 
     def __enter__(self) -> Session:
+        if self._contexts:
+            raise RuntimeError("The session was entered already; its `with` block ends it, so it has only one.")
+        self._check_usable()
         context = self._graph.as_default()
         context.__enter__()
         self._contexts.append(context)
@@ -244,8 +247,11 @@ class Session:
             store = self.store
             if execution.exchanges:
                 store.begin_run(execution.plan.remote)
-            for variable in execution.counters:
-                run.counters[variable] = store.counter(variable)
+            try:
+                for variable in execution.counters:
+                    run.counters[variable] = store.counter(variable)
+            except errors.FailedPreconditionError as error:
+                raise explained(execution.plan, error) from None
             if execution.early_reads_counters:
                 outer, self._host_thread = self._host_thread, threading.get_ident()
                 try:

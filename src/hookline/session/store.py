@@ -151,9 +151,15 @@ def resolve_target(target: str | StoreTarget) -> StoreTarget | None:
     """Returns what a session's target means; `None` for this process.
 
     Raises:
+        TypeError: It is neither a string nor a cluster.
         ValueError: Nothing is registered for the target's scheme.
     """
     if not isinstance(target, str):
+        if not hasattr(target, "open_store"):
+            advice = "give a graph as graph=..." if isinstance(target, Graph) else "'' is this process"
+            raise TypeError(
+                f"Session: target must be a string or a hookline.distributed.Cluster, got {target!r}; {advice}."
+            )
         return target
     if not target:
         return None

@@ -97,7 +97,7 @@ class Trace:
         if isinstance(op, VariableRead):
             return self._versions[op.variable, version]
         if isinstance(op, Constant):
-            return op.value
+            return op.on_device()
         return None if isinstance(op, Group) else self._values[op]
 
     def _watches(self, reader: Operation | None, tensor: Tensor) -> bool:

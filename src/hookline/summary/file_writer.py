@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import weakref
 from types import TracebackType
@@ -12,6 +13,8 @@ from hookline import clock
 from hookline.graph import Graph
 from hookline.summary import encode, wire
 from hookline.summary.event_file import EventFile
+
+_logger = logging.getLogger(__name__)
 
 _GRAPH_DEF = wire.key(4, 2)
 _SUMMARY = wire.key(5, 2)
@@ -31,11 +34,15 @@ class FileWriter:
 
     Args:
         logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
+        graph: Written at once, for TensorBoard's graph page, as `add_graph` does.
         max_queue: How many pending events make the background thread write them.
         flush_secs: How many seconds an event is pending at most.
+        graph_def: A `GraphDef` message to write in place of a graph.
         filename_suffix: Appended to the file's name.
+        session: Taken, without effect.
 
     Raises:
+        TypeError: `graph` is none.
         ValueError: `logdir` is empty or a URL, or `max_queue` or `flush_secs` is not positive.
         AlreadyExistsError: `logdir` is a file.
         FailedPreconditionError: A file stands where one of its parent directories should be.
@@ -52,13 +59,20 @@ class FileWriter:
         [7]
 
     References:
-        `tf.compat.v1.summary.FileWriter`. Differences: no graph and session arguments (call `add_graph`); a bad
+        `tf.compat.v1.summary.FileWriter`. Differences: a bad
         directory is an error here and not in the background; background failures are raised; writing after `close` is
         an error instead of a warning.
     """
 
     def __init__(
-        self, logdir: str | os.PathLike[str], max_queue: int = 10, flush_secs: float = 120, filename_suffix: str = ""
+        self,
+        logdir: str | os.PathLike[str],
+        graph: Graph | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: Any = None,
+        filename_suffix: str | None = None,
+        session: Any = None,
     ) -> None:
         self._logdir = os.fspath(logdir)
         if not self._logdir or "://" in self._logdir:
@@ -69,9 +83,17 @@ class FileWriter:
             raise ValueError(
                 f"FileWriter requires a positive max_queue and flush_secs, got {max_queue!r} and {flush_secs!r}."
             )
-        self._settings = (max_queue, flush_secs, filename_suffix)
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"FileWriter requires a hookline.Graph as its graph, got {graph!r}.")
+        if session is not None:
+            _logger.info("FileWriter: the session has no effect; a hookline session writes with any writer.")
+        self._settings = (max_queue, flush_secs, filename_suffix or "")
         self._run_metadata_tags: set[str] = set()
         self._open()
+        if graph is not None:
+            self.add_graph(graph)
+        elif graph_def is not None:
+            self._add(_GRAPH_DEF, _serialized(graph_def, "GraphDef"), None)
 
     def _open(self) -> None:
         self._file = EventFile(self._logdir, *self._settings)
@@ -126,6 +148,8 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
+        if not isinstance(graph, Graph):
+            raise TypeError(f"FileWriter.add_graph requires a hookline.Graph, got {graph!r}.")
         self._add(_GRAPH_DEF, encode.graph(graph), global_step)
 
     def add_run_metadata(self, run_metadata: Any, tag: str, global_step: SupportsInt | None = None) -> None:

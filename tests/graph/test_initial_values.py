@@ -1,0 +1,98 @@
+"""What initialises depends on nothing it happens to stand in."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+
+
+def ones():
+    return hl.op(jnp.ones).node(3)
+
+
+MADE_IN_THE_BLOCK = {
+    "a value": lambda v: hl.Variable(1.0),
+    "a function": lambda v: hl.Variable(lambda: jnp.ones(3)),
+    "a NumPy function": lambda v: hl.Variable(lambda: np.ones(3)),
+    "a constant": lambda v: hl.Variable(hl.constant(1.0)),
+    "an operation": lambda v: hl.Variable(ones()),
+    "operations on an operation": lambda v: hl.Variable({"a": ones() * 2.0, "b": (ones() + 1.0)[0]}),
+    "a host operation": lambda v: hl.Variable(hl.host_op(lambda: np.ones(3), spec=np.ones(3))()),
+    "a function of operations": lambda v: hl.Variable(lambda: ones() * 2.0),
+    "another's initial value": lambda v: hl.Variable(v.initialized_value() * 2.0),
+    "a random value": lambda v: hl.Variable(hl.op(lambda key: jnp.ones(3))(hl.random_key())),
+    "a tree of variables": lambda v: hl.variables({"a": np.ones(3), "b": 1.0}),
+    "a tree of variables from operations": lambda v: hl.variables(lambda: {"a": ones() + 1.0}),
+    "an optimizer's slots": lambda v: hl.train.Optimizer(optax.adam(0.1)).minimize(v * v),
+    "slots of all together": lambda v: hl.train.Optimizer(
+        optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
+    ).minimize(v * v * hl.Variable(2.0)),
+    "an average of a variable": lambda v: hl.train.ExponentialMovingAverage(0.9).apply([v]),
+    "an average of a tensor": lambda v: hl.train.ExponentialMovingAverage(0.9, zero_debias=True).apply([v * 2.0]),
+    "the global step": lambda v: hl.train.get_or_create_global_step(),
+}
+
+
+@pytest.mark.parametrize("name", MADE_IN_THE_BLOCK)
+def test_initialising_runs_needs_and_feeds_nothing_of_the_block(name):
+    v = hl.Variable(3.0, name="v")
+    updates = hl.Variable(0, name="updates", trainable=False)
+    x = hl.placeholder("float32", [], name="x")
+    # The block updates something, reads a variable without a value, and needs a feed.
+    with hl.control_dependencies([updates.assign_add(1), v * x]), hl.control_dependencies([updates.assign_add(2)]):
+        made = MADE_IN_THE_BLOCK[name](v)
+    initialise = hl.global_variables_initializer()
+    with hl.Session() as sess:
+        sess.run(initialise)
+        assert sess.run(updates) == 0
+        assert sess.uninitialized() == []
+        if isinstance(made, hl.Operation):  # the update itself does wait for the block
+            sess.run(made, {x: 1.0})
+            assert sess.run(updates) == 3
+
+
+def test_reading_a_variable_that_was_made_in_a_block_does_not_run_the_block():
+    updates = hl.Variable(0, name="updates", trainable=False)
+    with hl.control_dependencies([updates.assign_add(1)]):
+        v = hl.Variable(1.0, name="v")
+        inside = v * 2.0
+    outside = v * 2.0
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        assert sess.run([v, outside]) == [1.0, 2.0]
+        assert sess.run(updates) == 0
+        assert sess.run(inside) == 2.0
+        assert sess.run(updates) == 1
+
+
+def test_a_block_of_initializers_still_orders_initial_values():
+    a = hl.Variable(2.0, name="a")
+    with hl.control_dependencies([a.initializer]):
+        b = hl.Variable(a * 10.0, name="b")
+    with hl.Session() as sess:
+        sess.run(b.initializer)
+        assert sess.run([a, b]) == [2.0, 20.0]
+
+
+def test_control_dependencies_of_none_clear_the_blocks():
+    updates = hl.Variable(0, name="updates", trainable=False)
+    with hl.control_dependencies([updates.assign_add(1)]):
+        with hl.control_dependencies(None):
+            free = hl.constant(1.0) + 1.0
+        bound = hl.constant(1.0) + 1.0
+    with hl.Session() as sess:
+        sess.run(updates.initializer)
+        assert (sess.run(free), sess.run(updates)) == (2.0, 0)
+        assert (sess.run(bound), sess.run(updates)) == (2.0, 1)
+
+
+def test_a_dtype_is_given_to_all_of_an_initial_value():
+    half = hl.Variable([1.0, 2.0], name="half", dtype="float16")
+    drawn = hl.Variable(lambda: jnp.ones(3), name="drawn", dtype=jnp.bfloat16)
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        assert [value.dtype for value in sess.run([half, drawn])] == [jnp.float16, jnp.bfloat16]
