@@ -79,6 +79,27 @@ def test_imports_go_only_down(module):
     assert imported_parts(tree_of(module)) <= lower | {part}
 
 
+def imported_modules(module: str) -> set[str]:
+    """The modules of hookline imported anywhere in a module, for type checking too."""
+    found = set()
+    for name in imported_names(tree_of(module)):
+        while name.startswith("hookline."):
+            part = name.removeprefix("hookline.")
+            if part in MODULES or f"{part}.__init__" in MODULES:
+                found.add(part if part in MODULES else f"{part}.__init__")
+                break
+            name = name.rpartition(".")[0]
+    return found - {module}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    left = {module: imported_modules(module) for module in MODULES}
+    while done := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in done:
+            del left[module]
+    assert sorted(left) == []
+
+
 def test_the_contract_of_hooks_needs_only_graph_and_session():
     if "hooks.base" not in MODULES:
         pytest.skip("the hooks are not written yet")

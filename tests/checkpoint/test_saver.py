@@ -454,3 +454,70 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_anew(path):
 
     assert np.array_equal(reading.read(path, choose)["w"], np.zeros(3))
     assert len(looks) == 2
+
+
+def test_documented_arguments_are_taken_and_those_without_effect_are_said_once(path: str, caplog):
+    w = hl.Variable([1.0, 2.0, 3.0, 4.0], name="w")
+    with caplog.at_level(logging.INFO, logger="hookline"), started(w) as sess:
+        for _ in range(2):
+            saver = Saver([w], sharded=True, restore_sequentially=True, save_relative_paths=True, write_version=2)
+            saver.save(sess, path, 1, write_meta_graph=False)
+    said = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
+    assert said == [
+        "Saver: restore_sequentially, save_relative_paths, sharded, write_version: taken, without effect.",
+        "Saver.save: write_meta_graph: taken, without effect.",
+    ]
+    with pytest.raises(TypeError, match="Saver has no argument 'shardet'"):
+        Saver(shardet=True)
+    with started(w) as sess, pytest.raises(TypeError, match=r"Saver\.save has no argument 'stepp'"):
+        Saver().save(sess, path, stepp=1)
+
+
+def test_a_padded_step_is_found_again(path: str, logdir: str):
+    w = hl.Variable(1.0, name="w")
+    with started(w) as sess:
+        saver = Saver(pad_step_number=True, max_to_keep=1)
+        saver.save(sess, path, 7)
+        saved = saver.save(sess, path, 8)
+        assert saved == f"{path}-00000008" == hl.train.latest_checkpoint(logdir)
+        assert saver.last_checkpoints == [saved]
+        saver.restore(sess, saved)
+
+
+def test_another_shape_is_restored_on_request(path: str):
+    w = hl.Variable(np.arange(6.0, dtype="float32").reshape(2, 3), name="w")
+    with started(w) as sess:
+        saved = Saver().save(sess, path)
+    with hl.Graph().as_default():
+        flat = hl.Variable(np.zeros(6, "float32"), name="w")
+        with started(flat) as sess:
+            with pytest.raises(errors.InvalidArgumentError, match=r"shape \(2, 3\) in the checkpoint"):
+                Saver().restore(sess, saved)
+            Saver(reshape=True).restore(sess, saved)
+            assert sess.run(flat).tolist() == [0, 1, 2, 3, 4, 5]
+    with hl.Graph().as_default():
+        other = hl.Variable(np.zeros(5, "float32"), name="w")
+        with started(other) as sess, pytest.raises(errors.InvalidArgumentError, match="different: w has shape"):
+            Saver(reshape=True).restore(sess, saved)
+
+
+def test_nothing_is_saved_on_request(path: str):
+    with hl.Session() as sess:
+        saver = Saver(allow_empty=True)
+        saved = saver.save(sess, path, 3)
+        saver.restore(sess, saved)
+        assert hl.train.list_variables(saved) == []
+
+
+def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: str):
+    opt = hl.Variable(lambda: optax.adam(0.1).init({"w": jnp.ones(2)}), name="slots/net", trainable=False)
+    other = hl.Variable(5.0, name="slots/other")
+    with started(opt, other) as sess:
+        saved = Saver().save(sess, path)
+    loaded = hl.train.load_variable(saved, "slots/net")
+    assert loaded["0"].keys() == {"count", "mu", "nu"}
+    assert loaded["0"]["mu"]["w"].tolist() == [0.0, 0.0]
+    assert hl.train.load_variable(saved, "slots").keys() == {"net", "other"}
+    assert hl.train.load_variable(saved, "slots/net/0/mu")["w"].tolist() == [0.0, 0.0]
+    with pytest.raises(errors.NotFoundError, match="has no 'slot'"):
+        hl.train.load_variable(saved, "slot")

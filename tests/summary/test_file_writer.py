@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hookline as hl
 from hookline import errors
 from hookline.summary import Event, FileWriter, FileWriterCache, SessionLog, Summary, encode
 from hookline.testing import FakeClock, read_events
@@ -198,3 +199,22 @@ def test_an_unusable_directory_is_an_error_at_construction(tmp_path: Path):
         FileWriter(file / "run")
     with pytest.raises(errors.OpError, match="/proc/nowhere"):
         FileWriter("/proc/nowhere")
+
+
+def test_a_graph_may_be_given_at_once(tmp_path: Path, accumulate: Accumulate):
+    x = hl.constant(1.0, name="x")
+    hl.op(lambda x: x, name="same")(x)
+    with FileWriter(tmp_path / "a", hl.get_default_graph(), 5, 60):
+        pass
+    (graph_def,) = [event.graph_def for event in read_events(tmp_path / "a") if event.HasField("graph_def")]
+    with FileWriter(tmp_path / "b", graph=hl.get_default_graph(), filename_suffix=None):
+        pass
+    nodes = {node.name for node in accumulate(tmp_path / "b").Graph().node}
+    assert nodes == {"x", "same"}
+    assert graph_def
+    (name,) = os.listdir(tmp_path / "b")
+    assert not name.endswith("None")
+    with pytest.raises(TypeError, match=r"requires a hookline\.Graph as its graph, got 10"):
+        FileWriter(tmp_path / "c", 10)  # type: ignore[arg-type]
+    with FileWriter(tmp_path / "d") as writer, pytest.raises(TypeError, match=r"requires a hookline\.Graph, got 5"):
+        writer.add_graph(5)  # type: ignore[arg-type]

@@ -152,3 +152,14 @@ def test_a_finalized_graph_refuses_summaries(graph: hl.Graph):
     graph.finalize()
     with pytest.raises(RuntimeError, match="finalized"):
         summary.scalar("loss", 1.0)
+
+
+def test_a_summary_is_called_after_its_tag(graph: hl.Graph):
+    with hl.name_scope("train"):
+        loss = summary.scalar("loss", 1.0)
+    assert loss.name == "train/loss:0"
+    assert graph.get_tensor_by_name("train/loss:0") is loss
+    hl.constant(1.0, name="lr")
+    rate = summary.scalar("lr", 1.0)
+    assert (rate.op.name, list(run(rate))) == ("lr_1", ["lr"])
+    assert [list(run(summary.scalar(name, 1.0))) for name in ("a/", "a//b", "../c")] == [["a"], ["a/b"], ["c"]]

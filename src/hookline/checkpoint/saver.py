@@ -160,7 +160,14 @@ class Saver:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
         self._retention.recover(found)
 
-    def save(self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None) -> str:
+    def save(
+        self,
+        sess: Session,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        **without_effect: Any,
+    ) -> str:
         """Writes a checkpoint and returns when it is complete.
 
         Args:
@@ -168,6 +175,8 @@ class Saver:
             save_path: Where: a directory and the beginning of a name, such as "runs/a/model.ckpt".
             global_step: The number of completed steps, appended to the name: a number, or a tensor to read it from.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
+            **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`,
+                `strip_default_attrs`, `save_debug_info`) are taken, and a log line says once that they do nothing.
 
         Returns:
             The path of the checkpoint: "runs/a/model.ckpt-100".
@@ -180,6 +189,7 @@ class Saver:
             AlreadyExistsError: At that path is something that is not a checkpoint, or its directory is a file.
             InvalidArgumentError: A path or a value that cannot be saved.
         """
+        _take_without_effect("Saver.save", without_effect, _SAVE_WITHOUT_EFFECT)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
         pending.wait()
         return pending.path
@@ -352,6 +362,7 @@ _WITHOUT_EFFECT = frozenset({
     "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
     "filename",
 })  # fmt: skip
+_SAVE_WITHOUT_EFFECT = frozenset({"meta_graph_suffix", "write_meta_graph", "strip_default_attrs", "save_debug_info"})
 _told: set[str] = set()
 
 

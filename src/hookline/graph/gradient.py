@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph
 from hookline.graph.initial import ancestors
-from hookline.graph.ops import HostCall
+from hookline.graph.nodes import HostCall
 from hookline.graph.variable import Update, Variable
 
 logger = logging.getLogger(__name__)

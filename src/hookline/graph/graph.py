@@ -1,4 +1,7 @@
-"""The graph and what stands in it: operations, in creation order, and the tensors that are their values."""
+"""The graph and what stands in it: operations, in creation order, and the tensors that are their values.
+
+The three classes hold one another, so they share a file; names, views and operators, which do not, have their own.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from jax.core import Tracer
 
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, InsideTraceError, Operation, Tensor, holds_tensor
-from hookline.graph.ops import Constant, Group, HostCall, constant, host_op, op
+from hookline.graph.nodes import Constant, Group, HostCall
+from hookline.graph.ops import constant, host_op, op
 
 
 def initial_tensor(initial_value: Any, name: str, block: Iterable[Operation]) -> Tensor:

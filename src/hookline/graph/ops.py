@@ -8,142 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
-
-# The kinds of node ----------------------------------------------------------------------------------------------------
-
-
-class Placeholder(Operation):
-    """A node whose value is fed.
-
-    Attributes:
-        dtype: Of the arrays that it takes; `None` where it takes text or any object, for host operations.
-        shape: Of what it takes, as it was given.
-        is_text: Whether it takes strings only.
-    """
-
-    type = "Placeholder"
-
-    def __init__(self, name: str, dtype: Any, shape: Sequence[int | None] | None) -> None:
-        if dtype is None:
-            raise TypeError("A placeholder requires a dtype, got None.")
-        kind = "U" if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
-        self.shape, self.is_text = shape, kind in ("S", "U")
-        declared = specs.declared("float32" if kind and kind in "OSU" else dtype, () if shape is None else shape)
-        array = None if kind and kind in "OSU" else declared
-        self.dtype = None if array is None else array.dtype
-        super().__init__(name, spec=specs.UNKNOWN if array is None or shape is None else array)
-
-
-class Constant(Operation):
-    """A node of a fixed value: a pytree of arrays and numbers, or any object for host operations.
-
-    Attributes:
-        value: As above. Its arrays are the node's own.
-    """
-
-    type = "Constant"
-
-    def __init__(self, name: str, value: Any) -> None:
-        self.value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
-        try:
-            spec = specs.of_value(self.value)
-        except (TypeError, OverflowError):
-            spec = specs.UNKNOWN
-        for leaf in jax.tree.leaves(self.value):
-            if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
-                _check_range(name, leaf, None)
-        super().__init__(name, spec=spec)
-
-    def on_device(self) -> Any:
-        """Returns the value as device operations take it: every number an array."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if _is_numeric(leaf) else leaf, self.value)
-
-
-def _is_numeric(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float | complex | np.number | np.bool_) or (
-        isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU"
-    )
-
-
-class HostCall(Operation):
-    """A node whose value is what a Python function returns for concrete values, once a run.
-
-    Args:
-        fn: `fn(*args, **kwargs)`.
-        name: Its name.
-        args: Positional arguments, with tensors nested anywhere.
-        kwargs: Arguments by name.
-        spec: Of what it returns, as far as that is known.
-    """
-
-    type = "HostOp"
-
-    def __init__(
-        self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any
-    ) -> None:
-        self.fn = fn
-        super().__init__(name, (args, kwargs), spec)
-
-    def call(self, resolve: Callable[[Tensor], Any]) -> Any:
-        """Returns what the function makes of the values that `resolve` gives for its tensors."""
-        args, kwargs = self.bind(resolve)
-        value = self.fn(*args, **kwargs)
-        return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
-
-    def _as_promised(self, value: Any) -> Any:
-        """Returns the value with the dtypes of the spec.
-
-        Raises:
-            InvalidArgumentError: It does not fit the spec.
-        """
-        wanted, structure = jax.tree.flatten_with_path(self.output.spec)
-        if jax.tree.structure(value) != structure:
-            raise self._broken_promise(f"the structure {jax.tree.structure(value)}", f"{structure}")
-        leaves = []
-        for (path, spec), leaf in zip(wanted, jax.tree.leaves(value), strict=True):
-            dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-            if specs.mismatch(spec, np.shape(leaf), dtype):
-                where = f" at {jax.tree_util.keystr(path)}" if path else ""
-                given = f"{dtype}[{','.join(map(str, np.shape(leaf)))}]{where}"
-                raise self._broken_promise(given, specs.describe(spec))
-            is_exact = not hasattr(leaf, "dtype") or specs.canonical_dtype(dtype) == spec.dtype
-            leaves.append(leaf if is_exact else leaf.astype(spec.dtype))
-        return jax.tree.unflatten(structure, leaves)
-
-    def _broken_promise(self, given: str, wanted: str) -> InvalidArgumentError:
-        text = f"{self.node_def} returned {given}, but its spec promises {wanted}: mend the function or the spec."
-        return InvalidArgumentError(self.node_def, self, text)
-
-
-class SessionCall(Operation):
-    """A node whose value is what a function says of the session that runs it.
-
-    Args:
-        name: Its name.
-        fn: `fn(session)`.
-    """
-
-    type = "SessionOp"
-
-    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
-        self.fn = fn
-        super().__init__(name)
-
-
-class Group(Operation):
-    """A node without a value, which waits for its control inputs."""
-
-    type = "Group"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, spec=None)
-
+from hookline.graph.nodes import Constant, Group, HostCall, Placeholder, check_range
 
 # Functions as operations ----------------------------------------------------------------------------------------------
 
@@ -305,7 +174,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
         wanted = specs.canonical_dtype(dtype)
         if array.size and not specs.same_kind(array.dtype, wanted):
             raise TypeError(f"constant: {value!r} is of dtype {array.dtype} and cannot be made one of {wanted}.")
-        _check_range(name or "Const", array, wanted)
+        check_range(name or "Const", array, wanted)
         array = array.astype(wanted)
     if shape is not None:
         fits = array.size in (1, math.prod(shape))
@@ -328,25 +197,6 @@ def as_array(value: Any) -> Any:
         except ValueError as error:
             raise ValueError(f"{value!r} is no array: {error}.") from None
     return value
-
-
-def _check_range(name: str, value: Any, dtype: Any) -> None:
-    """Refuses numbers that `dtype` cannot hold, by default the one that JAX gives them."""
-    array, name = np.asarray(value), get_default_graph().current_scope + name
-    if isinstance(value, int) and array.dtype.kind == "O":
-        raise ValueError(f"Constant {name!r}: {value} is larger than any integer of a device.")
-    if array.dtype.kind not in "iufc":
-        return
-    problem = specs.overflow(array, specs.canonical_dtype(array.dtype if dtype is None else dtype))
-    if problem:
-        raise ValueError(f"Constant {name!r} {problem}. Set jax_enable_x64 before anything else for 64-bit numbers.")
-
-
-def _numpy_dtype(dtype: Any) -> np.dtype | None:
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        return None
 
 
 def group(*inputs: Operation | Tensor | Iterable[Any], name: str | None = None) -> Operation:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from hookline.graph import spec as specs
+from hookline.graph.dependence import depends_on_first, independent
 from hookline.graph.global_step import get_global_step
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
@@ -250,13 +251,7 @@ class Optimizer:
             def start(value: Any, params: Any, key: str = key, others: Any = others) -> Any:
                 return self._make(**given, **others, **{key: value}).init(params)
 
-            value = _placeholder_value(tensor)
-            traced = jax.make_jaxpr(start)(value, params).jaxpr
-            tainted = set(traced.invars[: len(jax.tree.leaves(value))])
-            for equation in traced.eqns:
-                if any(v in tainted for v in equation.invars if not hasattr(v, "val")):
-                    tainted.update(equation.outvars)
-            if any(v in tainted for v in traced.outvars if not hasattr(v, "val")):
+            if depends_on_first(jax.make_jaxpr(start)(_placeholder_value(tensor), params).jaxpr):
                 raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
@@ -309,27 +304,3 @@ def _check_step(global_step: Any) -> None:
 def _is_integral(variable: Variable) -> bool:
     leaves = [] if variable.spec is specs.UNKNOWN else jax.tree.leaves(variable.spec)
     return bool(leaves) and not any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves)
-
-
-def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
-    """Whether no output of an update rule depends on the gradients or values of two variables.
-
-    Args:
-        jaxpr: `update(grads, state, params) -> (changes, state)`, leaves in order.
-        owners: For each gradient leaf, and each parameter leaf, the number of its variable.
-        n_state: The number of leaves of the state.
-    """
-    state_owners: list[frozenset[int]] = [frozenset()] * n_state
-    grads = [frozenset([owner]) for owner in owners]
-    while True:
-        known = dict(zip(jaxpr.invars, [*grads, *state_owners, *grads], strict=True))
-        for equation in jaxpr.eqns:
-            taints = [known.get(v, frozenset()) for v in equation.invars if not hasattr(v, "val")]
-            known.update(dict.fromkeys(equation.outvars, frozenset().union(*taints)))
-        outputs = [frozenset() if hasattr(v, "val") else known.get(v, frozenset()) for v in jaxpr.outvars]
-        if any(len(output) > 1 for output in outputs):
-            return False
-        new_state = [old | new for old, new in zip(state_owners, outputs[len(owners) :], strict=True)]
-        if new_state == state_owners:
-            return True
-        state_owners = new_state

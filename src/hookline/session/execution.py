@@ -10,7 +10,7 @@ import numpy as np
 
 from hookline.errors import OutOfRangeError
 from hookline.graph.graph import Operation, Tensor
-from hookline.graph.ops import Constant, Group, HostCall, SessionCall
+from hookline.graph.nodes import Constant, Group, HostCall, SessionCall
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session.feeds import feeder

@@ -11,7 +11,7 @@ import numpy as np
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Graph, Tensor
-from hookline.graph.ops import Placeholder
+from hookline.graph.nodes import Placeholder
 
 
 def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from hookline.errors import InvalidArgumentError, UnimplementedError
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.ops import Group, HostCall, Placeholder, SessionCall
+from hookline.graph.nodes import Group, HostCall, Placeholder, SessionCall
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 
 Key = tuple[Operation, tuple[Any, ...]]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from hookline.graph import spec as specs
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.ops import Constant, Group
+from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Update, Variable, VariableRead
 from hookline.graph.views import Step, take, take_path
 from hookline.session.plan import Key, Plan

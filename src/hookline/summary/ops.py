@@ -22,7 +22,8 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
 
     Args:
         name: Tag. It takes the current name scope, and a number (`loss_1`) if another summary of the graph has it;
-            characters other than letters, digits and `_./-` become `_`, with a log line.
+            characters other than letters, digits and `_./-` become `_`, with a log line. The operation has the same
+            name, numbered if another operation has it.
         tensor: Array of shape `()` and any real dtype; NaN and infinities are written as they are.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
@@ -202,14 +203,15 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
         tag = f"{wanted}_{taken.count(wanted)}"
         taken.append(wanted)
     graph.add_to_collection(_TAGS, tag)
-    summary = host_op(functools.partial(encoder, tag), name=f"{clean}/summary").node(value)
+    summary = host_op(functools.partial(encoder, tag), name=clean).node(value)
     for collection in (GraphKeys.SUMMARIES,) if collections is None else collections:
         graph.add_to_collection(collection, summary)
     return summary
 
 
 def _clean(name: str) -> str:
-    clean = _NOT_ALLOWED.sub("_", name).lstrip("/")
+    parts = _NOT_ALLOWED.sub("_", name).split("/")
+    clean = re.sub("^-", "_", "/".join(part for part in parts if part.strip(".")))
     if not clean:
         raise ValueError(f"A summary requires a name, got {name!r}.")
     if clean != name:

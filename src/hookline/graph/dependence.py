@@ -1,0 +1,46 @@
+"""What depends on what inside a function that JAX has traced: a value depends on all that its equation takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Sources = frozenset[int]
+
+
+def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
+    """Returns the sources on which each output depends, for those of each input."""
+    sources = dict(known)
+
+    def of(variables: Sequence[Any]) -> list[Sources]:
+        return [frozenset() if hasattr(v, "val") else sources.get(v, frozenset()) for v in variables]
+
+    for equation in jaxpr.eqns:
+        sources.update(dict.fromkeys(equation.outvars, frozenset[int]().union(*of(equation.invars))))
+    return of(jaxpr.outvars)
+
+
+def depends_on_first(jaxpr: Any) -> bool:
+    """Whether an output depends on the first input."""
+    return any(_followed(jaxpr, {jaxpr.invars[0]: frozenset([0])}))
+
+
+def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
+    """Whether no output of an update rule depends on the gradients or values of two variables.
+
+    Args:
+        jaxpr: `update(grads, state, params) -> (changes, state)`, leaves in order.
+        owners: For each gradient leaf, and each parameter leaf, the number of its variable.
+        n_state: The number of leaves of the state.
+    """
+    state: list[Sources] = [frozenset()] * n_state
+    grads = [frozenset([owner]) for owner in owners]
+    while True:
+        outputs = _followed(jaxpr, dict(zip(jaxpr.invars, [*grads, *state, *grads], strict=True)))
+        if any(len(output) > 1 for output in outputs):
+            return False
+        # What the state depends on after a step it depends on before the next.
+        after = [old | new for old, new in zip(state, outputs[len(owners) :], strict=True)]
+        if after == state:
+            return True
+        state = after
