@@ -713,3 +713,14 @@ def test_an_update_that_cannot_travel_is_named(actors):
 
     with pytest.raises(TypeError, match="Update 'holds_a_lock' cannot be sent"):
         session.run(init)
+
+
+def test_a_global_step_past_its_end_is_refused_and_nothing_is_changed():
+    model = Model(Target(in_process(2)))
+    model.session.run(model.init)
+    model.session.load({"global_step": 2**31 - 1})
+    before = model.session.snapshot()
+    with pytest.raises(errors.FailedPreconditionError, match="cannot count to 2147483648: its dtype is int32"):
+        model.run()
+    assert model.session.global_step == 2**31 - 1
+    jax.tree.map(np.testing.assert_array_equal, model.session.snapshot(), before)

@@ -122,6 +122,7 @@ class ServerState:
         puts = [entry for entry in entries if isinstance(entry, Put)]
         applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
         gains = self._known_gains([update for update, _ in applied], {put.name for put in puts})
+        self._check_countable(gains)
         rest = [(update, given) for update, given in applied if update.variables[0] not in gains]
         if not rest:
             return Prepared(puts, gains, None, [])
@@ -152,6 +153,18 @@ class ServerState:
                 self._held(name)
                 gains[name] = gains.get(name, 0) + update.increment
         return gains
+
+    def _check_countable(self, gains: Mapping[str, int]) -> None:
+        name = self._step_name
+        if name is not None and name in gains:
+            dtype, wanted = self._values[name][0].dtype, self.step + gains[name]
+            if wanted > np.iinfo(dtype).max:
+                raise FailedPreconditionError(
+                    None,
+                    None,
+                    f"The global step {name!r} cannot count to {wanted}: its dtype is {dtype}. Set jax_enable_x64 in "
+                    f"every process before the graph is built.",
+                )
 
     def _program(self, updates: Sequence[PortableUpdate], structures: Sequence[Any]) -> Program:
         key = (
