@@ -273,6 +273,15 @@ def test_a_global_step_that_is_no_integer_scalar_is_refused(value):
         hl.train.assert_global_step(hl.constant(1))
 
 
+def test_a_variable_that_is_only_called_global_step_stands_in_nobodys_way(sess):
+    hl.Variable(np.float32(0), name="global_step", trainable=False)
+    other = hl.Variable(1.0, name="other")
+    sess.run(hl.global_variables_initializer(), run_metadata=hl.RunMetadata())
+    assert sess.run(other) == 1.0
+    with pytest.raises(TypeError, match="must be a variable that holds one integer"):
+        _ = sess.global_step
+
+
 def test_a_session_without_a_global_step_says_so(sess):
     with pytest.raises(RuntimeError, match="The graph has no global step"):
         _ = sess.global_step

@@ -65,6 +65,17 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     return items[0]
 
 
+def counted_global_step(graph: Graph) -> Variable | None:
+    """Returns the global step of the graph if it has one that can be counted, else `None`.
+
+    A variable that happens to be called `global_step` and holds something else is no mistake for those who never ask.
+    """
+    try:
+        return get_global_step(graph)
+    except (TypeError, ValueError):
+        return None
+
+
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """Returns the global step of the graph, and creates it if there is none.
 

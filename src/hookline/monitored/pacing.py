@@ -69,7 +69,7 @@ class Pacing:
             return None
         try:
             return cls(session, hooks, everyone)
-        except RuntimeError:  # the graph has no global step
+        except (RuntimeError, TypeError):  # the graph has no global step, or one that cannot be counted
             return None
 
     def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:

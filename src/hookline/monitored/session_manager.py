@@ -10,7 +10,8 @@ from typing import Any
 from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
 from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
-from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_global_step
+from hookline.graph import Graph, GraphKeys, Operation, Tensor
+from hookline.graph.global_step import counted_global_step
 from hookline.session import RunOptions, Session, StoreTarget
 
 logger = logging.getLogger(__name__)
@@ -270,7 +271,7 @@ def _init_own(session: Session) -> None:
 
 
 def _at_step(session: Session) -> str:
-    return "" if get_global_step(session.graph) is None else f", at global step {session.global_step}"
+    return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:

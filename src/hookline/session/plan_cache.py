@@ -6,7 +6,7 @@ import logging
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from hookline.graph.global_step import get_global_step
+from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation
 from hookline.graph.initial import ancestors
 from hookline.session.execution import Execution
@@ -68,7 +68,7 @@ class PlanCache:
         asked = [item is not None for item in watched or ()]
         wanted, assemble_all = flatten(self._graph, tuple(() if item is None else item for item in watched or ()))
         fed = resolve_feeds(self._graph, feed_dict or {})
-        step = get_global_step(self._graph)
+        step = counted_global_step(self._graph)
         execution = Execution(elements, wanted, fed, self._programs, step, store)
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
@@ -81,7 +81,7 @@ class PlanCache:
         return self._prepared[key]
 
     def _warn_of_unknown_step(self, execution: Execution) -> None:
-        step = get_global_step(self._graph)
+        step = counted_global_step(self._graph)
         if execution.step_gain is not None or step is None or step.op in self._told:
             return
         if not any(update.initialises for update in execution.plan.updates[step]):

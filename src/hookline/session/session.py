@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from hookline import clock, errors
-from hookline.graph.global_step import get_global_step
+from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
@@ -279,7 +279,7 @@ class Session:
 
     def _step_or_none(self, store: VariableStore) -> int | None:
         try:
-            return store.step() if get_global_step(self._graph) is not None else None
+            return store.step() if counted_global_step(self._graph) is not None else None
         except errors.FailedPreconditionError:
             return None
 
