@@ -107,3 +107,8 @@ def test_errors_alone_do_not_load_jax():
     answer = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
 
     assert answer.stdout == "False\n"
+
+
+def test_an_error_without_a_message_prints():
+    assert str(errors.AbortedError(None, None, None)) == ""
+    assert "AbortedError" in repr(errors.AbortedError(None, None, None))

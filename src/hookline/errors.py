@@ -55,11 +55,11 @@ class OpError(Exception):
 
     error_code: ClassVar[int] = 2
 
-    def __init__(self, node_def: Any, op: Any, message: str) -> None:
+    def __init__(self, node_def: Any, op: Any, message: str | None) -> None:
         super().__init__(node_def, op, message)
         self.node_def = node_def
         self.op = op
-        self.message = message
+        self.message = message or ""
 
     def __str__(self) -> str:
         return self.message

@@ -143,13 +143,14 @@ def test_an_error_of_an_updates_function_is_raised_when_its_part_is_staged_and_c
     assert servers.train(("a", 2)).accepted
 
 
-def test_an_assigned_global_step_that_passes_the_limit_is_refused():
+def test_a_global_step_is_assigned_only_where_the_transaction_begins_below_the_limit():
     servers = Servers(1)
     jump = [servers.entry(0, 1), Apply("global_step/assign", [(pack_all([np.int32(9)]), None)])]
 
-    assert not servers.commit(("a", 1), jump, last_step=8).accepted
-    assert servers.value(0) == 0
-    assert servers.commit(("a", 2), jump, last_step=9).step == 9
+    assert servers.commit(("a", 1), jump, last_step=8).step == 9
+    before = servers.value(0)
+    assert not servers.commit(("a", 2), jump, last_step=9).accepted
+    assert servers.value(0) == before
 
 
 def in_thread(server, call):

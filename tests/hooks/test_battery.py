@@ -9,7 +9,7 @@ import pytest
 
 from hookline import hooks, summary
 from hookline.checkpoint import Saver
-from hookline.graph import constant, get_default_graph
+from hookline.graph import Variable, constant, get_default_graph
 from hookline.hooks import EitherTimer, SecondOrStepTimer, SessionRunHook
 from hookline.testing import RecordingHook, check_hook
 
@@ -29,7 +29,7 @@ HOOKS = {
     "RecordingHook": lambda tmp_path: RecordingHook(fetches={"loss": "loss:0", "none": []}),
     "StopAtStepHook, num_steps": lambda tmp_path: hooks.StopAtStepHook(num_steps=3),
     "StopAtStepHook, last_step": lambda tmp_path: hooks.StopAtStepHook(last_step=1000),
-    "StopAtStepHook, jumped over": lambda tmp_path: hooks.StopAtStepHook(last_step=7),
+    "StopAtStepHook, passed": lambda tmp_path: hooks.StopAtStepHook(last_step=7),
     "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),
     "SummarySaverHook, steps": lambda tmp_path: summary_saver(tmp_path, save_steps=2),
     "SummarySaverHook, secs": lambda tmp_path: summary_saver(tmp_path, save_secs=0),
@@ -59,6 +59,46 @@ def test_no_exported_hook_is_left_out():
     tested = {name.split(",")[0] for name in HOOKS}
     exported = {name for name in hooks.__all__ if name.endswith("Hook")}
     assert exported <= tested
+
+
+@pytest.mark.parametrize("callback", ["before_run", "after_run"])
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_subclass_that_overrides_a_run_callback_is_called_on_every_run(name, callback, model, tmp_path):
+    Variable(1.0, name="weights")
+    hook = HOOKS[name](tmp_path)
+    seen = []
+
+    def counting(self, *given):
+        seen.append(callback)
+        return getattr(super(subclass, self), callback)(*given)
+
+    subclass = type("Counting", (type(hook),), {callback: counting})
+    hook.__class__ = subclass
+    assert model.train_until_stop(hook, at_most=9) == len(seen)
+
+
+@pytest.mark.parametrize("callback", ["before_run", "after_run"])
+def test_a_callback_that_is_set_on_the_hook_itself_is_called_on_every_run(callback, model):
+    hook = hooks.StopAtStepHook(last_step=9)
+    seen, original = [], getattr(hook, callback)
+    setattr(hook, callback, lambda *given: seen.append(callback) or original(*given))
+    assert model.train_until_stop(hook) == len(seen) == 9
+
+
+def test_a_subclass_may_say_anew_when_it_must_be_seen(model):
+    class Counting(hooks.StopAtStepHook):
+        seen = 0
+
+        def after_run(self, run_context, run_values):
+            self.seen += 1
+            super().after_run(run_context, run_values)
+
+        def steps_until_trigger(self, global_step):
+            return super().steps_until_trigger(global_step)
+
+    hook = Counting(last_step=20)
+    assert model.train_until_stop(hook) == 20
+    assert hook.seen < 5
 
 
 # What the battery must catch --------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from hookline.errors import AbortedError
-from hookline.graph import Graph
+from hookline.graph import Graph, constant, group
 from hookline.hooks import StopAtStepHook
 from hookline.monitored import MonitoredSession, Scaffold
 from hookline.testing import RecordingHook
@@ -79,14 +81,59 @@ def test_a_run_that_gains_several_steps_stops_it_at_or_past_the_target(model):
         assert session.should_stop()
 
 
-@pytest.mark.parametrize("last_step", [6, 7, 12, 13])
-def test_a_training_that_can_only_pass_its_target_ends_all_the_same(model, last_step):
-    runs = 0
-    with model.session(StopAtStepHook(last_step=last_step)) as session:
-        while not session.should_stop() and runs < 10:
+@pytest.mark.parametrize(("last_step", "ends_at"), [(4, 5), (5, 5), (6, 10), (10, 10), (11, 15)])
+def test_a_run_that_counts_by_several_steps_may_pass_the_target(model, probe, last_step, ends_at):
+    seen = probe()
+    with model.session(StopAtStepHook(last_step=last_step), seen) as session:
+        while not session.should_stop():
             session.run(model.jump)
+        assert seen.session.global_step == ends_at
+
+
+def in_a_raw_run(session, jump):
+    session.run(jump)
+
+
+def by_load(session, jump):
+    session.load({"global_step": 50})
+
+
+def in_another_thread(session, jump):
+    thread = threading.Thread(target=session.run, args=[jump])
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("way", [in_a_raw_run, by_load, in_another_thread])
+@pytest.mark.parametrize("in_a_hook", [False, True])
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_step_that_was_set_to_the_target_is_seen_at_the_next_run(model, probe, way, in_a_hook, counted):
+    jump = model.global_step.assign(50)
+    # A loop of which the device alone knows by how much it counts.
+    uncounted = group(model.global_step.assign_add(constant(1)), model.weight.assign(1.0))
+    train = model.train if counted else uncounted
+    at_the_third = {3: lambda context: way(context.session, jump)}
+    setter = probe(lambda context: at_the_third.get(len(setter.steps), lambda context: None)(context))
+    runs = 0
+    with model.session(StopAtStepHook(last_step=50), *([setter] if in_a_hook else [])) as session:
+        while not session.should_stop():
+            if runs == 3 and not in_a_hook:
+                session.run_step_fn(lambda step_context: way(step_context.session, jump))
+            session.run(train)
             runs += 1
-    assert runs < 10
+    assert runs in (3, 4)
+
+
+def test_a_hook_that_was_not_told_of_its_session_says_so(model):
+    class Forgetful(StopAtStepHook):
+        def after_create_session(self, session, coord):
+            pass
+
+    with (
+        pytest.raises(RuntimeError, match=r"Forgetful takes part in a run before its after_create_session.*super\(\)"),
+        model.session(Forgetful(last_step=3)) as session,
+    ):
+        session.run(model.train)
 
 
 def test_a_recovery_does_not_move_the_target(model, probe):

@@ -273,3 +273,23 @@ def test_a_run_that_a_hook_starts_in_after_run_leaves_the_results_of_the_outer_o
 def test_feeds_and_options_of_a_wrong_kind_name_the_hook(args, complaint):
     with pytest.raises(TypeError, match=f"The hook Asking must give {complaint}"):
         hooked(ScriptedSession(), Asking(args)).run("train")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
+    seen = []
+
+    class Looks(SessionRunHook):
+        def before_run(self, run_context):
+            return SessionRunArgs("loss:0") if asks else None
+
+        def after_run(self, run_context, run_values):
+            seen.append((run_values.options, run_values.run_metadata))
+
+    session = hooked(ScriptedSession(), Looks())
+    session.run("train")
+    given = RunOptions(trace_level=1), RunMetadata()
+    session.run("train", None, *given)
+    assert seen[0] == (RunOptions(), RunMetadata())
+    assert seen[1] == given
+    assert seen[1][1] is given[1]

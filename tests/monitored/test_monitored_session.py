@@ -346,7 +346,7 @@ def test_the_global_step_may_be_missing(recorder):
             assert sess.run(w) == 1.0
 
 
-@pytest.mark.parametrize(("gain", "last"), [(1, 10), (5, 10), (4, 8)])
+@pytest.mark.parametrize(("gain", "last"), [(1, 10), (5, 10), (4, 12), (3, 12)])
 def test_a_limit_on_the_step_holds_for_any_gain_and_the_loop_ends(gain, last):
     with Graph().as_default():
         step = get_or_create_global_step()

@@ -328,7 +328,7 @@ def test_waiting_for_a_step_ends_with_the_run_that_reaches_it(sess):
 
 
 @pytest.mark.parametrize("host_known", [True, False])
-def test_an_update_past_the_last_step_is_not_applied_and_the_run_succeeds(sess, host_known):
+def test_a_run_that_begins_at_the_last_step_is_not_applied_and_succeeds(sess, host_known):
     step = hl.train.get_or_create_global_step()
     v = hl.Variable(0.0, name="v")
     gain = 2 if host_known else hl.constant(2)
@@ -340,8 +340,9 @@ def test_an_update_past_the_last_step_is_not_applied_and_the_run_succeeds(sess, 
         metadata = hl.RunMetadata()
         result = sess.run([train, grown], options=hl.RunOptions(last_step=5), run_metadata=metadata)
         applied.append((metadata.applied, float(result[1]), metadata.global_step))
-    assert applied == [(True, 1.0, 2), (True, 2.0, 4), (False, 3.0, 4), (False, 3.0, 4)]
-    assert sess.run(v) == 2.0
+    # The third begins below the limit and passes it; the fourth begins past it.
+    assert applied == [(True, 1.0, 2), (True, 2.0, 4), (True, 3.0, 6), (False, 4.0, 6)]
+    assert sess.run(v) == 3.0
 
 
 def test_options_merge_to_what_satisfies_all():

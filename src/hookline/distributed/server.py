@@ -129,7 +129,7 @@ class ParameterServer(Member):
             ticket: Which instance and epoch is meant.
             transaction: Its name; none is accepted twice.
             entries: The part that lives here.
-            last_step: The transaction is refused if it would take the global step past this.
+            last_step: The transaction is refused if the global step is this or more.
             pull: Variables of this server to return, as they are afterwards.
             owners: The other servers that hold staged parts of it.
 

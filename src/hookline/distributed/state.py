@@ -185,7 +185,7 @@ class ServerState:
         """Changes the values, all or none.
 
         Returns:
-            False, and nothing is changed, if the global step would pass `last_step`.
+            False, and nothing is changed, if it would change the global step and that is `last_step` or more.
         """
         with self._lock:
             return self._apply(prepared, last_step)
@@ -193,23 +193,21 @@ class ServerState:
     def _apply(self, prepared: Prepared, last_step: int | None) -> bool:
         step_name, program = self._step_name, prepared.program
         new: dict[str, Any] = {}
-        step = self.step + prepared.gains.get(step_name, 0) if step_name is not None else self.step
-        if prepared.gains.get(step_name or "", 0) and last_step is not None and step > last_step:
-            return False
+        gain = prepared.gains.get(step_name, 0) if step_name is not None else 0
         computes_step = program is not None and step_name in program.written
+        if last_step is not None and (gain or computes_step) and self.step >= last_step:
+            return False
+        step = self.step + gain
         if program is not None:
-            run = program.dry if computes_step and last_step is not None else program.run
             olds = self._olds(program)
             try:
-                new = dict(zip(program.written, run(*olds, prepared.inputs), strict=True))
+                new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
             except BaseException:
                 self.lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array))
                 raise
         if computes_step:
             assert step_name is not None
             step = int(np.asarray(new[step_name][0]))
-            if last_step is not None and step > last_step:
-                return False
         for put in prepared.puts:
             self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
             self._treedefs[put.name] = put.structure.treedef

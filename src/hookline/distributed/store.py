@@ -51,6 +51,7 @@ class RemoteStore:
     """
 
     shared = True
+    step_changes = 0  # of no use where others write it too
 
     def __init__(
         self,
@@ -242,7 +243,7 @@ class RemoteStore:
         Args:
             updates: In the order in which they apply, each with the values of its inputs; `None` for one that the
                 server reads itself, behind the updates before it.
-            last_step: Nothing is applied if the global step would pass it.
+            last_step: Nothing is applied if the global step is this or more.
 
         Returns:
             Whether they were applied.

@@ -73,7 +73,7 @@ class Transactions:
         Args:
             names: Of the updates.
             entries: In order, each with the name of a variable of its.
-            last_step: Nothing is done if the global step would pass this.
+            last_step: Nothing is done if the global step is this or more.
             counts: One of them writes the global step.
 
         Returns:

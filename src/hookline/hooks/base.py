@@ -43,10 +43,11 @@ class SessionRunValues(NamedTuple):
         results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
             are `jax.Array`s that may still be on their way: whoever reads one waits for it.
         options: The merged options of the run.
-        run_metadata: What the run recorded about itself.
+        run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
 
     Example:
-        >>> SessionRunValues(results={"loss": 0.5}, options=None, run_metadata=None).results["loss"]
+        >>> from hookline import RunMetadata, RunOptions
+        >>> SessionRunValues({"loss": 0.5}, RunOptions(), RunMetadata()).results["loss"]
         0.5
 
     References:
@@ -54,8 +55,8 @@ class SessionRunValues(NamedTuple):
     """
 
     results: Any
-    options: RunOptions | None
-    run_metadata: RunMetadata | None
+    options: RunOptions
+    run_metadata: RunMetadata
 
 
 def _nothing_to_settle() -> None:
@@ -132,7 +133,9 @@ class SessionRunHook:
       `global_step + n` must be seen; 1, which is also the answer of a hook without this method, means the next run.
       The session may leave out `before_run` and `after_run` of the runs that end before that step, so a hook that
       counts runs must answer 1. It asks again after each run that the hook has seen. Where the device alone knows by
-      how much a run advances the step, and that is more than before, the hook may be seen one run late.
+      how much a run advances the step, and that is more than before, the hook may be seen one run late. Where a
+      subclass overrides `before_run` or `after_run` below the class that defines this method, the hook is called on
+      every run: the answer was not written for what the subclass does.
 
     Example:
         >>> class CountRuns(SessionRunHook):

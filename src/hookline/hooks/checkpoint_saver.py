@@ -12,7 +12,7 @@ from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, che
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import require_global_step
+from hookline.hooks.lookup import not_started, require_global_step
 from hookline.hooks.timers import either_timer
 from hookline.summary import FileWriter, FileWriterCache
 
@@ -162,7 +162,8 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _save(self, session: Session, global_step: int, *, in_background: bool) -> bool:
         """Saves, and returns whether a listener wants to stop."""
-        assert self._saver is not None
+        if self._saver is None:
+            raise not_started(self)
         self._finish_pending()
         self._call_listeners("before_save", session, global_step)
         # Where others train as well, the step is the one that the copied values hold, not the one heard of last.

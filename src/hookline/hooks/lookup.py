@@ -1,4 +1,4 @@
-"""What hooks look up in the default graph in their `begin`."""
+"""What hooks look up in the default graph in their `begin`, and what they say where something is missing."""
 
 from __future__ import annotations
 
@@ -61,3 +61,12 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"{type(hook).__name__} requires tensors or names of them, got {found!r}.")
     return found
+
+
+def not_started(hook: SessionRunHook) -> RuntimeError:
+    """Returns the error of a hook that takes part in a run before it knows its session."""
+    return RuntimeError(
+        f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "
+        f"calls begin, then after_create_session, then the callbacks of each run; so must whoever calls them by hand, "
+        f"and a subclass that overrides one of them calls that of super()."
+    )

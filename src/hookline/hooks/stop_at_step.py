@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import require_global_step
+from hookline.hooks.lookup import not_started, require_global_step
 from hookline.session import RunOptions
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
 
-_logger = logging.getLogger(__name__)
-
 
 class StopAtStepHook(SessionRunHook):
     """Requests a stop after the run that brings the global step to or past a target.
 
-    It also limits every run to that target, so that workers which train the same model together end exactly on it; a
-    run that gains several steps at once and would pass the target is not applied, and ends the training. A training
-    that is at its target when the session is created runs no step. Runs `begin`, `after_create_session`,
+    It also limits every run to that target: an update that would begin there or later is not applied. So workers which
+    train the same model together and count by one end exactly on it; a run that counts by several may pass it. A
+    training that is at its target when the session is created runs no step. Runs `begin`, `after_create_session`,
     `before_run` and `after_run`; nothing after an exception.
 
     Args:
@@ -68,20 +65,15 @@ class StopAtStepHook(SessionRunHook):
         if global_step >= self._target:
             coord.request_stop()
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Limits the run to the target."""
+        if self._args is None:
+            raise not_started(self)
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Requests a stop if the target has been reached, or can only be passed."""
-        metadata = run_values.run_metadata
+        """Requests a stop if the target has been reached."""
         if self._target is not None and run_context.session.global_step >= self._target:
-            run_context.request_stop()
-        elif metadata is not None and not metadata.applied:
-            _logger.warning(
-                "StopAtStepHook stops before its target %d: the next run would take the global step past it.",
-                self._target,
-            )
             run_context.request_stop()
 
     def steps_until_trigger(self, global_step: int) -> int:

@@ -11,7 +11,7 @@ from hookline.monitored.pacing import Pacing
 from hookline.monitored.ridership import Ridership
 from hookline.session import RunMetadata, RunOptions, Session
 
-_NOTHING = SessionRunValues(results=None, options=None, run_metadata=None)
+_NO_OPTIONS = RunOptions()
 
 
 class StopRequest:
@@ -37,15 +37,15 @@ class _Results:
 
     def __init__(self) -> None:
         self._rest: Iterator[tuple[int, Callback]] = iter(())
-        self._values: tuple[SessionRunContext, Any, RunOptions | None, RunMetadata | None]
+        self._values: tuple[SessionRunContext, Any, RunOptions, RunMetadata]
 
     def arrived(
         self,
         after: Iterable[tuple[int, Callback]],
         context: SessionRunContext,
         watched: Any,
-        options: RunOptions | None,
-        run_metadata: RunMetadata | None,
+        options: RunOptions,
+        run_metadata: RunMetadata,
     ) -> None:
         """Says to whom the results are to be given."""
         self._rest, self._values = iter(after), (context, watched, options, run_metadata)
@@ -80,6 +80,8 @@ class HookedSession:
         self._everyone = Ridership(hooks.hooks)
         self._pacing = Pacing.of(session, hooks, self._everyone)
         self._args_of_fetches = SessionRunArgs(None)
+        # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
+        self._no_metadata = RunMetadata()
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""
@@ -145,8 +147,7 @@ class HookedSession:
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 if riders.after:
-                    nothing = options is None and run_metadata is None
-                    values = _NOTHING if nothing else SessionRunValues(None, options, run_metadata)
+                    values = SessionRunValues(None, options or _NO_OPTIONS, run_metadata or self._no_metadata)
                     for _, after_run in riders.after:
                         after_run(context, values)
         except BaseException:
@@ -180,7 +181,7 @@ class HookedSession:
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
-        results.arrived(riders.after, context, watched, merged, run_metadata)
+        results.arrived(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
         results.deliver()
         return result
 

@@ -15,6 +15,20 @@ _LOOK_AGAIN_RUNS = 64
 _NONE_YET = object()
 
 
+def _speaks_for_all(hook: Any) -> bool:
+    """Whether the `steps_until_trigger` of a hook was written for the run callbacks that it has.
+
+    One that a subclass has overridden further down knows nothing of it, and must not be left out.
+    """
+
+    def depth(name: str) -> int:
+        if name in getattr(hook, "__dict__", ()):
+            return -1
+        return next((i for i, kind in enumerate(type(hook).__mro__) if name in vars(kind)), len(type(hook).__mro__))
+
+    return depth("steps_until_trigger") <= min(depth("before_run"), depth("after_run"))
+
+
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
@@ -33,8 +47,10 @@ class Pacing:
 
     __slots__ = (
         "_always",
+        "_changes",
         "_due_step",
         "_everyone",
+        "_expected_changes",
         "_fetches",
         "_gain",
         "_gain_since_plan",
@@ -50,7 +66,7 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        paced = {id(hook): steps for hook, steps in hooks.overrides("steps_until_trigger")}
+        paced = {id(hook): steps for hook, steps in hooks.overrides("steps_until_trigger") if _speaks_for_all(hook)}
         self._paced: list[tuple[Any, Callback]] = [
             (hook, paced[id(hook)]) for hook in everyone.hooks if id(hook) in paced
         ]
@@ -60,6 +76,8 @@ class Pacing:
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
         self._planned_gain = 0
+        self._changes = 1  # of the step by one of the caller's runs
+        self._expected_changes = session.step_changes
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -74,7 +92,9 @@ class Pacing:
 
     def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
         """Returns who rides along on the run of these fetches that is about to start."""
-        known = self._session.known_global_step
+        known, changes = self._session.known_global_step, self._session.step_changes
+        # Somebody else has set the step, and perhaps far past where hooks are due.
+        is_set = known is None and changes != self._expected_changes
         # Where only the device knows the step, it is asked only on runs where a hook may fire.
         step = self._last_step + max(self._gain, self._planned_gain) if known is None else known
         gained = step - self._last_step
@@ -87,16 +107,18 @@ class Pacing:
             self._look_up(fetches, feed_dict)
         gain = max(self._gain, self._planned_gain)
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
-        self.overdue = gained < 0 or step + gain >= self._due_step
+        self.overdue = is_set or gained < 0 or step + gain >= self._due_step
+        self._expected_changes = changes + self._changes
         return self._everyone if self.overdue else self._always
 
     def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
         everyone = self._everyone
-        self._fetches, self._planned_gain = _NONE_YET, 0
+        self._fetches, self._planned_gain, self._changes = _NONE_YET, 0, 1
         try:
             # What the hooks fed the last time they will feed again: without it, fetches may lack a placeholder.
             feeds = everyone.merged_feeds(feed_dict, self._session.graph) if everyone.feeders else feed_dict
-            self._planned_gain = self._session.step_gain(fetches, feeds) or 0
+            gain = self._session.step_gain(fetches, feeds)
+            self._planned_gain, self._changes = gain or 0, int(gain != 0)
         except Exception:  # The run itself says what is wrong, after `before_run` as always.
             return
         if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 
 from hookline.errors import FailedPreconditionError
 from hookline.graph.initial import ancestors
@@ -109,15 +108,11 @@ def _run_up_to(
     last_step: int,
     metadata: RunMetadata | None,
 ) -> None:
-    """Throws the new values away if they would take the global step past the limit."""
-    gain = execution.step_gain
-    if gain is not None and store.step() + gain <= last_step:
+    """Applies nothing if the run begins at the limit or past it; the fetches are computed all the same."""
+    if store.step() < last_step:
         return _run(execution, program, store, run, arguments, None, metadata)
-    new, run.outputs, _ = program.dry(*arguments)
-    place = execution.global_step_place
-    if gain is None and place is not None and int(np.asarray(new[place][0])) <= last_step:
-        store.put(zip(program.written, new, program.structures_out, execution.gains, strict=True))
-    elif metadata is not None:
+    _, run.outputs, _ = program.dry(*arguments)
+    if metadata is not None:
         metadata.applied = False
     return None
 

@@ -71,7 +71,7 @@ class _LocalStore:
     def __init__(self, graph: Graph, lock: threading.RLock) -> None:
         self._graph = graph
         self._lock = lock
-        self._generation = 0
+        self.step_changes = 0
         self._slots: dict[Variable, _Slot] = {}
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class _LocalStore:
             slot.mirror = None if gain is None or slot.mirror is None else _wrapped(slot.mirror + gain, variable.dtype)
             stepped = stepped or variable is self._global_step
         if stepped:
-            self._generation += 1
+            self.step_changes += 1
             if self._waiting:
                 with self._changed:
                     self._changed.notify_all()
@@ -134,14 +134,14 @@ class _LocalStore:
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
         while True:
-            generation = self._generation
+            generation = self.step_changes
             if (now := self.step()) >= step:
                 return now
             left = None if deadline is None else deadline - clock.monotonic()
             with self._changed:
                 self._waiting += 1
                 try:
-                    moved = clock.wait_for(self._changed, lambda seen=generation: self._generation != seen, left)
+                    moved = clock.wait_for(self._changed, lambda seen=generation: self.step_changes != seen, left)
                 finally:
                     self._waiting -= 1
             if not moved:

@@ -16,8 +16,9 @@ class RunOptions:
             device.
         output_partition_graphs: Whether to put the text of the compiled step into `RunMetadata.partition_graphs`.
         debug_tensor_watches: Names of tensors whose values to put into `RunMetadata.watched`.
-        last_step: A limit: updates that would take the global step past it are not applied. The run still succeeds and
-            its fetches are delivered; `RunMetadata.applied` tells.
+        last_step: A limit: updates of a run that begins when the global step is this or more are not applied. One that
+            begins below it is, even if it counts by several and passes it. A run that is refused still succeeds and its
+            fetches are delivered; `RunMetadata.applied` tells.
 
     References:
         `tf.RunOptions`. `last_step` is our addition.

@@ -308,6 +308,11 @@ class Session:
         """The global step where looking at it waits for nothing; `None` where the device alone knows it."""
         return self.store.known_step()
 
+    @property
+    def step_changes(self) -> int:
+        """How often the global step has been written so far, by whatever way."""
+        return self.store.step_changes
+
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
         self.store.publish()

@@ -72,6 +72,9 @@ class VariableStore(Protocol):
         """Waits for the values and returns the error that destroyed one of them, if any."""
         ...
 
+    step_changes: int
+    """How often the global step was written."""
+
     # Where variables live elsewhere -----------------------------------------------------------------------------
 
     shared: bool
@@ -104,7 +107,7 @@ class VariableStore(Protocol):
         Args:
             updates: Each with the concrete values of its `inputs`; `None` for a variable that is to be read there,
                 because the update comes after another one in the same run.
-            last_step: The step that the global step may not pass.
+            last_step: Nothing is applied if the global step is this or more.
 
         Returns:
             Whether they were applied: `False` only because of `last_step`.

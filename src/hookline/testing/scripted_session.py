@@ -83,6 +83,11 @@ class ScriptedSession:
         """The same: it is always known here."""
         return self._global_step
 
+    @property
+    def step_changes(self) -> int:
+        """Not needed where the step is always known."""
+        return 0
+
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """The gain, whatever is fetched; None without a global step."""
         return None if self._global_step is None else self._gain
