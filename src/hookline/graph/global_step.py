@@ -93,7 +93,11 @@ def assert_global_step(global_step_tensor: Any) -> None:
         `tf.train.assert_global_step`.
     """
     if not isinstance(global_step_tensor, Variable) or not is_counter(global_step_tensor):
-        raise TypeError(f"The global step must be a variable that holds one integer, got {global_step_tensor!r}.")
+        made = f" (made at {global_step_tensor.op.location})" if isinstance(global_step_tensor, Variable) else ""
+        raise TypeError(
+            f"The global step must be a variable that holds one integer, got {global_step_tensor!r}{made}. A variable "
+            f"called 'global_step' is taken for it: give it an integer as initial value, or another name."
+        )
 
 
 def global_step(sess: Any, global_step_tensor: Tensor) -> int:
