@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from hookline.errors import FailedPreconditionError
+from hookline.graph.global_step import get_global_step
 from hookline.graph.initial import ancestors
 from hookline.graph.variable import Update, Variable
 from hookline.session.execution import Execution, Run
@@ -23,8 +25,8 @@ def dispatch(
     program = execution.program
     if program is None:
         return
-    if execution.step_gain and execution.global_step_place is not None:
-        _check_countable(program.written[execution.global_step_place], store.step() + execution.step_gain)
+    if execution.counts_up_to is not None and store.step() + (execution.step_gain or 0) > execution.counts_up_to:
+        raise _uncountable(program.written, store.step() + (execution.step_gain or 0))
     try:
         values = store.take(program.taken), store.take(program.kept)
     except FailedPreconditionError as error:
@@ -45,15 +47,15 @@ def dispatch(
         run.hosts[update] = _result(store, update)
 
 
-def _check_countable(global_step: Variable, value: int) -> None:
-    """Raises `FailedPreconditionError` if the global step cannot count to `value`."""
-    if value > _LARGEST.get(global_step.dtype.name, 2**31 - 1):
-        raise FailedPreconditionError(
-            global_step.op.node_def,
-            global_step.op,
-            f"The global step {global_step.op.name!r} cannot count to {value}: its dtype is {global_step.dtype}. Set "
-            f"jax_enable_x64 before the graph is built; it is then one of int64, also when this model is restored.",
-        )
+def _uncountable(written: Sequence[Variable], value: int) -> FailedPreconditionError:
+    """Returns the error of a global step that cannot count to `value`."""
+    step = next(variable for variable in written if variable is get_global_step(variable.graph))
+    return FailedPreconditionError(
+        step.op.node_def,
+        step.op,
+        f"The global step {step.op.name!r} cannot count to {value}: its dtype is {step.dtype}. Set jax_enable_x64 "
+        f"before the graph is built; it is then one of int64, also when this model is restored.",
+    )
 
 
 def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
@@ -69,9 +71,6 @@ def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionE
                 f"`{name}`, or initialise {name!r} in an earlier run.",
             )
     return error
-
-
-_LARGEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
 def _run(

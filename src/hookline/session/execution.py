@@ -80,7 +80,10 @@ class Execution:
         self.pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
         reads = [*(self.program.kept if self.program else ()), *(v for v in self.counters if v is not global_step)]
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in reads)
-        self.global_step_place = written.index(global_step) if global_step in written else None
+        # Of a global step that lives here and is counted: the last one that its dtype holds.
+        self.counts_up_to: int | None = None
+        if self.step_gain and global_step is not None and global_step in written:
+            self.counts_up_to = int(np.iinfo(global_step.dtype).max)
 
     def _program(self, fetched: Any, watched: Any, fed: Any, programs: Any, store: VariableStore) -> Program | None:
         plan = self.plan

@@ -40,7 +40,7 @@ def feed_key(feed_dict: Mapping[Any, Any] | None) -> Hashable:
     """Returns what two feeds of the same tensors have in common."""
     if not feed_dict:
         return None
-    if not isinstance(feed_dict, Mapping):
+    if type(feed_dict) is not dict and not isinstance(feed_dict, Mapping):
         raise TypeError(f"feed_dict must be a dict from tensors to values, got {feed_dict!r}.")
     return tuple([key.key if isinstance(key, Tensor) and key.path else key for key in feed_dict])
 
