@@ -266,8 +266,15 @@ def test_names_that_differ_in_case_are_numbered():
     assert [hl.constant(0.0, name=name).op.name for name in ("W", "w", "w", "W")] == ["W", "w_1", "w_2", "W_3"]
 
 
-def test_what_is_made_of_a_variable_is_called_after_it_wherever_it_is_made():
+def test_what_is_made_of_a_variable_is_called_after_it_in_the_scope_where_it_is_made():
     with hl.name_scope("layer"):
         v = hl.Variable(0.0, name="v")
         names = [v.assign(1.0).op.name, v.assign_add(1.0).op.name, v.read_value().op.name]
     assert names == ["layer/v/assign", "layer/v/assign_add", "layer/v/read"]
+    with hl.name_scope("tower"):
+        hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(1.0))
+    hl.add_to_collection(hl.GraphKeys.UPDATE_OPS, v.assign_sub(2.0))
+    # Scripts with several towers look for the updates of theirs.
+    (found,) = hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="tower")
+    assert found.name == "tower/layer/v/assign_sub:0"
+    assert len(hl.get_collection(hl.GraphKeys.UPDATE_OPS, scope="layer")) == 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
+import hookline.numpy as hnp
 
 A = "ExponentialMovingAverage"
 
@@ -171,6 +172,20 @@ def test_a_decay_may_be_a_tensor():
     x = hl.placeholder("float32", [], name="x")
     decay = hl.placeholder("float32", [], name="decay")
     assert steps(hl.train.ExponentialMovingAverage(decay), x, [8.0, 8.0], {"decay:0": 0.5}) == [0.0, 4.0]
+
+
+def test_an_average_moves_in_training_only_where_the_decay_says_so():
+    x = hl.placeholder("float32", [], name="x")
+    training = hl.placeholder("bool", [], name="training")
+    averages = hl.train.ExponentialMovingAverage(hnp.where(training, 0.5, 1.0))
+    step = averages.apply([x])
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        seen = []
+        for on in (True, False, True):
+            sess.run(step, {x: 8.0, training: on})
+            seen.append(float(sess.run(averages.average(x))))
+    assert seen == [4.0, 4.0, 6.0]
 
 
 def test_what_has_no_average_is_refused():

@@ -1,9 +1,9 @@
 """Gradients of a tensor with respect to variables or other tensors, through the operations between them.
 
-The rule: a gradient waits for its control inputs with its own work only; what lies between `xs` and `ys` is ordered as its
-own creation says. So a gradient computes nothing of its path. It knows the path (`Gradient.path`); in a run the operations
-on it are computed each at its own place, in the order of creation, on a tape (`session/trace.py`); and when the gradient's
-turn comes it goes back over the tape (`session/tape.py`).
+The rule: a gradient waits for its control inputs with its own work only; what lies between `xs` and `ys` is ordered as
+its own creation says. So a gradient computes nothing of its path. It knows the path (`Gradient.path`); in a run the
+operations on it are computed each at its own place, in the order of creation, on a tape (`session/trace.py`); and when
+the gradient's turn comes it goes back over the tape (`session/tape.py`).
 """
 
 from __future__ import annotations

@@ -460,7 +460,7 @@ class Tensor(Operators["Tensor"]):
         return (
             f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
             f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
-            f"hookline.host_op."
+            f"hookline.host_op; inside of such a function it must have come in as an argument."
         )
 
     # What Python and NumPy call for a value.

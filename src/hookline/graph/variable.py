@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -185,13 +184,11 @@ class Variable(Tensor):
 
     def read_value(self) -> Tensor:
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
-        with self._scope():
-            return op(lambda value: value, name="read")(self)
+        return op(lambda value: value, name=self._called("read"))(self)
 
     def assign(self, value: Any) -> Tensor:
         """Returns an update that sets the variable to `value`; its tensor is the new value."""
-        with self._scope():
-            return Update("assign", self, _replace, (self._operand(value),), overwrites=True).output
+        return Update(self._called("assign"), self, _replace, (self._operand(value),), overwrites=True).output
 
     def assign_add(self, delta: Any) -> Tensor:
         """Returns an update that adds `delta` (the same structure); its tensor is the new value."""
@@ -201,9 +198,9 @@ class Variable(Tensor):
         """Returns an update that subtracts `delta` (the same structure); its tensor is the new value."""
         return self._shift("assign_sub", delta, operator.sub, -1)
 
-    def _scope(self) -> AbstractContextManager[str]:
-        """What is made of the variable is called after it, wherever it is made."""
-        return self.graph.name_scope(f"{self.op.name}/")
+    def _called(self, what: str) -> str:
+        """Returns the name of what is made of the variable: in the current scope, which collections are searched by."""
+        return f"{self.op.name.removeprefix(self.graph.current_scope)}/{what}"
 
     def _operand(self, value: Any) -> Any:
         """Returns `value` as an array where the variable is one and the value a list.
@@ -215,7 +212,7 @@ class Variable(Tensor):
         if not specs.is_array(self.spec) or isinstance(value, Tensor | jax.Array):
             return value
         if holds_tensor(value):
-            return op(jnp.asarray, name="value")(value)
+            return op(jnp.asarray, name=self._called("value"))(value)
         array = np.asarray(value) if isinstance(value, list | tuple | int | float | complex | None) else value
         name = self.op.name
         if isinstance(value, str | bytes | None) or (isinstance(value, list | tuple) and array.dtype.kind in "OSU"):
@@ -229,9 +226,8 @@ class Variable(Tensor):
         return array if isinstance(value, list | tuple) else value
 
     def _shift(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
-        with self._scope():
-            delta = self._operand(delta)
-            update_ = Update(name, self, lambda old, by: jax.tree.map(change, old, by), (delta,))
+        by = (self._operand(delta),)
+        update_ = Update(self._called(name), self, lambda old, by: jax.tree.map(change, old, by), by)
         if is_counter(self) and isinstance(delta, int | np.integer) and not isinstance(delta, bool):
             update_.increment = sign * int(delta)
         return update_.output
