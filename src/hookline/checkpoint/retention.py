@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hookline import arguments
+
 _SECS_PER_HOUR = 3600.0
 
 
@@ -21,6 +23,10 @@ class Retention:
     """
 
     def __init__(self, max_to_keep: int | None, keep_every_n_hours: float | None = None) -> None:
+        if max_to_keep is not None:
+            arguments.whole("Saver", "max_to_keep", max_to_keep)
+        if keep_every_n_hours is not None:
+            arguments.number("Saver", "keep_checkpoint_every_n_hours", keep_every_n_hours)
         if max_to_keep is not None and max_to_keep < 0:
             raise ValueError(f"Saver requires max_to_keep >= 0 (0 or None keeps all), got {max_to_keep}.")
         if keep_every_n_hours is not None and not keep_every_n_hours > 0:

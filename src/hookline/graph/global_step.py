@@ -29,7 +29,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     References:
         `tf.train.create_global_step`. Its dtype is int64 where JAX has 64-bit types enabled, else int32.
     """
-    graph = graph or get_default_graph()
+    graph = _checked(graph)
     if get_global_step(graph) is not None:
         raise ValueError("The graph already has a global step: use get_global_step or get_or_create_global_step.")
     with graph.as_default(), graph.name_scope(None):
@@ -53,7 +53,7 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
     References:
         `tf.train.get_global_step`.
     """
-    graph = graph or get_default_graph()
+    graph = _checked(graph)
     items = graph.get_collection(GraphKeys.GLOBAL_STEP)
     if len(items) > 1:
         raise ValueError(f"Collection {GraphKeys.GLOBAL_STEP!r} holds {len(items)} items; a graph has one global step.")
@@ -63,6 +63,12 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
         return None
     assert_global_step(items[0])
     return items[0]
+
+
+def _checked(graph: Any) -> Graph:
+    if graph is not None and not isinstance(graph, Graph):
+        raise TypeError(f"The global step is one of a graph: give a hookline.Graph or None, got {graph!r}.")
+    return graph or get_default_graph()
 
 
 def counted_global_step(graph: Graph) -> Variable | None:

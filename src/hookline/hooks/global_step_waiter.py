@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hookline import clock
+from hookline import arguments, clock
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
@@ -48,7 +48,10 @@ class GlobalStepWaiterHook(SessionRunHook):
     """
 
     def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
-        if poll_secs <= 0:
+        arguments.whole("GlobalStepWaiterHook", "wait_until_step", wait_until_step)
+        if timeout_secs is not None:
+            arguments.number("GlobalStepWaiterHook", "timeout_secs", timeout_secs, at_least=0)
+        if arguments.number("GlobalStepWaiterHook", "poll_secs", poll_secs) <= 0:
             raise ValueError(f"GlobalStepWaiterHook requires poll_secs > 0, got {poll_secs}.")
         self._wait_until_step = wait_until_step
         self._timeout_secs = timeout_secs

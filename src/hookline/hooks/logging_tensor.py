@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -37,7 +38,8 @@ class LoggingTensorHook(SessionRunHook):
         formatter: Makes the line, from a dict of tags to values.
 
     Raises:
-        ValueError: No cadence and not `at_end`, two cadences, or one out of range.
+        TypeError: `tensors` is no dict and no list, or a cadence no number.
+        ValueError: Nothing to log, no cadence and not `at_end`, two cadences, or one out of range.
 
     Example:
         >>> hook = LoggingTensorHook({"loss": "loss:0"}, every_n_iter=100)
@@ -60,12 +62,18 @@ class LoggingTensorHook(SessionRunHook):
         formatter: Callable[[dict[str, Any]], str] | None = None,
     ) -> None:
         self._timer = _timer(every_n_iter, every_n_secs, at_end)
+        if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
+            raise TypeError(
+                f"LoggingTensorHook requires a dict or a list of tensors, got {tensors!r}. Put it in a list."
+            )
         self._tensors: dict[str, Tensor | str]
         if isinstance(tensors, Mapping):
             tagged = cast("Mapping[str, Tensor | str]", tensors)  # isinstance alone cannot tell what the keys are
             self._tensors = {tag: tagged[tag] for tag in sorted(tagged)}
         else:
             self._tensors = {item if isinstance(item, str) else item.name: item for item in tensors}
+        if not self._tensors:
+            raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self._at_end = at_end
         self._formatter = formatter
         self._args = SessionRunArgs(None)
@@ -124,8 +132,10 @@ class LoggingTensorHook(SessionRunHook):
 def _timer(every_n_iter: int | None, every_n_secs: float | None, at_end: bool) -> Timer:
     if every_n_iter is not None and every_n_secs is not None:
         raise ValueError("LoggingTensorHook requires at most one of every_n_iter or every_n_secs, got both.")
-    if every_n_iter is not None and every_n_iter <= 0:
+    if every_n_iter is not None and arguments.whole("LoggingTensorHook", "every_n_iter", every_n_iter) <= 0:
         raise ValueError(f"LoggingTensorHook requires every_n_iter > 0, got {every_n_iter}.")
+    if every_n_secs is not None:
+        arguments.number("LoggingTensorHook", "every_n_secs", every_n_secs, at_least=0)
     if every_n_iter is not None or every_n_secs is not None:
         return SecondOrStepTimer(every_steps=every_n_iter, every_secs=every_n_secs)
     if not at_end:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.lookup import not_started, require_global_step
 from hookline.session import RunOptions
@@ -13,12 +15,18 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 
+_logger = logging.getLogger(__name__)
+
+_RUNS_UNTIL_WARNING = 100
+
+
 class StopAtStepHook(SessionRunHook):
     """Requests a stop after the run that brings the global step to or past a target.
 
     It also limits every run to that target: an update that would begin there or later is not applied. So workers which
     train the same model together and count by one end exactly on it; a run that counts by several may pass it. A
-    training that is at its target when the session is created runs no step. Runs `begin`, `after_create_session`,
+    training that is at its target when the session is created runs no step. Warns once if the step has not moved in the
+    first hundred runs. Runs `begin`, `after_create_session`,
     `before_run` and `after_run`; nothing after an exception.
 
     Args:
@@ -27,7 +35,8 @@ class StopAtStepHook(SessionRunHook):
         last_step: The global step to stop at.
 
     Raises:
-        ValueError: Not exactly one of the two is given.
+        TypeError: It is no whole number.
+        ValueError: Not exactly one of the two is given, or it is negative.
 
     Example:
         >>> StopAtStepHook()
@@ -45,9 +54,15 @@ class StopAtStepHook(SessionRunHook):
             raise ValueError("StopAtStepHook requires exactly one of num_steps or last_step, got neither.")
         if num_steps is not None and last_step is not None:
             raise ValueError("StopAtStepHook requires exactly one of num_steps or last_step, got both.")
-        self._num_steps = num_steps
-        self._target = last_step
+        given = {"num_steps": num_steps, "last_step": last_step}
+        checked = {
+            name: None if value is None else arguments.whole("StopAtStepHook", name, value, at_least=0)
+            for name, value in given.items()
+        }
+        self._num_steps, self._target = checked["num_steps"], checked["last_step"]
         self._args: SessionRunArgs | None = None
+        self._started_at = 0
+        self._runs_until_warning = _RUNS_UNTIL_WARNING
 
     def begin(self) -> None:
         """Checks that there is a global step, and forgets the target that `num_steps` led to."""
@@ -57,10 +72,9 @@ class StopAtStepHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Sets the target, and stops at once if it has been reached."""
-        global_step = session.global_step
+        global_step = self._started_at = session.global_step
         if self._target is None:
-            assert self._num_steps is not None
-            self._target = global_step + self._num_steps
+            self._target = global_step + (self._num_steps or 0)
         self._args = SessionRunArgs(None, options=RunOptions(last_step=self._target))
         if global_step >= self._target:
             coord.request_stop()
@@ -73,9 +87,24 @@ class StopAtStepHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Requests a stop if the target has been reached."""
-        if self._target is not None and run_context.session.global_step >= self._target:
+        global_step = run_context.session.global_step
+        if self._target is not None and global_step >= self._target:
             run_context.request_stop()
+        elif global_step != self._started_at:
+            self._runs_until_warning = 0
+        elif self._runs_until_warning:
+            self._runs_until_warning -= 1
+            if not self._runs_until_warning:
+                _logger.warning(
+                    "StopAtStepHook: the global step has stayed at %d over %d runs, and may never reach %s. Check that "
+                    "the runs fetch the train_op, and that it counts: minimize(loss, global_step=...).",
+                    global_step,
+                    _RUNS_UNTIL_WARNING,
+                    self._target,
+                )
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns the number of steps that are left."""
-        return 1 if self._target is None else max(1, self._target - global_step)
+        """Returns the number of steps that are left; 1 until the step has moved, so as to warn if it does not."""
+        if self._target is None or (global_step == self._started_at and self._runs_until_warning):
+            return 1
+        return max(1, self._target - global_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import sys
 
-from hookline import clock
+from hookline import arguments, clock
 
 NEVER = sys.maxsize
 """The answer of `steps_until_trigger` that no training reaches."""
@@ -67,6 +67,7 @@ class SecondOrStepTimer(Timer):
         every_steps: Steps from one firing to the next, at least 1.
 
     Raises:
+        TypeError: It is no number, or no whole one.
         ValueError: Not exactly one of the two is given, or it is out of range.
 
     Example:
@@ -87,10 +88,10 @@ class SecondOrStepTimer(Timer):
         if (every_secs is None) == (every_steps is None):
             given = "neither" if every_secs is None else "both"
             raise ValueError(f"SecondOrStepTimer requires exactly one of every_secs or every_steps, got {given}.")
-        if every_secs is not None and every_secs < 0:
-            raise ValueError(f"SecondOrStepTimer requires every_secs >= 0, got {every_secs}.")
-        if every_steps is not None and every_steps < 1:
-            raise ValueError(f"SecondOrStepTimer requires every_steps >= 1, got {every_steps}.")
+        if every_secs is not None:
+            arguments.number("SecondOrStepTimer", "every_secs", every_secs, at_least=0)
+        if every_steps is not None:
+            every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self._every_secs = every_secs
         self._every_steps = every_steps
         self.reset()

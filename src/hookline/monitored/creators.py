@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any
 
+from hookline import arguments
 from hookline.graph import get_default_graph
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.session_manager import SessionManager, check_one_source
@@ -62,7 +63,7 @@ class ChiefSessionCreator(SessionCreator):
         checkpoint_filename_with_path: str | None = None,
     ) -> None:
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
-        self._scaffold = scaffold or Scaffold()
+        self._scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master
         self._config = config
         self._checkpoint_dir = checkpoint_dir
@@ -117,7 +118,8 @@ class WorkerSessionCreator(SessionCreator):
         config: Any = None,
         max_wait_secs: float = 1800,
     ) -> None:
-        self._scaffold = scaffold or Scaffold()
+        self._scaffold = arguments.instance("WorkerSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
+        arguments.number("WorkerSessionCreator", "max_wait_secs", max_wait_secs, at_least=0)
         self._master = master
         self._config = config
         self._max_wait_secs = max_wait_secs

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from hookline import arguments
 from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Graph, get_default_graph
@@ -49,7 +50,9 @@ class MonitoredLifecycle:
     ) -> None:
         self._creator = session_creator
         self._hooks = HookList(hooks)
-        self._grace_secs = stop_grace_period_secs
+        who = type(self).__name__
+        self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
+        arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
         self._notified: BaseException | None = None

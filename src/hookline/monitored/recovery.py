@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from hookline import arguments
+
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
@@ -22,6 +24,7 @@ class RecoveryPolicy:
         seed: Of the variation.
 
     Raises:
+        TypeError: One of them is no number.
         ValueError: One of them is out of range.
 
     Example:
@@ -42,6 +45,9 @@ class RecoveryPolicy:
 
     def __post_init__(self) -> None:
         """Checks the numbers."""
+        arguments.whole("RecoveryPolicy", "max_attempts", self.max_attempts)
+        for name in ("initial_backoff_secs", "multiplier", "max_backoff_secs", "jitter"):
+            arguments.number("RecoveryPolicy", name, getattr(self, name))
         if self.max_attempts < 1:
             raise ValueError(
                 f"RecoveryPolicy requires max_attempts >= 1, got {self.max_attempts}; recovery=None turns recovery off."

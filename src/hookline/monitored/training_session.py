@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from hookline import arguments
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.timers import either_timer
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
@@ -89,6 +91,17 @@ def MonitoredTrainingSession(
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`.
     """
+    for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
+        if folder is not None and not isinstance(folder, str | os.PathLike):
+            raise TypeError(f"MonitoredTrainingSession requires a path (or None) as {name}, got {folder!r}.")
+    saving = _cadences(
+        save_checkpoint_secs, save_checkpoint_steps, (600, None), ("save_checkpoint_secs", "save_checkpoint_steps")
+    )
+    summarising = _cadences(
+        save_summaries_secs, save_summaries_steps, (None, 100), ("save_summaries_secs", "save_summaries_steps")
+    )
+    if log_step_count_steps is not None:
+        arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
     summary_dir = summary_dir or checkpoint_dir
     target = resolve_target(master)
     if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
@@ -106,11 +119,11 @@ def MonitoredTrainingSession(
         every_n_steps = _on(log_step_count_steps)
         if every_n_steps:
             all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
-        timer = either_timer(*_cadences(save_summaries_secs, save_summaries_steps, default=(None, 100)))
+        timer = either_timer(*summarising)
         if timer:
             all_hooks.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, timer=timer))
     if checkpoint_dir:
-        secs, steps = _cadences(save_checkpoint_secs, save_checkpoint_steps, default=(600, None))
+        secs, steps = saving
         if secs or steps:
             all_hooks.append(
                 CheckpointSaverHook(
@@ -128,11 +141,19 @@ def MonitoredTrainingSession(
 
 
 def _cadences(
-    secs: float | UseDefault | None, steps: int | UseDefault | None, default: tuple[float | None, int | None]
+    secs: float | UseDefault | None,
+    steps: int | UseDefault | None,
+    default: tuple[float | None, int | None],
+    names: tuple[str, str],
 ) -> tuple[float | None, int | None]:
     """Returns the two cadences that apply, None for one that is off."""
     if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
         return default
+    secs_name, steps_name = names
+    if not isinstance(secs, UseDefault) and secs is not None:
+        arguments.number("MonitoredTrainingSession", secs_name, secs)
+    if not isinstance(steps, UseDefault) and steps is not None:
+        steps = arguments.whole("MonitoredTrainingSession", steps_name, steps)
     return _on(None if isinstance(secs, UseDefault) else secs), _on(None if isinstance(steps, UseDefault) else steps)
 
 

@@ -189,7 +189,10 @@ class FileWriter:
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
         # The step may be an array of the device: it is read here, never on the background thread.
-        self._file.add(clock.time(), None if global_step is None else int(global_step), field, payload)
+        step = None if global_step is None else int(global_step)
+        if step is not None and not -(2**63) <= step < 2**63:
+            raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
+        self._file.add(clock.time(), step, field, payload)
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system before it returns; nothing to do once closed.

@@ -210,6 +210,8 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
 
 
 def _clean(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a summary is a string, got {name!r}.")
     parts = _NOT_ALLOWED.sub("_", name).split("/")
     clean = re.sub("^-", "_", "/".join(part for part in parts if part.strip(".")))
     if not clean:
