@@ -521,3 +521,11 @@ def test_a_part_of_a_variable_or_of_a_folder_of_names_is_loaded_by_name(path: st
     assert hl.train.load_variable(saved, "slots/net/0/mu")["w"].tolist() == [0.0, 0.0]
     with pytest.raises(errors.NotFoundError, match="has no 'slot'"):
         hl.train.load_variable(saved, "slot")
+
+
+def test_names_that_are_a_value_and_a_folder_are_loaded_one_by_one(path: str):
+    with started(hl.Variable(1.0, name="n/w"), hl.Variable(2.0, name="n/w/v")) as sess:
+        saved = Saver().save(sess, path)
+    with pytest.raises(ValueError, match="load each by its full name"):
+        hl.train.load_variable(saved, "n")
+    assert [float(hl.train.load_variable(saved, name)) for name in ("n/w", "n/w/v")] == [1.0, 2.0]

@@ -96,3 +96,53 @@ def test_a_dtype_is_given_to_all_of_an_initial_value():
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
         assert [value.dtype for value in sess.run([half, drawn])] == [jnp.float16, jnp.bfloat16]
+
+
+def test_a_tensor_that_was_made_in_a_block_is_an_initial_value_outside_of_it():
+    updates, x = hl.Variable(0, name="updates", trainable=False), hl.placeholder("float32", [], name="x")
+    drawn = []
+    with hl.control_dependencies([updates.assign_add(1), x]):
+        made = hl.constant(1.0) * 3.0
+        shared = hl.host_op(lambda: drawn.append(1) or float(len(drawn)), spec=0.0)()
+        base = hl.constant(3.0)
+        slope = hl.gradients(base * base, base)[0]
+    v = hl.Variable(made, name="v")
+    a, b = hl.Variable(shared, name="a"), hl.Variable(shared, name="b")
+    g = hl.Variable(slope, name="g")
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        assert sess.run([v, a, b, g, updates]) == [3.0, 1.0, 1.0, 6.0, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: hl.Variable(300, name="v", dtype="uint8"), ValueError, "holds integers from 300 to 300, but uint8"),
+        (lambda: hl.Variable(-1, name="v", dtype="uint8"), ValueError, "holds integers from -1 to -1, but uint8"),
+        (lambda: hl.Variable(1e6, name="v", dtype="float16"), ValueError, "holds 1e.06, which float16 cannot hold"),
+        (lambda: hl.Variable(1.7, name="v", dtype="int32"), TypeError, "'v': its initial value is of dtype float32"),
+        (lambda: hl.Variable(lambda: 2**40, name="v"), ValueError, "'v': its function returned a number too large"),
+        (lambda: hl.Variable(lambda: "a", name="v"), TypeError, "'v' requires .* its function returned 'a'"),
+    ],
+)
+def test_an_initial_value_that_does_not_fit_is_refused_where_it_is_given(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def test_an_initial_value_that_python_computes_is_checked_when_it_is_there():
+    v = hl.Variable(lambda: np.int64(2**40), name="v")
+    with (
+        hl.Session() as sess,
+        pytest.raises(hl.errors.InvalidArgumentError, match="returned a value that holds integers"),
+    ):
+        sess.run(v.initializer)
+
+
+def test_a_function_that_returns_a_list_of_numbers_gives_an_array():
+    v = hl.Variable(lambda: [1.0, 2.0], name="v")
+    assert v.shape == (2,)
+    with hl.Session() as sess:
+        sess.run(v.initializer)
+        sess.load({"v": [3.0, 4.0]})
+        assert sess.run(v).tolist() == [3.0, 4.0]

@@ -197,6 +197,21 @@ def test_what_has_no_average_is_refused():
         averages.apply([3])
     with pytest.raises(TypeError, match="zero_debias is True or False, got 'name'"):
         hl.train.ExponentialMovingAverage(0.5, None, "name")
-    with pytest.raises(ValueError, match="decay must lie between 0 and 1, got 'high'"):
-        hl.train.ExponentialMovingAverage("high")
+    for wrong in ("high", True):
+        with pytest.raises(TypeError, match="decay must be a number or a tensor, got"):
+            hl.train.ExponentialMovingAverage(wrong)
+    with pytest.raises(ValueError, match=r"decay must lie between 0 and 1, got 1\.5"):
+        hl.train.ExponentialMovingAverage(np.float32(1.5))
     assert hl.global_variables() == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_slow_average_moves_in_narrow_floats_too(dtype):
+    v = hl.Variable(np.zeros((), dtype), name="v", dtype=dtype)
+    averages = hl.train.ExponentialMovingAverage(np.float32(0.9999) if dtype == "float32" else 0.9999)
+    with hl.control_dependencies([v.assign(np.asarray(4.0, dtype))]):
+        step = averages.apply(v)
+    with hl.Session() as sess:
+        sess.run(hl.global_variables_initializer())
+        sess.run(step)
+        np.testing.assert_allclose(np.asarray(sess.run(averages.average(v)), "float32"), 4e-4, rtol=1e-2)

@@ -171,3 +171,67 @@ def test_a_counter_that_was_left_trainable_trains_nothing(sess):
     sess.run(hl.global_variables_initializer())
     sess.run(train)
     assert sess.run([w, count]) == [0.0, 0]
+
+
+def test_looking_at_a_rate_runs_nothing_of_the_block_in_which_it_was_made(sess):
+    _, loss, step = quadratic()
+    updates, x = hl.Variable(0, name="updates", trainable=False), hl.placeholder("float32", [], name="x")
+    optimizer = hl.train.Optimizer(optax.sgd, learning_rate=lambda step: jnp.where(step == 0, 0.25, 100.0))
+    with hl.control_dependencies([updates.assign_add(1), x, step.assign_add(1)]):
+        optimizer.minimize(loss)
+    summary = hl.summary.scalar("rate", optimizer.learning_rate)
+    sess.run(hl.global_variables_initializer())
+    sess.run(summary)
+    # The rate is that of the step before the run, wherever minimize stood.
+    assert sess.run([optimizer.learning_rate, updates, step]) == [0.25, 0, 0]
+
+
+def test_a_number_a_variable_and_a_schedule_have_the_same_slots(tmp_path):
+    rates = {"number": lambda: 0.1, "variable": lambda: hl.Variable(0.1, trainable=False, collections=[]),
+             "schedule": lambda: optax.constant_schedule(0.1)}  # fmt: skip
+    saved = None
+    for rate in rates.values():
+        with hl.Graph().as_default(), hl.Session() as session:
+            _, loss, step = quadratic()
+            made = rate()
+            optimizer = hl.train.Optimizer(optax.adam, learning_rate=made)
+            train = optimizer.minimize(loss, step)
+            session.run(hl.global_variables_initializer())
+            if isinstance(made, hl.Variable):
+                session.run(made.initializer)
+            if saved:
+                hl.train.Saver().restore(session, saved)
+            session.run(train)
+            saved = hl.train.Saver().save(session, str(tmp_path / "model"), step)
+            assert [leaf.shape for leaf in jax.tree.leaves(session.run(optimizer.slots[0]))] == [(), (2,), (2,)]
+    assert saved.endswith("-3")
+
+
+def test_one_optimizer_serves_two_steps_and_two_graphs():
+    optimizer = hl.train.Optimizer(optax.sgd, learning_rate=lambda step: jnp.where(step < 10, 0.25, 0.0))
+    for _ in range(2):
+        with hl.Graph().as_default(), hl.Session() as session:
+            w, loss, step = quadratic()
+            late = hl.Variable(20, name="late", trainable=False)
+            first, second = optimizer.minimize(loss, step), optimizer.minimize(loss, late)
+            session.run(hl.global_variables_initializer())
+            session.run(first)
+            assert session.run(w).tolist() == [2.0, -1.0]
+            session.run(second)
+            assert session.run(w).tolist() == [2.0, -1.0]
+
+
+def test_a_rate_is_read_on_a_finalized_graph(sess):
+    _, loss, step = quadratic()
+    optimizer = hl.train.Optimizer(optax.sgd, learning_rate=0.5)
+    optimizer.minimize(loss, step)
+    hl.get_default_graph().finalize()
+    assert sess.run(optimizer.learning_rate) == 0.5
+
+
+def test_lists_are_gradients_of_arrays(sess):
+    w = hl.Variable([1.0, 2.0], name="w")
+    train = hl.train.Optimizer(optax.sgd(1.0)).apply_gradients([([0.5, 1.0], w)])
+    sess.run(hl.global_variables_initializer())
+    sess.run(train)
+    assert sess.run(w).tolist() == [0.5, 1.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import jax
@@ -229,3 +230,82 @@ def test_graphs_do_not_mix():
         foreign = hl.Variable(1.0, name="foreign")
     with pytest.raises(ValueError, match="'foreign:0' belongs to another graph"):
         hl.gradients(hl.Variable(1.0) * 2.0, foreign)
+
+
+def stacking(h):
+    return jax.lax.scan(lambda carry, _: (jnp.tanh(carry), carry.sum()), h, None, length=5)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_scan_that_stacks_is_differentiated_by_either_of_its_results(sess, part):
+    x = hl.Variable(np.array([0.1, 0.5, 1.0], "float32"), name="x")
+    loss = hl.op(jnp.sum)(hl.op(stacking)(x)[part] ** 2)
+    (slope,) = hl.gradients(loss, x)
+    (second,) = hl.gradients(hl.op(jnp.sum)(slope**2), x)
+    sess.run(x.initializer)
+
+    def plain(x):
+        return jnp.sum(stacking(x)[part] ** 2)
+
+    at = jnp.array([0.1, 0.5, 1.0])
+    expected = [jax.grad(plain)(at), jax.grad(lambda x: jnp.sum(jax.grad(plain)(x) ** 2))(at)]
+    results, (watched,) = sess.run_watched([slope], ([second],))
+    np.testing.assert_allclose([*results, *watched], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_mapped_functions_have_second_derivatives(sess):
+    x = hl.Variable(np.array([0.1, 0.5, 1.0], "float32"), name="x")
+    loss = hl.op(lambda x: jnp.sum(jax.lax.map(jnp.sin, x) ** 2))(x)
+    (slope,) = hl.gradients(loss, x)
+    (second,) = hl.gradients(hl.op(jnp.sum)(slope), x)
+    sess.run(x.initializer)
+    np.testing.assert_allclose(sess.run(second), 2 * np.cos(2 * np.array([0.1, 0.5, 1.0])), rtol=1e-4)
+
+
+def test_the_same_y_twice_counts_twice(sess):
+    x = hl.Variable(3.0, name="x")
+    y = x * x
+    pair = hl.op(lambda x: {"a": x * x, "b": x})(x)
+    both = hl.gradients([y, y], x), hl.gradients([pair, pair["a"]], x)
+    sess.run(x.initializer)
+    assert sess.run(both) == ([12.0], [13.0])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Checked:
+    """A value whose class looks at its fields."""
+
+    x: jax.Array
+
+    def __post_init__(self):
+        if isinstance(self.x, jax.Array) and self.x.ndim != 1:
+            raise ValueError("one dimension is required")
+        assert hasattr(self.x, "ndim") or type(self.x) is object
+
+
+def test_values_of_classes_that_check_their_fields_lie_on_the_path(sess):
+    w = hl.Variable(np.ones(3, "float32"), name="w")
+    made = hl.op(Checked)(w * 2.0)
+    loss = hl.op(lambda b: (b.x**2).sum())(made) + hl.op(jnp.sum)(made.x)
+    (slope,) = hl.gradients(loss, w)
+    sess.run(w.initializer)
+    assert sess.run(slope).tolist() == [10.0, 10.0, 10.0]
+
+
+def test_two_results_that_are_one_array_are_told_apart(sess):
+    w = hl.Variable(2.0, name="w")
+    pair = hl.op(lambda w: (w, w))(w)
+    (slope,) = hl.gradients(pair[0] * 3.0 + pair[1] * pair[1], w)
+    sess.run(w.initializer)
+    assert sess.run(slope) == 7.0
+
+
+def test_a_part_is_told_from_another_part_that_an_update_has_changed(sess):
+    p = hl.Variable({"a": 2.0, "b": 3.0}, name="p")
+    square = p["a"] ** 2
+    with hl.control_dependencies([p.assign({"a": 5.0, "b": 7.0})]):
+        loss = square * hl.op(lambda b: b)(p["b"])
+    (slope,) = hl.gradients(loss, p["a"])
+    sess.run(p.initializer)
+    assert sess.run(slope) == 28.0

@@ -151,6 +151,13 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
         place = tree
         for folder in folders:
             place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                raise ValueError(
+                    f"load_variable: {name!r} has a value {key.rpartition('/')[0]!r} and one below it, {key!r}; load "
+                    f"each by its full name."
+                )
+        if last in place:
+            raise ValueError(f"load_variable: {name!r} has {key!r} and more below it; load each by its full name.")
         place[last] = value
     return tree
 

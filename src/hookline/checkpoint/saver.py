@@ -175,7 +175,7 @@ class Saver:
             save_path: Where: a directory and the beginning of a name, such as "runs/a/model.ckpt".
             global_step: The number of completed steps, appended to the name: a number, or a tensor to read it from.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
-            **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`,
+            **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`, `write_state`,
                 `strip_default_attrs`, `save_debug_info`) are taken, and a log line says once that they do nothing.
 
         Returns:
@@ -195,7 +195,11 @@ class Saver:
         return pending.path
 
     def save_async(
-        self, sess: Session, save_path: str, global_step: Any = None, latest_filename: str | None = None
+        self,
+        sess: Session,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
     ) -> PendingSave:
         """Starts to write a checkpoint, and returns as soon as the values have been copied.
 
@@ -362,7 +366,9 @@ _WITHOUT_EFFECT = frozenset({
     "sharded", "restore_sequentially", "saver_def", "builder", "defer_build", "write_version", "save_relative_paths",
     "filename",
 })  # fmt: skip
-_SAVE_WITHOUT_EFFECT = frozenset({"meta_graph_suffix", "write_meta_graph", "strip_default_attrs", "save_debug_info"})
+_SAVE_WITHOUT_EFFECT = frozenset({
+    "meta_graph_suffix", "write_meta_graph", "write_state", "strip_default_attrs", "save_debug_info",
+})  # fmt: skip
 _told: set[str] = set()
 
 

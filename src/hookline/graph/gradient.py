@@ -9,15 +9,14 @@ the gradient's turn comes it goes back over the tape (`session/tape.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import Function, Operation, Tensor, get_default_graph
-from hookline.graph.initial import ancestors
+from hookline.graph.graph import Function, Operation, Tensor, ancestors, get_default_graph
 from hookline.graph.nodes import HostCall
 from hookline.graph.variable import Update, Variable
 
@@ -42,10 +41,13 @@ class Gradient(Operation):
     def __init__(self, name: str, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
         self.ys, self.xs = list(ys), list(xs)
         self._sources = {x.key for x in xs}
-        self.path = _between(self.ys, self._sources)
+        self.path = _between(_behind(ys), self._sources)
         self._reached = set(self.path)
         self.order = 1 + max((step.order for step in self.path if isinstance(step, Gradient)), default=0)
         super().__init__(name, (self.ys, self.xs), tuple(x.spec for x in xs))
+
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        return Gradient(name, [resolve(y) for y in self.ys], [resolve(x) for x in self.xs])
 
     def passes(self, operation: Operation) -> bool:
         """Whether `operation` lies on the path."""
@@ -92,13 +94,14 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name
     ys, xs = _listed("ys", ys), _listed("xs", xs)
     for tensor in (*ys, *xs):
         _check_floating(tensor)
-    read = _read_by(_behind(ys))
+    behind = _behind(ys)
+    read = _read_by(behind)
     for tensor in ys:
         read.setdefault(tensor.op, set()).add(tensor.path)
     for x in xs:
-        _check_whole_reads(ys, x)
+        _check_whole_reads(behind, x)
     connected = [x for x in xs if any(path[: len(x.path)] == x.path for path in read.get(x.op, ()))]
-    _warn_of_updates(ys, xs)
+    _warn_of_updates(read, xs)
     if not connected:
         return [None] * len(xs)
     node = Gradient(name, ys, connected)
@@ -148,10 +151,10 @@ def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
     return any((tensor.op, tensor.path[:depth]) in sources for depth in range(len(tensor.path) + 1))
 
 
-def _between(ys: Sequence[Tensor], sources: set[Any]) -> list[Operation]:
-    """Returns the operations on the paths from the sources, or from parts of them, to `ys`, in creation order."""
+def _between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
+    """Returns those operations that a path from one of the sources, or from a part of one, leads to, in order."""
     reached: dict[Operation, None] = {}
-    for operation in sorted(_behind(ys), key=lambda operation: operation.index):
+    for operation in sorted(behind, key=lambda operation: operation.index):
         if any(_carries(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
             if isinstance(operation, HostCall):
                 raise TypeError(f"gradients: {operation.node_def} lies between ys and xs and cannot be differentiated.")
@@ -159,10 +162,10 @@ def _between(ys: Sequence[Tensor], sources: set[Any]) -> list[Operation]:
     return list(reached)
 
 
-def _warn_of_updates(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
     """Says which updates cut a way from `xs` to `ys`: their results count as constants."""
     ends = {x.op for x in xs}
-    for operation in _read_by(_behind(ys)).keys() | {y.op for y in ys}:
+    for operation in read:
         if isinstance(operation, Update) and operation not in ends and not ends.isdisjoint(ancestors(operation.inputs)):
             logger.warning(
                 "gradients: a way leads through %s, which is not differentiated: its result counts as a constant. To "
@@ -171,9 +174,9 @@ def _warn_of_updates(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
             )
 
 
-def _check_whole_reads(ys: Sequence[Tensor], x: Tensor) -> None:
+def _check_whole_reads(behind: Iterable[Operation], x: Tensor) -> None:
     """Refuses a part of a value where the whole is read: the way through the whole would be missed."""
-    for operation in _behind(ys) if x.path else ():
+    for operation in behind if x.path else ():
         for tensor in operation.inputs:
             if tensor.op is x.op and len(tensor.path) < len(x.path) and x.path[: len(tensor.path)] == tensor.path:
                 raise ValueError(

@@ -1,6 +1,7 @@
 """The graph and what stands in it: operations, in creation order, and the tensors that are their values.
 
-The three classes hold one another, so they share a file; names, views and operators, which do not, have their own.
+Graph, operation and tensor hold one another, and a tensor's operators make functions of it: so they share a file.
+Names, views and operators, which do not, have their own.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ class Graph:
 
         `None` leaves all scopes; a name that ends in a slash (a prefix yielded earlier) enters that scope again.
         """
+        if name is not None and name != "":
+            check_name(name.removesuffix("/") if isinstance(name, str) else name)
         if name and not name.endswith("/"):
             name = f"{self.unique_name(name)}/"
         with self._names.scoped(name or "") as prefix:
@@ -250,6 +253,8 @@ class Operation:
         inputs: Tensors whose values it takes.
         control_inputs: Operations that come before this one.
         output: The tensor of its value. `outputs` is a list of this one.
+        host_only: Whether its value is text, or an object that no device holds.
+        outside: Its copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
 
     References:
@@ -257,6 +262,7 @@ class Operation:
     """
 
     type = "Operation"
+    host_only = False
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
         check_name(name)
@@ -270,6 +276,7 @@ class Operation:
         self.graph.check_open(f"{self.type} {self.graph.current_scope + name!r}")
         self.name = self.graph.unique_name(name)
         self.output = self._make_output(spec)
+        self.outside: Operation | None = None
         self.index = self.graph.register(self)
 
     def _make_output(self, spec: Any) -> Tensor:
@@ -308,6 +315,10 @@ class Operation:
         leaves = [resolve(leaf) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         return jax.tree.unflatten(self._treedef, leaves)
 
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation | None:
+        """Returns an operation that does the same with other tensors; `None` of what there can be only one of."""
+        return None
+
     def note(self, error: BaseException) -> None:
         """Names this operation on an error that its function raised, once."""
         note = f"hookline: while running {self.node_def}"
@@ -331,6 +342,12 @@ class Function(Operation):
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn
         self.type = plain_name(fn)
+        for tensor in jax.tree.leaves((args, kwargs)):
+            if isinstance(tensor, Tensor) and tensor.op.host_only:
+                raise TypeError(
+                    f"{self.type} {name!r}: {tensor.name!r} holds text or an object, which no device has; use "
+                    f"hookline.host_op for it."
+                )
         super().__init__(name, (args, kwargs or {}))
         self.output.spec = self._inferred()
 
@@ -339,6 +356,10 @@ class Function(Operation):
         args, kwargs = self.bind(resolve)
         return self.fn(*args, **kwargs)
 
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        args, kwargs = self.bind(resolve)
+        return Function(self.fn, name, args, kwargs)
+
     def _inferred(self) -> Any:
         def call(*values: Any) -> Any:
             remaining = iter(values)
@@ -346,6 +367,10 @@ class Function(Operation):
 
         try:
             return specs.infer(call, [tensor.spec for tensor in self.inputs])
+        except OverflowError as error:
+            raise ValueError(
+                f"{self.node_def}: a number does not fit into the dtype that JAX gives it: {error}"
+            ) from None
         except Exception as error:
             self.note(error)
             raise
@@ -464,21 +489,46 @@ class Tensor(Operators["Tensor"]):
         )
 
     # What Python and NumPy call for a value.
-    __float__ = __int__ = __complex__ = __index__ = __array__ = _no_value
+    __float__ = __int__ = __complex__ = __index__ = __round__ = __array__ = _no_value
 
     @property
     def __jax_array__(self) -> NoReturn:
-        # JAX looks for this in whatever it is given. An operator of an array (`_operator_mul(self, other)`) must be
-        # told that it does not know us, so that Python asks our reflected operator.
-        if sys._getframe(1).f_code.co_varnames[:2] == ("self", "other"):
-            raise AttributeError("__jax_array__")
+        # JAX looks for this in whatever it is given: that is where a user's mistake is seen. An operator of an array
+        # (`_operator_mul(self, other)`) must be told that it does not know us, so that Python asks our reflected one,
+        # and so must everybody else who looks.
+        caller = sys._getframe(1)
+        is_operator = caller.f_code.co_varnames[:2] == ("self", "other")
+        if is_operator or not caller.f_globals.get("__name__", "").startswith("jax."):
+            raise AttributeError("A tensor has no attribute '__jax_array__'.")
         # A TypeError would be taken for one of JAX's own and replaced.
         raise ValueError(self._advice())
+
+    def __len__(self) -> int:
+        if specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
+            return self.spec.shape[0]
+        if isinstance(self.spec, tuple | list | dict):
+            return len(self.spec)
+        raise TypeError(f"The length of {self.name} is not known before it is run: {specs.describe(self.spec)}.")
+
+    def __format__(self, format_spec: str) -> str:
+        return self._no_value() if format_spec else repr(self)
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<hookline.{type(self).__name__} {self.name!r} spec={self.spec}>"
+
+
+def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
+    """Returns the operations that the tensors need for their values."""
+    found: set[Operation] = set()
+    pending = [tensor.op for tensor in tensors]
+    while pending:
+        operation = pending.pop()
+        if operation not in found:
+            found.add(operation)
+            pending.extend(tensor.op for tensor in operation.inputs)
+    return found
 
 
 def holds_tensor(value: Any) -> bool:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import Function, InsideTraceError, Operation, Tensor, holds_tensor
-from hookline.graph.nodes import Constant, Group, HostCall
-from hookline.graph.ops import constant, host_op, op
+from hookline.graph.graph import InsideTraceError, Operation, Tensor, ancestors, holds_tensor
+from hookline.graph.nodes import Group
+from hookline.graph.ops import as_array, constant, host_op, op
 
 
-def initial_tensor(initial_value: Any, name: str, block: Iterable[Operation]) -> Tensor:
+def initial_tensor(initial_value: Any, name: str) -> Tensor:
     """Returns the initial value of `name` as a tensor. Called outside of all control dependencies.
 
     Args:
         initial_value: A pytree of arrays or tensors, a tensor, or a function without arguments that returns one.
         name: Of the variable, for messages.
-        block: Control inputs of the block in which the variable is made: its initial value does not wait for them.
     """
     if isinstance(initial_value, Tensor):
-        return _outside(initial_value, block)
+        return _outside(initial_value)
     is_function = callable(initial_value) and jax.tree_util.treedef_is_leaf(jax.tree.structure(initial_value))
     if not is_function:
         if holds_tensor(initial_value):
-            return _outside(op(lambda value: value, name="initial_value")(initial_value), block)
+            return _outside(op(lambda value: value, name="initial_value")(initial_value))
         _refuse_module(initial_value, name)
         tensor = constant(initial_value, name="initial_value")
         if tensor.spec is specs.UNKNOWN:
@@ -36,8 +34,11 @@ def initial_tensor(initial_value: Any, name: str, block: Iterable[Operation]) ->
     results: list[Any] = []
     concrete: list[bool] = []
 
+    def make() -> Any:
+        return as_array(initial_value())
+
     def probe() -> Any:
-        result = initial_value()
+        result = make()
         results.append(result)
         _refuse_module(result, name)
         concrete.extend(not isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result))
@@ -47,69 +48,57 @@ def initial_tensor(initial_value: Any, name: str, block: Iterable[Operation]) ->
         spec = jax.eval_shape(probe)
     except InsideTraceError:
         # It computes with arrays of its own and with tensors, which cannot be traced together.
-        return initial_tensor(initial_value(), name, block)
+        return initial_tensor(initial_value(), name)
+    except OverflowError:
+        raise ValueError(f"Variable {name!r}: its function returned a number too large for the dtype of JAX.") from None
+    except TypeError:
+        if results and not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(results[0])):
+            raise TypeError(
+                f"Variable {name!r} requires a pytree of arrays and numbers; its function returned {results[0]!r}."
+            ) from None
+        raise
     if results[0] is None:
         raise ValueError(f"Variable {name!r} requires an initial value; its function returned None.")
     if holds_tensor(results[0]):
-        return initial_tensor(results[0], name, block)
+        return initial_tensor(results[0], name)
     if any(concrete):
         # NumPy values would be baked into the compiled program as constants; they are computed in Python instead.
-        return host_op(initial_value, name="initial_value", spec=spec).node()
-    return op(initial_value, name="initial_value").node()
+        return host_op(make, name="initial_value", spec=spec).node()
+    return op(make, name="initial_value").node()
 
 
-def ancestors(tensors: Iterable[Tensor]) -> set[Operation]:
-    """Returns the operations that the tensors need for their values."""
-    found: set[Operation] = set()
-    pending = [tensor.op for tensor in tensors]
-    while pending:
-        operation = pending.pop()
-        if operation not in found:
-            found.add(operation)
-            pending.extend(tensor.op for tensor in operation.inputs)
-    return found
+def _outside(tensor: Tensor) -> Tensor:
+    """Returns the tensor as it would be had its operations been made outside of every block: copies of what waits.
 
-
-def _outside(tensor: Tensor, block: Iterable[Operation]) -> Tensor:
-    """Returns the tensor as it would be had its operations been made outside of the block: copies of what waits."""
-    left_out = {control for control in block if not _only_initialises(control)}
+    A copy is made once, so that what several initial values share stays shared.
+    """
     copies: dict[Operation, Operation] = {}
-    for operation in sorted(ancestors([tensor]) if left_out else (), key=lambda operation: operation.index):
-        waits = not left_out.isdisjoint(operation.control_inputs)
-        if not waits and not any(source.op in copies for source in operation.inputs):
-            continue
-        kept = [control for control in operation.control_inputs if control not in left_out]
-        with operation.graph.control_dependencies(kept):
-            copy = _copy(operation, copies)
-        if copy is not None:
-            copies[operation] = copy
-    return _in(copies, tensor)
 
-
-def _copy(operation: Operation, copies: dict[Operation, Operation]) -> Operation | None:
     def resolve(source: Tensor) -> Tensor:
-        return _in(copies, source)
+        copy = copies.get(source.op)
+        return source if copy is None else Tensor(copy, source.path, source.spec)
 
-    if isinstance(operation, Constant):
-        return Constant("initial_value", operation.value)
-    if isinstance(operation, Function):
-        args, kwargs = operation.bind(resolve)
-        return Function(operation.fn, "initial_value", args, kwargs)
-    if isinstance(operation, HostCall):
-        args, kwargs = operation.bind(resolve)
-        return HostCall(operation.fn, "initial_value", args, kwargs, operation.output.spec)
-    return None
-
-
-def _in(copies: dict[Operation, Operation], tensor: Tensor) -> Tensor:
-    copy = copies.get(tensor.op)
-    return tensor if copy is None else Tensor(copy, tensor.path, tensor.spec)
+    for operation in sorted(ancestors([tensor]), key=lambda operation: operation.index):
+        kept = [control for control in operation.control_inputs if _only_initialises(control)]
+        waits = len(kept) < len(operation.control_inputs)
+        if waits or any(source.op in copies for source in operation.inputs):
+            if operation.outside is None:
+                with operation.graph.control_dependencies(kept):
+                    operation.outside = operation.copied("initial_value", resolve)
+            if operation.outside is not None:
+                copies[operation] = operation.outside
+    return resolve(tensor)
 
 
 def _only_initialises(operation: Operation) -> bool:
-    if isinstance(operation, Group):
-        return bool(operation.control_inputs) and all(map(_only_initialises, operation.control_inputs))
-    return getattr(operation, "initialises", False)
+    pending = [operation]
+    while pending:
+        operation = pending.pop()
+        if isinstance(operation, Group) and operation.control_inputs:
+            pending.extend(operation.control_inputs)
+        elif not getattr(operation, "initialises", False):
+            return False
+    return True
 
 
 def _refuse_module(value: Any, name: str) -> None:

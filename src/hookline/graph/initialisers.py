@@ -97,9 +97,8 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         return Variable(leaf, name=label, trainable=trainable)
 
     graph = get_default_graph()
-    block = graph.current_control_inputs
     with graph.control_dependencies(None):
-        initial = initial_tensor(tree, name, block)
+        initial = initial_tensor(tree, name)
         if initial.spec is specs.UNKNOWN:
             raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
 

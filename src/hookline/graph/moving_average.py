@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
@@ -56,8 +58,10 @@ class ExponentialMovingAverage:
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",
     ) -> None:
-        if not isinstance(decay, Tensor | int | float) or (not isinstance(decay, Tensor) and not 0 <= decay <= 1):
-            raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay!r}.")
+        if isinstance(decay, bool) or not isinstance(decay, Tensor | Real | np.number | jax.Array):
+            raise TypeError(f"ExponentialMovingAverage: decay must be a number or a tensor, got {decay!r}.")
+        if not isinstance(decay, Tensor) and not 0 <= decay <= 1:
+            raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay}.")
         if not isinstance(zero_debias, bool):
             raise TypeError(f"ExponentialMovingAverage: zero_debias is True or False, got {zero_debias!r}.")
         self.name = name
@@ -65,7 +69,7 @@ class ExponentialMovingAverage:
         self._averages: dict[Any, Variable] = {}
         self._debiasing: dict[Any, tuple[Variable, Variable]] = {}
 
-    def apply(self, var_list: Iterable[Tensor] | None = None) -> Operation:
+    def apply(self, var_list: Tensor | Iterable[Tensor] | None = None) -> Operation:
         """Returns an operation that moves the averages towards the values.
 
         It reads like any operation: to average what a training step leaves behind, make it inside
@@ -79,7 +83,8 @@ class ExponentialMovingAverage:
         """
         graph = get_default_graph()
         updates = []
-        for value in trainable_variables() if var_list is None else list(var_list):
+        listed = [var_list] if isinstance(var_list, Tensor) else var_list
+        for value in trainable_variables() if listed is None else list(listed):
             self._check(value)
             if value.key not in self._averages:
                 self._make(value)
@@ -175,22 +180,23 @@ def _name_of(tensor: Tensor) -> str:
     return f"{tensor.op.name}/{'_'.join(re.findall(r'[A-Za-z0-9]+', path))}"
 
 
-def _rate(decay: Any, num_updates: Any) -> Any:
-    if num_updates is None:
-        return decay
-    num_updates = jnp.asarray(num_updates, jnp.float32)
-    return jnp.minimum(decay, (1 + num_updates) / (10 + num_updates))
+def _share(decay: Any, num_updates: Any) -> Any:
+    """Returns how much of the new value comes in: 1 less the decay, taken before narrow floats round that to 1."""
+    if num_updates is not None:
+        num_updates = jnp.asarray(num_updates, jnp.float32)
+        decay = jnp.minimum(decay, (1 + num_updates) / (10 + num_updates))
+    return 1 - decay
 
 
 def _moved(average: Any, value: Any, decay: Any, num_updates: Any) -> Any:
     """Returns the average a step nearer to the value."""
-    rate = _rate(decay, num_updates)
-    return jax.tree.map(lambda old, new: old - (1 - jnp.asarray(rate, old.dtype)) * (old - new), average, value)
+    share = _share(decay, num_updates)
+    return jax.tree.map(lambda old, new: old - jnp.asarray(share, old.dtype) * (old - new), average, value)
 
 
 def _moved_debiased(state: tuple[Any, Any, Any], value: Any, decay: Any, num_updates: Any) -> tuple[Any, Any, Any]:
     """Returns the average, the average as it would be without correction, and the number of updates."""
     _, biased, count = state
     biased, count = _moved(biased, value, decay, num_updates), count + 1
-    seen = 1 - jnp.power(jnp.asarray(_rate(decay, num_updates), jnp.float32), count)
+    seen = 1 - jnp.power(1 - jnp.asarray(_share(decay, num_updates), jnp.float32), count)
     return jax.tree.map(lambda leaf: (leaf / seen).astype(leaf.dtype), biased), biased, count

@@ -29,10 +29,12 @@ class Placeholder(Operation):
         if dtype is None:
             raise TypeError("A placeholder requires a dtype, got None.")
         kind = "U" if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
-        self.shape, self.is_text = shape, kind in ("S", "U")
-        declared = specs.declared("float32" if kind and kind in "OSU" else dtype, () if shape is None else shape)
-        array = None if kind and kind in "OSU" else declared
+        self.shape, self.is_text, on_host = shape, kind in ("S", "U"), kind in ("O", "S", "U")
+        # Of what stays on the host only the shape is checked.
+        declared = specs.declared("float32" if on_host else dtype, () if shape is None else shape)
+        array = None if on_host else declared
         self.dtype = None if array is None else array.dtype
+        self.host_only = array is None
         super().__init__(name, spec=specs.UNKNOWN if array is None or shape is None else array)
 
 
@@ -51,10 +53,14 @@ class Constant(Operation):
             spec = specs.of_value(self.value)
         except (TypeError, OverflowError):
             spec = specs.UNKNOWN
+        self.host_only = any(isinstance(leaf, str | bytes) for leaf in jax.tree.leaves(self.value))
         for leaf in jax.tree.leaves(self.value):
             if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
                 check_range(name, leaf, None)
         super().__init__(name, spec=spec)
+
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        return Constant(name, self.value)
 
     def on_device(self) -> Any:
         """Returns the value as device operations take it: every number an array."""
@@ -92,6 +98,10 @@ class HostCall(Operation):
         value = self.fn(*args, **kwargs)
         return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
 
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        args, kwargs = self.bind(resolve)
+        return HostCall(self.fn, name, args, kwargs, self.output.spec)
+
     def _as_promised(self, value: Any) -> Any:
         """Returns the value with the dtypes of the spec.
 
@@ -99,6 +109,8 @@ class HostCall(Operation):
             InvalidArgumentError: It does not fit the spec.
         """
         wanted, structure = jax.tree.flatten_with_path(self.output.spec)
+        if specs.is_array(self.output.spec) and isinstance(value, list | tuple):
+            value = np.asarray(value)
         if jax.tree.structure(value) != structure:
             raise self._broken_promise(f"the structure {jax.tree.structure(value)}", f"{structure}")
         leaves = []
@@ -108,6 +120,8 @@ class HostCall(Operation):
                 where = f" at {jax.tree_util.keystr(path)}" if path else ""
                 given = f"{dtype}[{','.join(map(str, np.shape(leaf)))}]{where}"
                 raise self._broken_promise(given, specs.describe(spec))
+            if not isinstance(leaf, jax.Array) and (problem := specs.overflow(np.asarray(leaf), spec.dtype)):
+                raise InvalidArgumentError(self.node_def, self, f"{self.node_def} returned a value that {problem}.")
             is_exact = not hasattr(leaf, "dtype") or specs.canonical_dtype(dtype) == spec.dtype
             leaves.append(leaf if is_exact else leaf.astype(spec.dtype))
         return jax.tree.unflatten(structure, leaves)

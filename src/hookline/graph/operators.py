@@ -139,7 +139,7 @@ def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _beside(other: Any, operand: Any) -> Any:
-    if isinstance(operand, list) and isinstance(other, jax.Array | np.ndarray | np.generic):
+    if isinstance(operand, list | tuple) and isinstance(other, jax.Array | np.ndarray | np.generic):
         return jnp.asarray(operand)
     return operand
 

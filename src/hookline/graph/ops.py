@@ -107,7 +107,13 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
     References:
         `tf.py_func`.
     """
-    return HostOp(fn, name, specs.UNKNOWN if spec is None else specs.of_value(spec))
+    try:
+        promised = specs.UNKNOWN if spec is None else specs.of_value(spec)
+    except Exception as error:
+        raise TypeError(
+            f"host_op: spec must be a pytree of arrays, numbers or jax.ShapeDtypeStruct of fixed shapes, got {spec!r}."
+        ) from error
+    return HostOp(fn, name, promised)
 
 
 # Nodes without a function ---------------------------------------------------------------------------------------------

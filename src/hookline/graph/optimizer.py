@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from hookline.graph import spec as specs
@@ -16,7 +18,7 @@ from hookline.graph.gradient import gradients
 from hookline.graph.graph import InsideTraceError, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import trainable_variables
 from hookline.graph.keys import GraphKeys
-from hookline.graph.ops import constant, group, op
+from hookline.graph.ops import as_array, constant, group, op
 from hookline.graph.variable import Variable, update
 
 
@@ -80,11 +82,16 @@ class Optimizer:
                 f"Optimizer: {', '.join(hyperparameters)} cannot be set on a transformation that is made already; give "
                 f"the function that makes it: Optimizer(optax.adam, learning_rate=...)."
             )
+        rate = hyperparameters.get("learning_rate", 0.0)
+        if isinstance(rate, bool) or not (isinstance(rate, Tensor | Real | np.ndarray | jax.Array) or callable(rate)):
+            raise TypeError(
+                f"Optimizer: learning_rate is a number, a tensor or a function of the global step, got {rate!r}."
+            )
         self._given = hyperparameters
         self._shown: dict[str, Tensor] = {}
         self._name = name
         # Only the state at the start, and which variables depend on each other, are taken from this one.
-        fixed = {key: _placeholder_value(value) for key, value in hyperparameters.items()}
+        fixed = {key: _stand_in(key, value) for key, value in hyperparameters.items()}
         self._make: Any = (lambda: transformation) if is_made else transformation
         try:
             made = self._make(**fixed)
@@ -107,7 +114,9 @@ class Optimizer:
                 "Optimizer: its learning rate is inside the Optax transformation; to see or change it, write "
                 "Optimizer(optax.adam, learning_rate=...)."
             )
-        return self._tensor("learning_rate", None)
+        if not self._shown:
+            self._shown = self._tensors(None)
+        return self._shown["learning_rate"]
 
     def minimize(
         self,
@@ -125,7 +134,7 @@ class Optimizer:
             name: Name of the operation.
 
         Raises:
-            TypeError: The global step is no integer variable, or `var_list` holds something else than variables.
+            TypeError: The global step is no variable, or `var_list` holds something else than variables.
             ValueError: No variable influences the loss.
         """
         _check_step(global_step)
@@ -176,12 +185,13 @@ class Optimizer:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"Optimizer: pairs of gradient and variable are required, got {pair!r}.")
             _check_variable(pair[1])
-        pairs = [(grad, variable) for grad, variable in given if grad is not None]
+        pairs = [(as_array(grad), variable) for grad, variable in given if grad is not None]
         if not pairs:
             raise ValueError("Optimizer: the loss depends on none of the variables to train.")
         graph = get_default_graph()
         with graph.name_scope(self._name):
-            tensors = {key: self._tensor(key, global_step) for key, value in self._given.items() if _varies(key, value)}
+            self._shown = self._tensors(global_step)
+            tensors = {key: tensor for key, tensor in self._shown.items() if _varies(key, self._given[key])}
             variables = [variable for _, variable in pairs]
             try:
                 # Of one too: a tensor inside the transformation is found before anything is made.
@@ -201,24 +211,24 @@ class Optimizer:
         graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
         return train_op
 
-    def _tensor(self, key: str, global_step: Variable | None) -> Tensor:
-        """Returns a hyperparameter as a tensor."""
-        if key not in self._shown:
-            value = self._given[key]
-            if isinstance(value, Tensor):
-                tensor = value
-            elif callable(value):
-                step = get_global_step() if global_step is None else global_step
-                if step is None:
-                    raise ValueError(
-                        f"Optimizer: {key} is a function of the global step, and the graph has none: call "
-                        f"hookline.train.get_or_create_global_step() first, or give minimize a global_step."
-                    )
-                tensor = op(value, name=key)(step)
-            else:
-                tensor = constant(value, name=key)
-            self._shown[key] = tensor
-        return self._shown[key]
+    def _tensors(self, global_step: Variable | None) -> dict[str, Tensor]:
+        """Returns the rate, and what was given as a tensor, as tensors; what is made here waits for nothing."""
+        made: dict[str, Tensor] = {}
+        with get_default_graph().control_dependencies(None):
+            for key, value in self._given.items():
+                if isinstance(value, Tensor):
+                    made[key] = value
+                elif _varies(key, value):
+                    step = get_global_step() if global_step is None else global_step
+                    if step is None:
+                        raise ValueError(
+                            f"Optimizer: {key} is a function of the global step, and the graph has none: call "
+                            f"hookline.train.get_or_create_global_step() first, or give minimize a global_step."
+                        )
+                    made[key] = op(value, name=key)(step)
+                elif key == "learning_rate":
+                    made[key] = constant(value, name=key)
+        return made
 
     def _update(self, variables: Any, grads: Any, name: str, tensors: dict[str, Tensor]) -> Tensor:
         """Makes the state of the transformation for `variables` and one update of both."""
@@ -246,12 +256,12 @@ class Optimizer:
             return
         given = {key: value for key, value in self._given.items() if key not in tensors}
         for key, tensor in tensors.items():
-            others = {other: _placeholder_value(tensor) for other, tensor in tensors.items() if other != key}
+            others = {other: _stand_in(other, tensor) for other, tensor in tensors.items() if other != key}
 
             def start(value: Any, params: Any, key: str = key, others: Any = others) -> Any:
                 return self._make(**given, **others, **{key: value}).init(params)
 
-            if depends_on_first(jax.make_jaxpr(start)(_placeholder_value(tensor), params).jaxpr):
+            if depends_on_first(jax.make_jaxpr(start)(_stand_in(key, tensor), params).jaxpr):
                 raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
@@ -284,11 +294,11 @@ def _varies(key: str, value: Any) -> bool:
     return isinstance(value, Tensor) or (key == "learning_rate" and callable(value))
 
 
-def _placeholder_value(value: Any) -> Any:
-    """Returns what stands for a hyperparameter until a run knows it."""
+def _stand_in(key: str, value: Any) -> Any:
+    """Returns what stands for a hyperparameter until a run knows it: a number, so that the state has one structure."""
     if isinstance(value, Tensor):
         return jnp.zeros(value.shape or (), value.dtype or jnp.float32)
-    return value
+    return jnp.zeros(()) if _varies(key, value) else value
 
 
 def _check_variable(variable: Any) -> None:

@@ -8,6 +8,7 @@ feeds is compared with the declared shape alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -131,19 +132,31 @@ def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | No
 def overflow(value: np.ndarray, dtype: Any) -> str | None:
     """Says why numbers of `value` do not fit into `dtype`, which is of the same kind; `None` where they do.
 
-    Integers would wrap, finite floating point numbers become infinite.
+    Integers would wrap, finite floating point numbers become infinite. The values are looked at only where the dtypes
+    leave it open.
     """
-    if not value.size or value.dtype == dtype or not jnp.issubdtype(value.dtype, jnp.number):
+    given, wanted = _range(value.dtype), _range(dtype)
+    if not value.size or given is None or wanted is None or (wanted[0] <= given[0] and given[1] <= wanted[1]):
+        return None
+    low, high = value.min(), value.max()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        finite = value[np.isfinite(value)]
+        low, high = finite.min(initial=0), finite.max(initial=0)
+    if wanted[0] <= low and high <= wanted[1]:
         return None
     if jnp.issubdtype(dtype, jnp.integer):
-        info, low, high = jnp.iinfo(dtype), int(value.min()), int(value.max())
-        if low < info.min or high > info.max:
-            return f"holds integers from {low} to {high}, but {dtype} holds only {info.min} to {info.max}"
-    elif jnp.issubdtype(dtype, jnp.inexact):
-        with np.errstate(over="ignore"):
-            lost = ~np.isfinite(value.astype(dtype))
-        if lost.any() and (lost := lost & np.isfinite(value)).any():
-            return f"holds {value[lost].flat[0]:g}, which {dtype} cannot hold (its largest is {jnp.finfo(dtype).max:g})"
+        return f"holds integers from {low} to {high}, but {dtype} holds only {wanted[0]} to {wanted[1]}"
+    beyond = high if high > wanted[1] else low
+    return f"holds {beyond:g}, which {dtype} cannot hold (its largest is {wanted[1]:g})"
+
+
+@functools.cache
+def _range(dtype: Any) -> tuple[float, float] | None:
+    """Returns the smallest and the largest number of a dtype; `None` where it holds none, or complex ones."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
     return None
 
 

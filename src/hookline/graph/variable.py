@@ -14,6 +14,7 @@ from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph, holds_tensor, plain_name
 from hookline.graph.initial import initial_tensor
 from hookline.graph.keys import GraphKeys
+from hookline.graph.nodes import Constant, check_range
 from hookline.graph.ops import op
 
 
@@ -156,16 +157,15 @@ class Variable(Tensor):
         graph = get_default_graph()
         if initial_value is None:
             raise ValueError(f"Variable {name or 'Variable'!r} requires an initial value, got None.")
-        block = graph.current_control_inputs
         with graph.control_dependencies(None):
             node = VariableRead("Variable" if name is None else name, self)
             super().__init__(node)
             self.trainable = trainable
             self.per_worker = False
             with graph.name_scope(f"{node.name}/"):
-                self._initial = initial_tensor(initial_value, node.name, block)
+                self._initial = initial_tensor(initial_value, node.name)
                 if dtype is not None:
-                    self._initial = op(_cast, name="initial_value")(self._initial, specs.canonical_dtype(dtype))
+                    self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
                 self.spec = _strong(self._initial.spec)
                 self._initializer = Update("initializer", self, _replace, (self._initial,), initialises=True)
         for key in dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections):
@@ -293,8 +293,17 @@ def is_counter(variable: Variable) -> bool:
     return variable.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
-def _cast(value: Any, dtype: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), value)
+def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:
+    """Returns an initial value with arrays of another dtype, of the same kind."""
+    for leaf in [] if initial.spec is specs.UNKNOWN else jax.tree.leaves(initial.spec):
+        if not specs.same_kind(leaf.dtype, dtype):
+            raise TypeError(
+                f"Variable {name!r}: its initial value is of dtype {leaf.dtype} and cannot be one of {dtype}."
+            )
+    if isinstance(initial.op, Constant):
+        for leaf in jax.tree.leaves(initial.op.value):
+            check_range("initial_value", leaf, dtype)
+    return op(lambda value: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), value), name="initial_value")(initial)
 
 
 def _replace(_: Any, value: Any) -> Any:

@@ -9,7 +9,7 @@ import jax
 
 from hookline.errors import FailedPreconditionError
 from hookline.graph.global_step import get_global_step
-from hookline.graph.initial import ancestors
+from hookline.graph.graph import ancestors
 from hookline.graph.variable import Update, Variable
 from hookline.session.execution import Execution, Run
 from hookline.session.options import RunMetadata, RunOptions

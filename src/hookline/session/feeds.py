@@ -56,18 +56,17 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     accepted: set[tuple[Any, Any]] = set()
 
     def check(value: Any) -> Any:
-        on_device = isinstance(value, jax.Array)
-        given = value if on_device else _as_numpy(tensor, value)
+        given = value if isinstance(value, jax.Array) else _as_numpy(tensor, value)
         form = (given.shape, given.dtype)
         if form not in accepted:
             _check_form(tensor, given, dtype)
             accepted.add(form)
-        if given.dtype != dtype:
-            problem = specs.overflow(np.asarray(given), dtype)
-            if problem:
-                raise _refusal(tensor, problem)
-        elif on_device:
-            return given
+        if isinstance(given, jax.Array):
+            # Whether its numbers fit only the device knows, and nobody waits for that here.
+            return given if given.dtype == dtype else given.astype(dtype)
+        problem = specs.overflow(given, dtype)
+        if problem:
+            raise _refusal(tensor, problem)
         # JAX may use the memory of a NumPy array in place while the run goes on; the caller may change it at once.
         return given.astype(dtype)
 
@@ -100,7 +99,11 @@ def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
 
 
 def _text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
-    form = np.asarray(value)
+    try:
+        # As objects: NumPy would make text of a number that stands beside text.
+        form = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
+    except ValueError as error:
+        raise _refusal(tensor, f"is not an array: {error}") from None
     if form.dtype.kind not in "SU" and not all(isinstance(item, str | bytes) for item in form.flat):
         raise _refusal(tensor, f"is not text: {value!r}")
     wanted = placeholder.shape
@@ -110,11 +113,29 @@ def _text(tensor: Tensor, placeholder: Placeholder, value: Any) -> Any:
 
 
 def _tree(tensor: Tensor, value: Any) -> Any:
-    if tensor.spec is not specs.UNKNOWN and jax.tree.structure(value) != jax.tree.structure(tensor.spec):
+    if tensor.spec is specs.UNKNOWN:
+        return jax.tree.map(_own, value)
+    if jax.tree.structure(value) != jax.tree.structure(tensor.spec):
         raise InvalidArgumentError(
             tensor.op.node_def,
             tensor.op,
             f"The value fed for {tensor.name!r} has the structure {jax.tree.structure(value)}, but "
             f"{jax.tree.structure(tensor.spec)} is required.",
         )
-    return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, spec, leaf: _leaf(tensor, path, spec, leaf), tensor.spec, value
+    )
+
+
+def _leaf(tensor: Tensor, path: Any, spec: Any, leaf: Any) -> Any:
+    dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+    problem = specs.mismatch(spec, np.shape(leaf), dtype)
+    if problem is None and not isinstance(leaf, jax.Array):
+        problem = specs.overflow(np.asarray(leaf), spec.dtype)
+    if problem:
+        raise _refusal(tensor, f"at {jax.tree_util.keystr(path)} {problem}")
+    return _own(leaf)
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

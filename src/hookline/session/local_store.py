@@ -156,6 +156,10 @@ class _LocalStore:
         }
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
+        values = {
+            variable: np.asarray(value) if specs.is_array(variable.spec) and isinstance(value, list | tuple) else value
+            for variable, value in values.items()
+        }
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
                 check_value(variable.op.name, variable.spec, value)

@@ -150,7 +150,12 @@ class Plan:
     def _version_on_path(self, variable: Variable, gradient: Gradient) -> int:
         """Returns which version the operations on a gradient's path read: it is differentiated, wherever it waits."""
         steps = [step for step in gradient.path if step in self._latest]
-        readers = [step for step in steps if any(tensor.op is variable.op for tensor in step.inputs)]
+        parts = [x.path for x in gradient.xs if x.op is variable.op]
+        readers = [
+            step
+            for step in steps
+            if any(t.op is variable.op and any(_overlap(t.path, part) for part in parts) for t in step.inputs)
+        ]
         versions = {self.version(variable, reader) for reader in readers} or {self._version_at(variable, gradient)}
         if len(versions) > 1:
             names = ", ".join(repr(reader.name) for reader in readers)
@@ -262,6 +267,11 @@ class Plan:
         if self.fed_place(tensor) is not None:
             return False
         return isinstance(tensor.op, OnDevice | VariableRead) and self.stages[tensor.op] is Stage.DEVICE
+
+
+def _overlap(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether one of two views is the other, or a part of it."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _lives_elsewhere(update: Update, is_remote: Callable[[Variable], bool]) -> bool:

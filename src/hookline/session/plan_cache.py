@@ -7,8 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation
-from hookline.graph.initial import ancestors
+from hookline.graph.graph import Graph, Operation, ancestors
 from hookline.session.execution import Execution
 from hookline.session.feeds import feed_key, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten

@@ -7,6 +7,7 @@ the tape if another gradient (a second derivative) will go back through that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,12 +34,30 @@ class Cell:
         return _moves(self.value)
 
 
+class Cells(NamedTuple):
+    """A value, with a cell for each array in it. Its containers are made of arrays alone: their classes may check."""
+
+    leaves: Sequence[Cell]
+    treedef: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Cells:
+        """Returns a value with new cells."""
+        leaves, treedef = jax.tree.flatten(value)
+        return cls([Cell(leaf) for leaf in leaves], treedef)
+
+    def value(self, instead: Mapping[Cell, Any] | None = None) -> Any:
+        """Returns the value, with other arrays in place of those of some cells."""
+        instead = instead or {}
+        return jax.tree.unflatten(self.treedef, [instead.get(cell, cell.value) for cell in self.leaves])
+
+
 class _Entry(NamedTuple):
-    owner: Operation
+    owner: Operation | None
     level: int
     inputs: Sequence[Cell]
     outputs: Sequence[Cell]
-    pull: Any  # a pytree of cells; with their values, a function from cotangents of the outputs to those of the inputs
+    pull: Cells  # a function from cotangents of the outputs to those of the inputs
 
 
 class Tape:
@@ -53,15 +72,18 @@ class Tape:
         self._gradients = list(gradients)
         self._trained = trained
         self._entries: list[_Entry] = []
+        self._orders: dict[Operation | None, list[int]] = {}
 
     def passing(self, owner: Operation | None) -> list[Gradient]:
         """Returns the gradients that go back through what `owner` does; all of them for `None`."""
         return [g for g in self._gradients if owner is None or g.passes(owner)]
 
-    def _orders(self, owner: Operation | None) -> list[int]:
-        return sorted({gradient.order for gradient in self.passing(owner)})
+    def _orders_of(self, owner: Operation | None) -> list[int]:
+        if owner not in self._orders:
+            self._orders[owner] = sorted({gradient.order for gradient in self.passing(owner)})
+        return self._orders[owner]
 
-    def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Any:
+    def record(self, owner: Operation | None, fn: Callable[..., Any], inputs: Sequence[Cell]) -> Cells:
         """Computes `fn` on the values of cells, for all gradients that will go back through it.
 
         Args:
@@ -72,46 +94,51 @@ class Tape:
         Returns:
             The result, with a new cell for each array.
         """
-        return self._record(owner, fn, inputs, 1, len(self._orders(owner)))
+        return self._record(owner, fn, inputs, 1, len(self._orders_of(owner)))
 
-    def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Any:
+    def _record(self, owner: Any, fn: Callable[..., Any], inputs: Sequence[Cell], level: int, levels: int) -> Cells:
         """Computes `fn`, differentiable by the gradients from `level` on, the first of which has the lowest order.
 
         A gradient of a higher order goes back through what those of lower orders have gone back through: to it the
         pullback of the level before is one more result of the computation.
         """
         if level > levels:
-            return jax.tree.map(Cell, fn(*[cell.value for cell in inputs]))
+            return Cells.of(fn(*[cell.value for cell in inputs]))
         split = _Split()
 
         def with_pullback(*values: Any) -> Any:
             moving, pull, still = jax.vjp(lambda *values: split(fn(*values)), *values, has_aux=True)
             return moving, still, pull
 
-        moving, still, pull = self._record(owner, with_pullback, inputs, level + 1, levels)
+        leaves, treedef = self._record(owner, with_pullback, inputs, level + 1, levels)
+        n_results = len(split.moving)
+        moving, still = leaves[: sum(split.moving)], leaves[sum(split.moving) : n_results]
+        pull = Cells(leaves[n_results:], treedef.children()[2])
         self._entries.append(_Entry(owner, level, inputs, moving, pull))
         return split.joined(moving, still)
 
     def go_back(self, gradient: Gradient, ys: Iterable[Cell]) -> Mapping[Cell, Cell]:
         """Returns the derivative of the sum of `ys` with respect to each cell on the gradient's way."""
-        cotangents = {y: Cell(jnp.ones_like(y.value)) for y in ys}
+        times = Counter(ys)
+        cotangents = {y: Cell(jnp.full_like(y.value, count)) for y, count in times.items()}
         for entry in reversed(self._entries.copy()):
             given = [cotangents.get(cell) for cell in entry.outputs]
             if not any(given) or not self._goes_through(gradient, entry):
                 continue
             for cell, pulled in zip(entry.inputs, self._pull(gradient, entry, given), strict=True):
                 earlier = cotangents.get(cell)
-                cotangents[cell] = pulled if earlier is None else self.record(gradient, jnp.add, [earlier, pulled])
+                both = pulled if earlier is None else self.record(gradient, jnp.add, [earlier, pulled]).leaves[0]
+                cotangents[cell] = both
         return cotangents
 
     def _goes_through(self, gradient: Gradient, entry: _Entry) -> bool:
         if entry.owner is not None and not gradient.passes(entry.owner):
             return False
-        return entry.level == 1 + self._orders(entry.owner).index(gradient.order)
+        return entry.level == 1 + self._orders_of(entry.owner).index(gradient.order)
 
     def _pull(self, gradient: Gradient, entry: _Entry, given: Sequence[Cell | None]) -> Sequence[Cell]:
         """Returns the cotangents of an entry's inputs for those of its outputs; `None` is zero."""
-        cells, treedef = jax.tree.flatten(entry.pull)
+        cells = entry.pull.leaves
         moving = [cell for cell in cells if cell.moves]
         watches = gradient not in self._trained and entry.owner in self._trained
 
@@ -119,26 +146,42 @@ class Tape:
             remaining = iter(values)
             kept = [next(remaining) if cell.moves else cell.value for cell in cells]
             # What a hook watches must not change how the rest is compiled.
-            pull = jax.tree.unflatten(treedef, barrier(kept) if watches else kept)
-            zeros = (ad.Zero(jax.typeof(cell.value).to_ct_aval()) for cell in entry.outputs)
-            return pull([zero if ct is None else next(remaining) for ct, zero in zip(given, zeros, strict=True)])
+            pull = jax.tree.unflatten(entry.pull.treedef, barrier(kept) if watches else kept)
+            cotangents = [None if ct is None else next(remaining) for ct in given]
 
-        return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)])
+            def filled(zero: Callable[[Any], Any]) -> list[Any]:
+                pairs = zip(cotangents, entry.outputs, strict=True)
+                return [zero(cell.value) if ct is None else ct for ct, cell in pairs]
+
+            try:
+                # Nothing is computed for a symbolic zero.
+                return pull(filled(lambda value: ad.Zero(jax.typeof(value).to_ct_aval())))
+            except ValueError:
+                # The transpose of a scan takes none for what it stacks.
+                return pull(filled(jnp.zeros_like))
+
+        return self.record(gradient, pull_back, [*moving, *(ct for ct in given if ct is not None)]).leaves
 
 
 class _Split:
-    """Takes the floating point leaves of a function's result apart from the others, and remembers how."""
+    """Takes the floating point leaves of a function's result apart from the others, and remembers how.
+
+    Attributes:
+        moving: Of each leaf whether it is floating point.
+    """
+
+    moving: Sequence[bool]
 
     def __call__(self, result: Any) -> tuple[list[Any], list[Any]]:
         leaves, self._treedef = jax.tree.flatten(result)
-        self._moving = [_moves(leaf) for leaf in leaves]
-        moving = [leaf for leaf, moves in zip(leaves, self._moving, strict=True) if moves]
-        return moving, [leaf for leaf, moves in zip(leaves, self._moving, strict=True) if not moves]
+        self.moving = [_moves(leaf) for leaf in leaves]
+        moving = [leaf for leaf, moves in zip(leaves, self.moving, strict=True) if moves]
+        return moving, [leaf for leaf, moves in zip(leaves, self.moving, strict=True) if not moves]
 
-    def joined(self, moving: Sequence[Any], still: Sequence[Any]) -> Any:
+    def joined(self, moving: Sequence[Cell], still: Sequence[Cell]) -> Cells:
         """Returns the result with these leaves in place of its own."""
         sources = (iter(still), iter(moving))
-        return jax.tree.unflatten(self._treedef, [next(sources[moves]) for moves in self._moving])
+        return Cells([next(sources[moves]) for moves in self.moving], self._treedef)
 
 
 def _moves(leaf: Any) -> bool:

@@ -6,7 +6,7 @@ that it reads is one of which the updates are earlier too. Gradients fit into it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Update, Variable, VariableRead
 from hookline.graph.views import Step, take, take_path
 from hookline.session.plan import Key, Plan
-from hookline.session.tape import Cell, Tape, barrier
+from hookline.session.tape import Cell, Cells, Tape, barrier
 
 
 class Trace:
@@ -40,7 +40,7 @@ class Trace:
         self._values: dict[Operation, Any] = {}
         self._barriered: dict[Any, Any] = {}
         self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
-        self._cells: dict[Any, Any] = {}
+        self._cells: dict[Any, Cells] = {}
 
     def compute_all(self) -> None:
         """Computes all device operations."""
@@ -134,11 +134,11 @@ class Trace:
     def _on_tape(self, operation: Function) -> Any:
         """Computes an operation so that the gradients whose path it lies on can go back through it."""
         passing = self._tape.passing(operation)
-        found: dict[Key, Any] = {}
+        found: dict[Key, Cells] = {}
         for tensor in operation.inputs:
             if any(gradient.reaches(tensor) for gradient in passing):
                 found[tensor.key] = self._cells_of(tensor, self._version(tensor, operation))
-        moving = list(dict.fromkeys(cell for cell in jax.tree.leaves(list(found.values())) if cell.moves))
+        moving = list(dict.fromkeys(cell for cells in found.values() for cell in cells.leaves if cell.moves))
 
         def fn(*values: Any) -> Any:
             given = dict(zip(moving, values, strict=True))
@@ -146,7 +146,7 @@ class Trace:
             def resolve(tensor: Tensor) -> Any:
                 if tensor.key not in found:
                     return _copied(self._read(tensor, operation))
-                value = jax.tree.map(lambda cell: given.get(cell, cell.value), found[tensor.key])
+                value = found[tensor.key].value(given)
                 return barrier(value) if self._watches(operation, tensor) else value
 
             return operation.call(resolve)
@@ -155,57 +155,51 @@ class Trace:
 
     def _gradient(self, operation: Gradient) -> Any:
         ys = [self._cells_of(y, self._version(y, operation)) for y in operation.ys]
-        cotangents = self._tape.go_back(operation, jax.tree.leaves(ys))
+        cotangents = self._tape.go_back(operation, [cell for y in ys for cell in y.leaves])
 
         def cotangent(cell: Cell) -> Cell:
             if not cell.moves:
                 dtype = jnp.result_type(cell.value)
-                raise TypeError(
-                    f"gradients: an array to differentiate by has dtype {dtype}; it must be floating point."
-                )
+                raise TypeError(f"gradients: an array to differentiate by is of {dtype}; it must be floating point.")
             given = cotangents.get(cell)
+            if given is None:
+                return Cell(jnp.zeros_like(cell.value))
             # Gradients are what is watched most. They end in a barrier in every program, watched or not: XLA would
             # otherwise fuse them into the update where nobody watches, and round differently.
-            return Cell(jnp.zeros_like(cell.value)) if given is None else self._tape.record(operation, barrier, [given])
+            return self._tape.record(operation, barrier, [given]).leaves[0]
 
         xs = [self._cells_of(x, self._version(x, operation)) for x in operation.xs]
-        return self._put(operation, tuple(jax.tree.map(cotangent, x) for x in xs))
+        slopes = [cotangent(cell) for x in xs for cell in x.leaves]
+        return self._put(operation, Cells(slopes, jax.tree.structure(tuple(x.value() for x in xs))))
 
-    def _put(self, operation: Operation, cells: Any) -> Any:
+    def _put(self, operation: Operation, cells: Cells) -> Any:
         self._cells[(operation, ()), 0, ()] = cells
-        return jax.tree.map(lambda cell: cell.value, cells)
+        return cells.value()
 
-    def _cells_of(self, tensor: Tensor, version: int) -> Any:
+    def _cells_of(self, tensor: Tensor, version: int) -> Cells:
         """Returns the value of a tensor with a cell for each array; parts of arrays are taken on the tape."""
         root, rest = self._root(tensor)
-        cells = self._known(root, version, (), lambda: jax.tree.map(Cell, self._value(*root, version)))
+        cells = self._known(root, version, (), lambda: Cells.of(self._value(*root, version)))
         for depth, step in enumerate(rest, start=1):
             whole = cells
             cells = self._known(root, version, rest[:depth], lambda w=whole, s=step: self._part(w, s))
         return cells
 
-    def _known(self, root: Key, version: int, path: Sequence[Step], make: Any) -> Any:
+    def _known(self, root: Key, version: int, path: Sequence[Step], make: Callable[[], Cells]) -> Cells:
         key = (root, version, tuple(path))
         if key not in self._cells:
             self._cells[key] = make()
         return self._cells[key]
 
-    def _part(self, cells: Any, step: Step) -> Any:
-        if not isinstance(cells, Cell):
-            try:
-                part = take(cells, step)
-            except (AttributeError, TypeError):
-                part = None  # a property that computes with the arrays
-            if part is not None and all(isinstance(leaf, Cell) for leaf in jax.tree.leaves(part)):
-                return part
-        leaves, treedef = jax.tree.flatten(cells)
-        moving = [cell for cell in leaves if cell.moves]
-
-        def fn(*values: Any) -> Any:
-            given = dict(zip(moving, values, strict=True))
-            return take(jax.tree.unflatten(treedef, [given.get(cell, cell.value) for cell in leaves]), step)
-
-        return self._tape.record(None, fn, moving)
+    def _part(self, cells: Cells, step: Step) -> Cells:
+        """Returns the part that a step leads to: the cells in it, or what is computed of an array or by a property."""
+        leaves, treedef = jax.tree.flatten(take(cells.value(), step))
+        owners = {id(cell.value): cell for cell in cells.leaves}
+        is_found = all(id(leaf) in owners for leaf in leaves) and len(owners) == len(cells.leaves)
+        if is_found and not jax.tree_util.treedef_is_leaf(cells.treedef):
+            return Cells([owners[id(leaf)] for leaf in leaves], treedef)
+        moving = [cell for cell in cells.leaves if cell.moves]
+        return self._tape.record(None, lambda *v: take(cells.value(dict(zip(moving, v, strict=True))), step), moving)
 
 
 def _copied(value: Any) -> Any:

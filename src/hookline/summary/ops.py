@@ -197,6 +197,7 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collections: Sequence[str] | None) -> Tensor:
     graph = get_default_graph()
     clean = _clean(name)
+    graph.check_open(f"Summary {name!r}")
     wanted = tag = graph.current_scope + clean
     taken = graph.get_collection(_TAGS)
     while tag in taken:
