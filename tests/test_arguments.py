@@ -114,7 +114,9 @@ def test_a_wrong_argument_is_named_with_what_is_required(name, tmp_path):
 
 def test_what_turns_a_hook_off_is_no_mistake(tmp_path):
     training(checkpoint_dir=str(tmp_path), save_checkpoint_secs=None, save_summaries_steps=0, log_step_count_steps=-1)
+    assert train.latest_checkpoint(str(tmp_path)) is None
     training(checkpoint_dir=tmp_path, save_checkpoint_steps=10, save_checkpoint_secs=600.5)
+    assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-0")
 
 
 def test_a_training_that_never_counts_is_warned_of_once(caplog):

@@ -7,19 +7,19 @@ Names, views and operators, which do not, have their own.
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
-from hookline.graph.names import Names, check_name
-from hookline.graph.operators import Operators
+from hookline.graph.names import check_name
+from hookline.graph.operators import NoValue, Operators
+from hookline.graph.registry import Registry
 from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_text, take
 
 
@@ -27,7 +27,7 @@ class InsideTraceError(TypeError):
     """A tensor was used inside a function that JAX is tracing: it stands for a value of another run."""
 
 
-class Graph:
+class Graph(Registry):
     """A computation described but not yet run: operations in the order in which they were made.
 
     Operations are added to the default graph of the calling thread, which `as_default` sets. A finalized graph can be
@@ -50,41 +50,17 @@ class Graph:
     """
 
     def __init__(self, seed: int = 0) -> None:
+        super().__init__()
         self.seed = seed
         self._operations: dict[str, Operation] = {}
-        self._collections: dict[Hashable, list[Any]] = {}
-        self._finalized = False
-        self._lock = threading.RLock()
-        self._names = Names()
         self._blocks = threading.local()
 
     # Building ---------------------------------------------------------------------------------------------------
 
     @property
-    def finalized(self) -> bool:
-        """Whether additions are refused."""
-        return self._finalized
-
-    def finalize(self) -> None:
-        """Refuses every later addition with a `RuntimeError`; harmless when repeated."""
-        self._finalized = True
-
-    def reopen(self) -> None:
-        """Allows additions again: a monitored session does so at its end for a graph that it found open."""
-        self._finalized = False
-
-    @property
     def version(self) -> int:
         """The number of operations made so far."""
         return len(self._operations)
-
-    def check_open(self, addition: str) -> None:
-        """Raises `RuntimeError` if the graph is finalized; `addition` says what was to be added."""
-        if self._finalized:
-            raise RuntimeError(
-                f"Graph is finalized and cannot be modified. {addition} was to be added: make it before the graph is "
-                f"finalized (in a hook: in begin)."
-            )
 
     def register(self, operation: Operation) -> int:
         """Takes a new operation in and returns its place in the creation order. Called by `Operation` alone."""
@@ -93,40 +69,12 @@ class Graph:
             self._operations[operation.name] = operation
             return len(self._operations) - 1
 
-    def unique_name(self, name: str) -> str:
-        """Returns `name` inside the current name scope, numbered (`loss_1`) if it is taken, and takes it."""
-        self.check_open(f"{name!r}")
-        return self._names.unique(name)
-
-    def free_name(self, name: str) -> str:
-        """Returns the name that an operation would get, outside of all name scopes, if it asked for `name` now."""
-        with self._names.scoped(""):
-            return self._names.free(name)
-
     # Scopes -----------------------------------------------------------------------------------------------------
-
-    @property
-    def current_scope(self) -> str:
-        """The name scope of the calling thread: empty, or ending in a slash."""
-        return self._names.scope
 
     @property
     def current_control_inputs(self) -> tuple[Operation, ...]:
         """What every operation that this thread makes now will wait for."""
         return getattr(self._blocks, "control", ())
-
-    @contextmanager
-    def name_scope(self, name: str | None) -> Iterator[str]:
-        """Prefixes the names of operations made inside with `name/`, and yields the prefix.
-
-        `None` leaves all scopes; a name that ends in a slash (a prefix yielded earlier) enters that scope again.
-        """
-        if name is not None and name != "":
-            check_name(name.removesuffix("/") if isinstance(name, str) else name)
-        if name and not name.endswith("/"):
-            name = f"{self.unique_name(name)}/"
-        with self._names.scoped(name or "") as prefix:
-            yield prefix
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
@@ -161,24 +109,6 @@ class Graph:
             yield self
         finally:
             stack.pop()
-
-    # Collections ------------------------------------------------------------------------------------------------
-
-    def add_to_collection(self, name: Hashable, value: Any) -> None:
-        """Appends `value` to the collection `name`."""
-        with self._lock:
-            self.check_open(f"An item of the collection {name!r}")
-            self._collections.setdefault(name, []).append(value)
-
-    def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
-        """Returns a copy of the collection `name`; with `scope`, the items whose names match it, as `re.match` does."""
-        items = list(self._collections.get(name, ()))
-        return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
-
-    def get_collection_ref(self, name: Hashable) -> list[Any]:
-        """Returns the collection itself: changing the list changes the graph."""
-        with self._lock:
-            return self._collections.setdefault(name, [])
 
     # Looking up -------------------------------------------------------------------------------------------------
 
@@ -376,7 +306,7 @@ class Function(Operation):
             raise
 
 
-class Tensor(Operators["Tensor"]):
+class Tensor(Operators["Tensor"], NoValue):
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
@@ -472,46 +402,12 @@ class Tensor(Operators["Tensor"]):
             raise TypeError(f"{self.name} cannot be unpacked: the number of its parts is not known; index it instead.")
         return iter([self[i] for i in range(count)])
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            f"{self.name} has no truth value before it is run. Use it inside hookline.op with jax.lax.cond or "
-            f"jnp.where, or run it in a session first."
-        )
-
-    def _no_value(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(self._advice())
-
-    def _advice(self) -> str:
-        return (
-            f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
-            f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
-            f"hookline.host_op; inside of such a function it must have come in as an argument."
-        )
-
-    # What Python and NumPy call for a value.
-    __float__ = __int__ = __complex__ = __index__ = __round__ = __array__ = _no_value
-
-    @property
-    def __jax_array__(self) -> NoReturn:
-        # JAX looks for this in whatever it is given: that is where a user's mistake is seen. An operator of an array
-        # (`_operator_mul(self, other)`) must be told that it does not know us, so that Python asks our reflected one,
-        # and so must everybody else who looks.
-        caller = sys._getframe(1)
-        is_operator = caller.f_code.co_varnames[:2] == ("self", "other")
-        if is_operator or not caller.f_globals.get("__name__", "").startswith("jax."):
-            raise AttributeError("A tensor has no attribute '__jax_array__'.")
-        # A TypeError would be taken for one of JAX's own and replaced.
-        raise ValueError(self._advice())
-
     def __len__(self) -> int:
         if specs.is_array(self.spec) and self.spec.shape and isinstance(self.spec.shape[0], int):
             return self.spec.shape[0]
         if isinstance(self.spec, tuple | list | dict):
             return len(self.spec)
         raise TypeError(f"The length of {self.name} is not known before it is run: {specs.describe(self.spec)}.")
-
-    def __format__(self, format_spec: str) -> str:
-        return self._no_value() if format_spec else repr(self)
 
     __hash__ = object.__hash__
 

@@ -1,4 +1,6 @@
-"""What `+`, `<`, `@` and the like do on tensors: each makes an operation of the function of the same name.
+"""What `+`, `<`, `@` and the like do on tensors, and what `float()` and its like do not.
+
+Each operator makes an operation of the function of the same name.
 
 The functions are those of Python's `operator`, not of `jax.numpy`, so that host values and pytrees that define an
 operator of their own keep it.
@@ -7,15 +9,59 @@ operator of their own keep it.
 from __future__ import annotations
 
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 T = TypeVar("T")
+
+
+class NoValue(ABC):
+    """Something that has a name and no value yet, where Python, NumPy or JAX ask for one."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call it."""
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{self.name} has no truth value before it is run. Use it inside hookline.op with jax.lax.cond or "
+            f"jnp.where, or run it in a session first."
+        )
+
+    def _no_value(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(self._advice())
+
+    def _advice(self) -> str:
+        return (
+            f"{self.name} has no value before it is run. Run it in a session first, or give it to a function of "
+            f"arrays through hookline.op (of jax.numpy: through hookline.numpy), or to any other through "
+            f"hookline.host_op; inside of such a function it must have come in as an argument."
+        )
+
+    # What Python and NumPy call for a value.
+    __float__ = __int__ = __complex__ = __index__ = __round__ = __array__ = _no_value
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        # JAX looks for this in whatever it is given: that is where a user's mistake is seen. An operator of an array
+        # (`_operator_mul(self, other)`) must be told that it does not know us, so that Python asks our reflected one,
+        # and so must everybody else who looks.
+        caller = sys._getframe(1)
+        is_operator = caller.f_code.co_varnames[:2] == ("self", "other")
+        if is_operator or not caller.f_globals.get("__name__", "").startswith("jax."):
+            raise AttributeError("A tensor has no attribute '__jax_array__'.")
+        # A TypeError would be taken for one of JAX's own and replaced.
+        raise ValueError(self._advice())
+
+    def __format__(self, format_spec: str) -> str:
+        return self._no_value() if format_spec else repr(self)
 
 
 class Operators(ABC, Generic[T]):

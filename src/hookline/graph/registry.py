@@ -1,0 +1,93 @@
+"""What a graph is without what stands in it: names and scopes, collections, and whether it is open."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hookline.graph.names import Names, check_name
+
+
+class Registry:
+    """Names, collections, and a lock on both; the part of a `Graph` that knows no operations.
+
+    Example:
+        >>> registry = Registry()
+        >>> with registry.name_scope("layer"):
+        ...     registry.unique_name("weights")
+        'layer/weights'
+    """
+
+    def __init__(self) -> None:
+        self._collections: dict[Hashable, list[Any]] = {}
+        self._finalized = False
+        self._lock = threading.RLock()
+        self._names = Names()
+
+    @property
+    def finalized(self) -> bool:
+        """Whether additions are refused."""
+        return self._finalized
+
+    def finalize(self) -> None:
+        """Refuses every later addition with a `RuntimeError`; harmless when repeated."""
+        self._finalized = True
+
+    def reopen(self) -> None:
+        """Allows additions again: a monitored session does so at its end for a graph that it found open."""
+        self._finalized = False
+
+    def check_open(self, addition: str) -> None:
+        """Raises `RuntimeError` if the graph is finalized; `addition` says what was to be added."""
+        if self._finalized:
+            raise RuntimeError(
+                f"Graph is finalized and cannot be modified. {addition} was to be added: make it before the graph is "
+                f"finalized (in a hook: in begin)."
+            )
+
+    def unique_name(self, name: str) -> str:
+        """Returns `name` inside the current name scope, numbered (`loss_1`) if it is taken, and takes it."""
+        self.check_open(f"{name!r}")
+        return self._names.unique(name)
+
+    def free_name(self, name: str) -> str:
+        """Returns the name that an operation would get, outside of all name scopes, if it asked for `name` now."""
+        with self._names.scoped(""):
+            return self._names.free(name)
+
+    @property
+    def current_scope(self) -> str:
+        """The name scope of the calling thread: empty, or ending in a slash."""
+        return self._names.scope
+
+    @contextmanager
+    def name_scope(self, name: str | None) -> Iterator[str]:
+        """Prefixes the names of operations made inside with `name/`, and yields the prefix.
+
+        `None` leaves all scopes; a name that ends in a slash (a prefix yielded earlier) enters that scope again.
+        """
+        if name is not None and name != "":
+            check_name(name.removesuffix("/") if isinstance(name, str) else name)
+        if name and not name.endswith("/"):
+            name = f"{self.unique_name(name)}/"
+        with self._names.scoped(name or "") as prefix:
+            yield prefix
+
+    def add_to_collection(self, name: Hashable, value: Any) -> None:
+        """Appends `value` to the collection `name`."""
+        with self._lock:
+            self.check_open(f"An item of the collection {name!r}")
+            self._collections.setdefault(name, []).append(value)
+
+    def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
+        """Returns a copy of the collection `name`; with `scope`, the items whose names match it, as `re.match` does."""
+        items = list(self._collections.get(name, ()))
+        return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
+
+    def get_collection_ref(self, name: Hashable) -> list[Any]:
+        """Returns the collection itself: changing the list changes the graph."""
+        with self._lock:
+            return self._collections.setdefault(name, [])
