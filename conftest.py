@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+# A process in the background inherits SIGINT as ignored, and hands that on; tests send it and wait for what it does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports JAX, which reads it once.
 os.environ["JAX_PLATFORMS"] = "cpu"
