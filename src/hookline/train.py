@@ -24,7 +24,6 @@ from hookline.graph import (
 )
 from hookline.hooks import (
     CheckpointSaverHook,
-    EitherTimer,
     FeedFnHook,
     FinalOpsHook,
     GlobalStepWaiterHook,
@@ -39,6 +38,11 @@ from hookline.hooks import (
     StepCounterHook,
     StopAtStepHook,
     SummarySaverHook,
+    Trigger,
+    at_steps,
+    every,
+    log_spaced,
+    steps_where,
 )
 from hookline.monitored import (
     ChiefSessionCreator,
@@ -58,7 +62,6 @@ __all__ = [
     "CheckpointState",
     "ChiefSessionCreator",
     "Coordinator",
-    "EitherTimer",
     "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
@@ -85,11 +88,14 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
+    "Trigger",
     "WorkerSessionCreator",
     "assert_global_step",
+    "at_steps",
     "checkpoint_exists",
     "checkpoints_iterator",
     "create_global_step",
+    "every",
     "get_checkpoint_state",
     "get_global_step",
     "get_or_create_global_step",
@@ -97,4 +103,6 @@ __all__ = [
     "latest_checkpoint",
     "list_variables",
     "load_variable",
+    "log_spaced",
+    "steps_where",
 ]

@@ -10,7 +10,7 @@ import pytest
 from hookline import hooks, summary
 from hookline.checkpoint import Saver
 from hookline.graph import Variable, constant, get_default_graph
-from hookline.hooks import EitherTimer, SecondOrStepTimer, SessionRunHook
+from hookline.hooks import SessionRunHook, every
 from hookline.testing import RecordingHook, check_hook
 
 
@@ -33,9 +33,7 @@ HOOKS = {
     "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),
     "SummarySaverHook, steps": lambda tmp_path: summary_saver(tmp_path, save_steps=2),
     "SummarySaverHook, secs": lambda tmp_path: summary_saver(tmp_path, save_secs=0),
-    "SummarySaverHook, timer": lambda tmp_path: summary_saver(
-        tmp_path, timer=EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=2))
-    ),
+    "SummarySaverHook, trigger": lambda tmp_path: summary_saver(tmp_path, trigger=every(secs=60) | every(2)),
     "SummarySaverHook, nowhere": lambda tmp_path: hooks.SummarySaverHook(save_steps=1, summary_op="loss:0"),
     "StepCounterHook": lambda tmp_path: hooks.StepCounterHook(every_n_steps=2, output_dir=str(tmp_path)),
     "StepCounterHook, secs": lambda tmp_path: hooks.StepCounterHook(every_n_steps=None, every_n_secs=0),

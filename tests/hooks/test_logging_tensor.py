@@ -25,11 +25,14 @@ def lines(caplog):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({}, "requires every_n_iter, every_n_secs or at_end=True, got none"),
-        ({"every_n_iter": 1, "every_n_secs": 1.0}, "at most one of every_n_iter or every_n_secs, got both"),
-        ({"every_n_iter": 0}, "every_n_iter > 0, got 0"),
-        ({"every_n_iter": -5}, "every_n_iter > 0, got -5"),
-        ({"every_n_iter": 0, "at_end": True}, "every_n_iter > 0, got 0"),
+        ({}, "requires every_n_iter, every_n_secs, trigger or at_end=True, got none"),
+        (
+            {"every_n_iter": 1, "every_n_secs": 1.0},
+            "every_n_secs or trigger, got every_n_iter, every_n_secs",
+        ),
+        ({"every_n_iter": 0}, "every_n_iter >= 1, got 0"),
+        ({"every_n_iter": -5}, "every_n_iter >= 1, got -5"),
+        ({"every_n_iter": 0, "at_end": True}, "every_n_iter >= 1, got 0"),
     ],
 )
 def test_it_wants_one_sensible_cadence_or_only_the_end(arguments, complaint):

@@ -5,7 +5,7 @@ import pytest
 from hookline import summary
 from hookline.errors import AbortedError
 from hookline.graph import Graph, host_op
-from hookline.hooks import EitherTimer, SecondOrStepTimer, SummarySaverHook
+from hookline.hooks import SecondOrStepTimer, SummarySaverHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
@@ -37,8 +37,11 @@ def written(directory):
 @pytest.mark.parametrize(
     ("cadence", "complaint"),
     [
-        ({}, "exactly one of save_steps, save_secs or timer, got none"),
-        ({"save_steps": 1, "save_secs": 1}, "exactly one of save_steps, save_secs or timer, got save_steps, save_secs"),
+        ({}, "exactly one of save_steps, save_secs or trigger, got none"),
+        (
+            {"save_steps": 1, "save_secs": 1},
+            "save_secs or trigger, got save_steps, save_secs",
+        ),
     ],
 )
 def test_it_wants_exactly_one_cadence(cadence, complaint):
@@ -75,9 +78,9 @@ def test_it_writes_each_save_secs(model, merged, tmp_path):
 
 
 def test_it_takes_any_timer(model, merged, tmp_path):
-    timer = EitherTimer(SecondOrStepTimer(every_secs=10), SecondOrStepTimer(every_steps=3))
+    trigger = SecondOrStepTimer(every_secs=10) | SecondOrStepTimer(every_steps=3)
     with FakeClock() as clock:
-        hook = SummarySaverHook(output_dir=str(tmp_path), summary_op=merged, timer=timer)
+        hook = SummarySaverHook(output_dir=str(tmp_path), summary_op=merged, trigger=trigger)
         with model.session(hook) as session:
             for secs in (0, 0, 0, 0, 10, 0):
                 clock.advance(secs)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.hooks import EitherTimer, NeverTriggerTimer, SecondOrStepTimer, Timer
+from hookline.hooks import NeverTriggerTimer, SecondOrStepTimer, Trigger
 from hookline.testing import FakeClock
 
 
-def fired(timer: Timer, steps: list[int]) -> list[int]:
+def fired(timer: Trigger, steps: list[int]) -> list[int]:
     out = []
     for step in steps:
         if timer.should_trigger_for_step(step):
@@ -75,7 +77,7 @@ def test_a_reset_timer_has_never_fired():
 def test_a_rewound_step_timer_fires_where_it_would_have_fired_without_the_interruption():
     timer = SecondOrStepTimer(every_steps=10)
     assert fired(timer, list(range(1, 58))) == [1, 11, 21, 31, 41, 51]
-    timer.rewind(20)
+    timer.start(20)
     assert fired(timer, list(range(21, 58))) == [21, 31, 41, 51]
 
 
@@ -88,14 +90,14 @@ def test_a_timer_that_nobody_told_of_the_step_back_notices_by_itself():
 def test_a_timer_rewound_to_before_its_first_firing_starts_anew():
     timer = SecondOrStepTimer(every_steps=10)
     fired(timer, list(range(100, 130)))
-    timer.rewind(40)
+    timer.start(40)
     assert fired(timer, list(range(41, 63))) == [41, 51, 61]
 
 
 def test_rewinding_to_a_later_step_changes_nothing():
     timer = SecondOrStepTimer(every_steps=10)
     timer.update_last_triggered_step(5)
-    timer.rewind(9)
+    timer.start(9)
     assert timer.last_triggered_step() == 5
     assert timer.steps_until_trigger(9) == 6
 
@@ -108,7 +110,7 @@ def test_no_rate_is_reported_across_a_step_back(cadence, tell):
         timer.update_last_triggered_step(1)
         timer.update_last_triggered_step(101)
         if tell:
-            timer.rewind(50)
+            timer.start(50)
         clock.advance(10)
         assert timer.should_trigger_for_step(61)
         assert timer.update_last_triggered_step(61) == (None, None)
@@ -121,7 +123,7 @@ def test_a_second_timer_is_not_silent_after_a_step_back():
         timer = SecondOrStepTimer(every_secs=10)
         timer.update_last_triggered_step(1)
         timer.update_last_triggered_step(101)
-        timer.rewind(50)
+        timer.start(50)
         assert not timer.should_trigger_for_step(51)
         clock.advance(10)
         assert timer.should_trigger_for_step(52)
@@ -132,47 +134,42 @@ def test_never_means_never():
     assert not timer.should_trigger_for_step(1)
     assert timer.update_last_triggered_step(1) == (None, None)
     assert timer.last_triggered_step() is None
-    timer.rewind(0)
+    timer.start(0)
     timer.reset()
     assert timer.steps_until_trigger(0) > 10**15
 
 
-def test_either_timer_fires_by_whichever_comes_first_and_then_counts_anew_for_both():
+def test_two_timers_in_one_keep_their_phases():
     with FakeClock() as clock:
-        timer = EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=10))
+        timer = SecondOrStepTimer(every_secs=60) | SecondOrStepTimer(every_steps=10)
         assert fired(timer, list(range(1, 15))) == [1, 11]
         clock.advance(60)
-        assert fired(timer, list(range(15, 30))) == [15, 25]
-        assert timer.last_triggered_step() == 25
-        clock.advance(30)
-        assert timer.update_last_triggered_step(30) == (30.0, 5)
+        assert fired(timer, list(range(15, 30))) == [15, 21]
+        assert timer.last_triggered_step() == 21
         timer.reset()
         assert timer.last_triggered_step() is None
 
 
-def test_either_timer_moves_back_with_all_its_timers():
+def test_two_timers_in_one_move_back_together():
     with FakeClock() as clock:
-        timer = EitherTimer(SecondOrStepTimer(every_secs=60), SecondOrStepTimer(every_steps=10))
+        timer = SecondOrStepTimer(every_secs=60) | SecondOrStepTimer(every_steps=10)
         assert fired(timer, list(range(1, 45))) == [1, 11, 21, 31, 41]
-        timer.rewind(15)
+        timer.start(15)
         assert fired(timer, list(range(16, 30))) == [21]
         clock.advance(60)
         assert fired(timer, [30]) == [30]
 
 
-def test_either_timer_needs_a_timer():
-    with pytest.raises(ValueError, match="at least one timer, got none"):
-        EitherTimer()
-
-
-def test_steps_until_trigger_is_one_where_the_clock_decides():
-    with FakeClock():
+def test_a_timer_in_seconds_says_when_by_the_clock():
+    with FakeClock() as clock:
         timer = SecondOrStepTimer(every_secs=3600)
+        assert (timer.steps_until_trigger(0), timer.secs_until_trigger()) == (1, 0)
         timer.update_last_triggered_step(1)
-        assert timer.steps_until_trigger(1) == 1
+        clock.advance(600)
+        assert (timer.steps_until_trigger(1), timer.secs_until_trigger()) == (sys.maxsize, 3000)
         steps = SecondOrStepTimer(every_steps=50)
         steps.update_last_triggered_step(1)
-        assert EitherTimer(timer, steps).steps_until_trigger(1) == 1
+        assert ((timer | steps).steps_until_trigger(1), (timer | steps).secs_until_trigger()) == (50, 3000)
 
 
 gains = st.lists(st.integers(0, 7), max_size=80)
@@ -210,7 +207,7 @@ def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, ran
     timer = SecondOrStepTimer(every_steps=every)
     whole = fired(timer, steps)
     restored = max(start, steps[-1] - back)
-    timer.rewind(restored)
+    timer.start(restored)
     assert fired(timer, [s for s in steps if s > restored]) == [s for s in whole if s > restored]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookline.graph import Graph, get_or_create_global_step, group, op, placeholder
-from hookline.hooks import FeedFnHook, SessionRunHook, StopAtStepHook
+from hookline.hooks import FeedFnHook, SessionRunHook, StopAtStepHook, every
 from hookline.monitored import MonitoredSession
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
@@ -39,6 +39,71 @@ def test_a_hook_is_left_out_of_the_runs_before_its_step(recorder, events):
     assert paced.fired == [10, 20, 30, 40]
     assert paced.seen == 5  # once at the start, then where it is due
     assert events.count("b.after") == 40
+
+
+class EveryMinute(SessionRunHook):
+    """Fires each minute, and says so beforehand."""
+
+    def __init__(self):
+        self.trigger, self.seen, self.fired = every(secs=60), 0, []
+
+    def after_create_session(self, session, coord):
+        self.trigger.start(session.global_step)
+
+    def after_run(self, run_context, run_values):
+        self.seen += 1
+        step = run_context.session.global_step
+        if self.trigger.should_trigger_for_step(step):
+            self.trigger.update_last_triggered_step(step)
+            self.fired.append(step)
+
+    def secs_until_trigger(self):
+        return self.trigger.secs_until_trigger()
+
+
+def test_a_hook_with_a_clock_is_left_out_of_the_runs_before_its_time(recorder, events, clock):
+    timed = EveryMinute()
+    timed.trigger.start(0)
+    session = HookedSession(ScriptedSession(), HookList([timed, Every(1000), recorder("b")]))
+    for _ in range(40):
+        clock.advance(10)
+        session.run("train")
+    assert timed.fired == [6, 12, 18, 24, 30, 36]
+    assert timed.seen == 7  # once at the start, then where it is due
+    assert events.count("b.after") == 40
+
+
+def test_what_is_said_in_steps_holds_beside_the_clock(clock):
+    class Both(EveryMinute):
+        def __init__(self):
+            super().__init__()
+            self.trigger = every(secs=60) | every(4)
+
+        def steps_until_trigger(self, global_step):
+            return self.trigger.steps_until_trigger(global_step)
+
+    timed = Both()
+    timed.trigger.start(0)
+    session = HookedSession(ScriptedSession(), HookList([timed]))
+    for _ in range(20):
+        clock.advance(10)
+        session.run("train")
+    assert timed.fired == [4, 6, 8, 12, 16, 18, 20]
+    assert timed.seen == 8
+
+
+def test_a_hook_whose_time_has_come_is_called_until_the_step_moves(training, clock):
+    timed = EveryMinute()
+    with MonitoredSession(hooks=[timed]) as session:
+        session.run(training.train_op)
+        clock.advance(61)
+        session.run(training.train_op)
+        clock.advance(61)
+        for _ in range(3):
+            session.run(training.global_step)
+        assert timed.fired == [2]
+        session.run(training.train_op)
+        assert timed.fired == [2, 3]
 
 
 def test_without_a_global_step_nobody_is_left_out():

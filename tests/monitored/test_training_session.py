@@ -54,7 +54,7 @@ def kinds(hooks):
 def cadence(hook):
     """Returns (seconds, steps) of a hook, found by trying: when does its timer fire again after step 1?"""
     with FakeClock() as clock:
-        timer = hook._timer
+        timer = hook.trigger
         timer.reset()
         timer.update_last_triggered_step(1)
         steps = next((n for n in range(1, 2000) if timer.should_trigger_for_step(1 + n)), None)

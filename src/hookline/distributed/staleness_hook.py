@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from hookline import summary
 from hookline.graph import get_global_step
-from hookline.hooks import SecondOrStepTimer, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import SessionRunContext, SessionRunHook, SessionRunValues, Trigger
+from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
+
+_EVERY_N_STEPS = DefaultSteps(100)
 
 
 class StalenessHook(SessionRunHook):
@@ -29,8 +32,12 @@ class StalenessHook(SessionRunHook):
     Args:
         every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
         every_n_secs: Seconds from one to the next.
+        trigger: Says when, in place of both.
         output_dir: Where to write; the writer is the one that all hooks with this directory share.
         summary_writer: Writes in place of `output_dir`. With neither, the staleness is only logged.
+
+    Attributes:
+        trigger: Says when.
 
     Raises:
         ValueError: Not exactly one cadence.
@@ -44,24 +51,22 @@ class StalenessHook(SessionRunHook):
 
     def __init__(
         self,
-        every_n_steps: int | None = 100,
+        every_n_steps: int | None = _EVERY_N_STEPS,
         every_n_secs: float | None = None,
         output_dir: str | None = None,
         summary_writer: FileWriter | None = None,
+        *,
+        trigger: Trigger | None = None,
     ) -> None:
-        if (every_n_steps is None) == (every_n_secs is None):
-            given = "neither" if every_n_steps is None else "both"
-            raise ValueError(
-                "StalenessHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs, "
-                f"got {given}."
-            )
-        self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self.trigger = chosen_trigger(
+            "StalenessHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
+        )
         self._output_dir = output_dir
         self._writer = summary_writer
 
     def begin(self) -> None:
         """Opens the writer."""
-        self._timer.reset()
+        self.trigger.reset()
         self._has_step = get_global_step() is not None
         if self._writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
@@ -69,15 +74,15 @@ class StalenessHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
         if self._has_step and session.shared:
-            self._timer.rewind(session.global_step)
+            self.trigger.start(session.global_step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Writes the staleness if it is due."""
         session = run_context.session
         if not self._has_step or not session.shared:
             return
-        if self._timer.should_trigger_for_step(session.global_step):
-            self._timer.update_last_triggered_step(session.global_step)
+        if self.trigger.should_trigger_for_step(session.global_step):
+            self.trigger.update_last_triggered_step(session.global_step)
             self._report(session)
 
     def end(self, session: Session) -> None:
@@ -89,7 +94,11 @@ class StalenessHook(SessionRunHook):
 
     def steps_until_trigger(self, global_step: int) -> int:
         """Returns when it is due next."""
-        return self._timer.steps_until_trigger(global_step)
+        return self.trigger.steps_until_trigger(global_step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until it is due next."""
+        return self.trigger.secs_until_trigger()
 
     def _report(self, session: Session) -> None:
         measure = getattr(session.store, "staleness", None)

@@ -12,11 +12,11 @@ from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.step_counter import StepCounterHook
 from hookline.hooks.stop_at_step import StopAtStepHook
 from hookline.hooks.summary_saver import SummarySaverHook
-from hookline.hooks.timers import EitherTimer, NeverTriggerTimer, SecondOrStepTimer, Timer
+from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
+from hookline.hooks.triggers import Trigger, at_steps, every, log_spaced, steps_where
 
 __all__ = [
     "CheckpointSaverHook",
-    "EitherTimer",
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
@@ -31,5 +31,9 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
-    "Timer",
+    "Trigger",
+    "at_steps",
+    "every",
+    "log_spaced",
+    "steps_where",
 ]

@@ -121,7 +121,7 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Three more callbacks are looked up by name and are not defined here, so that a hook
+    Hooks are called in list order. Four more callbacks are looked up by name and are not defined here, so that a hook
     without them costs nothing:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
@@ -136,6 +136,9 @@ class SessionRunHook:
       how much a run advances the step, and that is more than before, the hook may be seen one run late. Where a
       subclass overrides `before_run` or `after_run` below the class that defines this method, the hook is called on
       every run: the answer was not written for what the subclass does.
+    - `secs_until_trigger() -> float`: the number of seconds after which the next run must be seen, also before that
+      step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
+      with this method alone may be left out until then.
 
     Example:
         >>> class CountRuns(SessionRunHook):
@@ -145,7 +148,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Difference: the three optional callbacks.
+        `tf.train.SessionRunHook`. Difference: the four optional callbacks.
     """
 
     def begin(self) -> None:

@@ -11,9 +11,10 @@ from hookline import summary
 from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, layout
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
-from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import not_started, require_global_step
-from hookline.hooks.timers import either_timer
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.cadence import chosen_trigger
+from hookline.hooks.lookup import free_global_step, not_started, require_global_step
+from hookline.hooks.triggers import Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -36,21 +37,29 @@ class CheckpointSaverHook(SessionRunHook):
     The cadence looks at the global step after the run, and costs no run of its own. The write goes on while training
     does, unless a listener defines `after_save`, which is promised a complete checkpoint. A save that fails ends the
     training at the next run, with its cause. A step that is on disk when the session is created is not written again,
-    but its listeners are called. Runs `begin`, `after_create_session`, `after_run` and `end`, whose save is complete
-    when it returns, and on an exception waits for a pending save.
+    but its listeners are called. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, whose save
+    is complete when it returns, and on an exception waits for a pending save.
+
+    To decide otherwise when to save, give a `trigger` or override `should_save`; to do something around a save, or
+    something else in its place, override `save`; to choose the saver, `get_saver`. A subclass that overrides
+    `after_run` finds the global step before the run in `run_values.results`, where the host counts it; else None.
 
     Args:
         checkpoint_dir: Where to save.
         save_secs: Seconds from one save to the next.
-        save_steps: Global steps from one save to the next. With `save_secs` as well, whichever comes first.
+        save_steps: Global steps from one save to the next. With `save_secs` as well each keeps its own phase.
         saver: Saves; by default that of the scaffold, or the one in collection `SAVERS`.
         checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
         scaffold: Has the saver to use.
         listeners: Called around every save, in order. Like hooks, they need not inherit, nor have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
+        trigger: Says when to save, in place of `save_secs` and `save_steps`.
+
+    Attributes:
+        trigger: Says when.
 
     Raises:
-        ValueError: No cadence, or both saver and scaffold.
+        ValueError: No cadence, one beside a trigger, or both saver and scaffold.
         TypeError: A listener has none of the callbacks.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
 
@@ -59,11 +68,11 @@ class CheckpointSaverHook(SessionRunHook):
         >>> CheckpointSaverHook("/tmp/job")
         Traceback (most recent call last):
         ...
-        ValueError: CheckpointSaverHook requires save_secs, save_steps or both, got neither.
+        ValueError: CheckpointSaverHook requires save_steps, save_secs, both or trigger, got none.
 
     References:
         `tf.train.CheckpointSaverHook`. Differences: no extra run a step; both cadences at once; saves in the
-        background; `graph.txt`, a listing, in place of `graph.pbtxt`.
+        background; `graph.txt`, a listing, in place of `graph.pbtxt`; `trigger`; the methods to override are public.
     """
 
     def __init__(
@@ -76,13 +85,14 @@ class CheckpointSaverHook(SessionRunHook):
         scaffold: _HasSaver | None = None,
         listeners: Iterable[CheckpointSaverListener] | None = None,
         save_graph_def: bool = True,
+        *,
+        trigger: Trigger | None = None,
     ) -> None:
         if saver is not None and scaffold is not None:
             raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
-        timer = either_timer(save_secs, save_steps)
-        if timer is None:
-            raise ValueError("CheckpointSaverHook requires save_secs, save_steps or both, got neither.")
-        self._timer = timer
+        self.trigger = chosen_trigger(
+            "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
+        )
         self._checkpoint_dir = checkpoint_dir
         self._save_path = os.path.join(checkpoint_dir, checkpoint_basename)
         self._given_saver = saver
@@ -95,11 +105,91 @@ class CheckpointSaverHook(SessionRunHook):
         self._pending: PendingSave | None = None
         self._saved_step: int | None = None
         self._graph_written = False
+        self._args: SessionRunArgs | None = None
+
+    @property
+    def save_path(self) -> str:
+        """Where it saves, without the global step that is appended."""
+        return self._save_path
+
+    @property
+    def listeners(self) -> tuple[CheckpointSaverListener, ...]:
+        """The listeners, in order."""
+        return self._listeners
+
+    @property
+    def summary_writer(self) -> FileWriter | None:
+        """The writer of the checkpoint directory; None before `begin`."""
+        return self._writer
+
+    def get_saver(self, graph: Graph) -> Saver:
+        """Returns the saver to use. Called once for each session that is created. Override it to choose another.
+
+        Raises:
+            RuntimeError: No saver was given, and the graph has none or several.
+
+        Example:
+            >>> class WeightsOnly(CheckpointSaverHook):
+            ...     def get_saver(self, graph):
+            ...         return Saver(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
+        """
+        saver = self._scaffold.saver if self._scaffold is not None else self._given_saver
+        if saver is not None:
+            return saver
+        savers = graph.get_collection(GraphKeys.SAVERS)
+        if len(savers) != 1:
+            raise RuntimeError(
+                f"CheckpointSaverHook requires exactly one saver in collection {GraphKeys.SAVERS!r}, "
+                f"found {len(savers)}. Pass saver= or scaffold=."
+            )
+        return savers[0]
+
+    def should_save(self, session: Session, global_step: int) -> bool:
+        """Returns whether to save after the run that has led to `global_step`. Override it to decide otherwise.
+
+        A hook whose class overrides it is called on every run.
+
+        Example:
+            >>> class NotAtNight(CheckpointSaverHook):
+            ...     def should_save(self, session, global_step):
+            ...         return global_step % 1000 > 100 and super().should_save(session, global_step)
+        """
+        return self.trigger.should_trigger_for_step(global_step)
+
+    def save(self, session: Session, global_step: int) -> bool:
+        """Saves, and calls the listeners around it. Override it to do more, or something else.
+
+        Called when the session was created, where the cadence says so, and at the end. It may return before the
+        checkpoint is complete.
+
+        Returns:
+            Whether a listener wants the training to stop.
+
+        Raises:
+            OpError: The checkpoint, or the one before it, could not be written.
+
+        Example:
+            >>> class Announcing(CheckpointSaverHook):
+            ...     def save(self, session, global_step):
+            ...         print("saving step", global_step)
+            ...         return super().save(session, global_step)
+        """
+        if self._saver is None:
+            raise not_started(self)
+        self._finish_pending()
+        self._call_listeners("before_save", session, global_step)
+        # Where others train as well, the step is the one that the copied values hold, not the one heard of last.
+        step: Any = get_global_step(session.graph) if session.shared else global_step
+        if self._in_background:
+            self._pending = self._saver.save_async(session, self._save_path, global_step=step)
+            return False
+        self._note_commit(self._saver.save(session, self._save_path, global_step=step))
+        return self._call_listeners("after_save", session, global_step)
 
     def begin(self) -> None:
         """Opens the writer, and calls the listeners' `begin`."""
         require_global_step(self)
-        self._timer.reset()
+        self.trigger.reset()
         self._saver = None
         self._pending = None
         self._saved_step = None
@@ -110,18 +200,24 @@ class CheckpointSaverHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless the state was restored from this very step."""
         self._forget_pending(session)
-        self._saver = self._look_up_saver(session.graph)
+        self._saver = self.get_saver(session.graph)
+        self._args = free_global_step(session)
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        self._timer.update_last_triggered_step(global_step)
+        self.trigger.start(global_step)
+        self.trigger.update_last_triggered_step(global_step)
         if checkpoint_exists(f"{self._save_path}-{global_step}"):
             self._call_listeners("before_save", session, global_step)
             self._saved_step = global_step
             self._call_listeners("after_save", session, global_step)
         else:
-            self._save(session, global_step, in_background=self._in_background)
+            self.save(session, global_step)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks for the global step, where that costs nothing."""
+        return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Saves if it is due, and looks after a save that is under way.
@@ -131,10 +227,10 @@ class CheckpointSaverHook(SessionRunHook):
         """
         session = run_context.session
         global_step = session.global_step
-        if self._timer.should_trigger_for_step(global_step):
+        if self.should_save(session, global_step):
             run_context.settle()
-            self._timer.update_last_triggered_step(global_step)
-            if self._save(session, global_step, in_background=self._in_background):
+            self.trigger.update_last_triggered_step(global_step)
+            if self.save(session, global_step):
                 run_context.request_stop()
         elif self._pending is not None and self._pending.done():
             self._finish_pending()
@@ -147,7 +243,8 @@ class CheckpointSaverHook(SessionRunHook):
             # Even where the save before it has failed, the last state is worth an attempt.
             global_step = session.global_step
             if global_step != self._saved_step:
-                self._save(session, global_step, in_background=False)
+                self.save(session, global_step)
+                self._finish_pending()
             self._call_listeners("end", session, global_step)
             if self._writer is not None:
                 self._writer.flush()
@@ -158,21 +255,13 @@ class CheckpointSaverHook(SessionRunHook):
 
     def steps_until_trigger(self, global_step: int) -> int:
         """Returns when the next save is due; 1 while one is under way."""
-        return 1 if self._pending is not None else self._timer.steps_until_trigger(global_step)
+        if self._pending is not None or type(self).should_save is not CheckpointSaverHook.should_save:
+            return 1
+        return self.trigger.steps_until_trigger(global_step)
 
-    def _save(self, session: Session, global_step: int, *, in_background: bool) -> bool:
-        """Saves, and returns whether a listener wants to stop."""
-        if self._saver is None:
-            raise not_started(self)
-        self._finish_pending()
-        self._call_listeners("before_save", session, global_step)
-        # Where others train as well, the step is the one that the copied values hold, not the one heard of last.
-        step: Any = get_global_step(session.graph) if session.shared else global_step
-        if in_background:
-            self._pending = self._saver.save_async(session, self._save_path, global_step=step)
-            return False
-        self._note_commit(self._saver.save(session, self._save_path, global_step=step))
-        return self._call_listeners("after_save", session, global_step)
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next save is due."""
+        return self.trigger.secs_until_trigger()
 
     def _finish_pending(self) -> None:
         if self._pending is None:
@@ -202,18 +291,6 @@ class CheckpointSaverHook(SessionRunHook):
         """Calls all listeners that have this callback, and returns whether any answered True."""
         found = (getattr(listener, callback, None) for listener in self._listeners)
         return any([function(*given) for function in found if function is not None])
-
-    def _look_up_saver(self, graph: Graph) -> Saver:
-        saver = self._scaffold.saver if self._scaffold is not None else self._given_saver
-        if saver is not None:
-            return saver
-        savers = graph.get_collection(GraphKeys.SAVERS)
-        if len(savers) != 1:
-            raise RuntimeError(
-                f"CheckpointSaverHook requires exactly one saver in collection {GraphKeys.SAVERS!r}, "
-                f"found {len(savers)}. Pass saver= or scaffold=."
-            )
-        return savers[0]
 
     def _write_graph(self, graph: Graph) -> None:
         path = os.path.join(self._checkpoint_dir, "graph.txt")

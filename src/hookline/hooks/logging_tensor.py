@@ -10,14 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import find_tensor
-from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer, Timer
+from hookline.hooks.cadence import Foresight, chosen_trigger
+from hookline.hooks.lookup import find_tensor, require_global_step
+from hookline.hooks.timers import NeverTriggerTimer
+from hookline.hooks.triggers import Trigger
 
 if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
     from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -27,7 +29,9 @@ class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
 
     The values are asked for on the runs that are logged, and on no other. Numbers print without scientific notation.
-    Runs `begin`, `before_run`, `after_run` and `end`; nothing after an exception.
+    Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`; nothing after an exception.
+
+    To make another line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
 
     Args:
         tensors: What to log: a dict from tag to tensor or name, logged in the order of the tags, or an iterable of
@@ -36,6 +40,10 @@ class LoggingTensorHook(SessionRunHook):
         every_n_secs: Seconds from one line to the next.
         at_end: Whether to log once more when the session ends; alone, or added to a cadence.
         formatter: Makes the line, from a dict of tags to values.
+        trigger: Says on which global steps (not runs), or at which times, to log, in place of both cadences.
+
+    Attributes:
+        trigger: Says when.
 
     Raises:
         TypeError: `tensors` is no dict and no list, or a cadence no number.
@@ -46,11 +54,12 @@ class LoggingTensorHook(SessionRunHook):
         >>> LoggingTensorHook(["loss"], every_n_iter=0)
         Traceback (most recent call last):
         ...
-        ValueError: LoggingTensorHook requires every_n_iter > 0, got 0.
+        ValueError: LoggingTensorHook requires every_n_iter >= 1, got 0.
 
     References:
         `tf.train.LoggingTensorHook`. Differences: a scalar, too, prints without scientific notation; a tensor in an
-        iterable has its name as tag; the end of the input in the last line is a warning.
+        iterable has its name as tag; the end of the input in the last line is a warning; `trigger`; `format_line`
+        and `log`.
     """
 
     def __init__(
@@ -60,8 +69,13 @@ class LoggingTensorHook(SessionRunHook):
         every_n_secs: float | None = None,
         at_end: bool = False,
         formatter: Callable[[dict[str, Any]], str] | None = None,
+        *,
+        trigger: Trigger | None = None,
     ) -> None:
-        self._timer = _timer(every_n_iter, every_n_secs, at_end)
+        self.trigger = _chosen(every_n_iter, every_n_secs, at_end, trigger)
+        # Of what the cadence counts: runs of this session, unless a trigger was given, which knows global steps.
+        self._foresight = Foresight() if trigger is not None else None
+        self._counts_runs = every_n_iter is not None
         if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
             raise TypeError(
                 f"LoggingTensorHook requires a dict or a list of tensors, got {tensors!r}. Put it in a list."
@@ -79,6 +93,36 @@ class LoggingTensorHook(SessionRunHook):
         self._args = SessionRunArgs(None)
         self._runs = 0
 
+    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        """Returns the line for the log. Override it to make another.
+
+        Args:
+            values: By tag, in the order in which they are logged.
+            elapsed_secs: Seconds since the last line; None for the first one.
+
+        Example:
+            >>> class Short(LoggingTensorHook):
+            ...     def format_line(self, values, elapsed_secs):
+            ...         return " ".join(f"{tag}={value:.1f}" for tag, value in values.items())
+            >>> Short({"loss": "loss:0"}, every_n_iter=100).format_line({"loss": 0.25}, elapsed_secs=None)
+            'loss=0.2'
+        """
+        if self._formatter is not None:
+            return self._formatter(values)
+        line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
+        return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
+
+    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
+        """Logs values that have arrived. Override it to put them elsewhere; the arguments are those of `format_line`.
+
+        Example:
+            >>> class Keeping(LoggingTensorHook):
+            ...     kept = []
+            ...     def log(self, values, elapsed_secs):
+            ...         self.kept.append(values)
+        """
+        _logger.info("%s", self.format_line(values, elapsed_secs))
+
     def begin(self) -> None:
         """Looks the tensors up.
 
@@ -86,17 +130,31 @@ class LoggingTensorHook(SessionRunHook):
             KeyError: One of them is not in the graph.
         """
         self._args = SessionRunArgs({tag: find_tensor(self, item) for tag, item in self._tensors.items()})
-        self._timer.reset()
+        self.trigger.reset()
         self._runs = 0
+        if self._foresight is not None:
+            require_global_step(self)
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Moves a trigger back with a session that was restored from an earlier step."""
+        if self._foresight is not None:
+            self._foresight.start(session)
+            self.trigger.start(session.global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be logged."""
-        return self._args if self._timer.should_trigger_for_step(self._runs) else None
+        step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
+        return self._args if self.trigger.should_trigger_for_step(step) else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Logs what was asked for."""
-        if run_values.results is not None:
-            self._log(run_values.results)
+        step = self._runs
+        if self._foresight is not None:
+            step = run_context.session.global_step
+            self._foresight.learn(step)
+        # Asked anew, for the run may have gained less than was foreseen.
+        if run_values.results is not None and self.trigger.should_trigger_for_step(step):
+            self._log(run_values.results, step)
         self._runs += 1
 
     def end(self, session: Session) -> None:
@@ -111,36 +169,28 @@ class LoggingTensorHook(SessionRunHook):
                 ", ".join(self._tensors),
             )
             return
-        self._log(values)
+        self._log(values, self._runs if self._foresight is None else session.global_step)
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns 1, for it counts runs; `NEVER` with `at_end` alone."""
-        return self._timer.steps_until_trigger(self._runs) if isinstance(self._timer, NeverTriggerTimer) else 1
+        """Returns when the next line is due; 1 where it counts runs."""
+        return 1 if self._counts_runs else self.trigger.steps_until_trigger(global_step)
 
-    def _log(self, values: dict[str, Any]) -> None:
-        elapsed_secs, _ = self._timer.update_last_triggered_step(self._runs)
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next line is due."""
+        return self.trigger.secs_until_trigger()
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
         with np.printoptions(suppress=True):
-            if self._formatter is not None:
-                line = self._formatter(values)
-            else:
-                line = ", ".join(f"{tag} = {_text(values[tag])}" for tag in self._tensors)
-                if elapsed_secs is not None:
-                    line += f" ({elapsed_secs:.3f} sec)"
-        _logger.info("%s", line)
+            self.log({tag: values[tag] for tag in self._tensors}, elapsed_secs)
 
 
-def _timer(every_n_iter: int | None, every_n_secs: float | None, at_end: bool) -> Timer:
-    if every_n_iter is not None and every_n_secs is not None:
-        raise ValueError("LoggingTensorHook requires at most one of every_n_iter or every_n_secs, got both.")
-    if every_n_iter is not None and arguments.whole("LoggingTensorHook", "every_n_iter", every_n_iter) <= 0:
-        raise ValueError(f"LoggingTensorHook requires every_n_iter > 0, got {every_n_iter}.")
-    if every_n_secs is not None:
-        arguments.number("LoggingTensorHook", "every_n_secs", every_n_secs, at_least=0)
-    if every_n_iter is not None or every_n_secs is not None:
-        return SecondOrStepTimer(every_steps=every_n_iter, every_secs=every_n_secs)
-    if not at_end:
-        raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs or at_end=True, got none.")
-    return NeverTriggerTimer()
+def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
+    if at_end and every_n_iter is None and every_n_secs is None and trigger is None:
+        return NeverTriggerTimer()
+    if every_n_iter is None and every_n_secs is None and trigger is None:
+        raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
+    return chosen_trigger("LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs))
 
 
 def _text(value: Any) -> str:

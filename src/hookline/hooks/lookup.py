@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hookline.graph import Tensor, get_default_graph, get_global_step
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.variable import Update
+from hookline.hooks.base import SessionRunArgs
 
 if TYPE_CHECKING:
     from hookline.hooks.base import SessionRunHook
+    from hookline.session import Session
 
 
 def require_global_step(hook: SessionRunHook) -> Tensor:
@@ -61,6 +65,19 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"{type(hook).__name__} requires tensors or names of them, got {found!r}.")
     return found
+
+
+def free_global_step(session: Session) -> SessionRunArgs | None:
+    """Returns what asks a run for the global step, which it then gives as it was before the run.
+
+    Where the device alone knows the step, because an update changes it by an amount that the host cannot know, asking
+    would cost a program of its own: then this is None.
+    """
+    step = counted_global_step(session.graph)
+    updates = (node for node in session.graph.get_operations() if isinstance(node, Update) and step in node.variables)
+    if step is None or any(update.increment is None and not update.initialises for update in updates):
+        return None
+    return SessionRunArgs(step)
 
 
 def not_started(hook: SessionRunHook) -> RuntimeError:

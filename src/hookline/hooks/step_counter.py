@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from hookline import summary
-from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import require_global_step
-from hookline.hooks.timers import SecondOrStepTimer
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.cadence import DefaultSteps, chosen_trigger
+from hookline.hooks.lookup import free_global_step, require_global_step
+from hookline.hooks.triggers import Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_EVERY_N_STEPS = DefaultSteps(100)
 _MAX_WARNINGS = 5
 
 
@@ -25,14 +27,21 @@ class StepCounterHook(SessionRunHook):
 
     The tag is `<name of the global step>/sec`. There is nothing to tell at the first firing, which only starts the
     measurement, and so at the first one after a recovery that moved the step back. Warns, at most five times, when the
-    runs it sees leave the global step where it was. Runs `begin`, `after_create_session`, `after_run` and `end`, which
-    flushes; nothing after an exception.
+    runs it sees leave the global step where it was. Runs `begin`, `after_create_session`, `before_run`, `after_run` and
+    `end`, which flushes; nothing after an exception.
+
+    To record something else, override `record`. A subclass that overrides `after_run` finds the global step before the
+    run in `run_values.results`, where the host counts it; else None.
 
     Args:
         every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
         every_n_secs: Seconds from one to the next.
+        trigger: Says when, in place of both.
         output_dir: Where to write; the writer is the one that all hooks with this directory share.
         summary_writer: Writes in place of `output_dir`. With neither, the rate is only logged.
+
+    Attributes:
+        trigger: Says when.
 
     Raises:
         ValueError: Not exactly one cadence.
@@ -41,52 +50,89 @@ class StepCounterHook(SessionRunHook):
         >>> StepCounterHook(every_n_secs=60)
         Traceback (most recent call last):
         ...
-        ValueError: StepCounterHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs...
+        ValueError: StepCounterHook requires exactly one of every_n_steps (100 unless you pass None), every_n_secs ...
 
     References:
-        `tf.train.StepCounterHook`. Differences: rates are never negative; it makes no run of its own.
+        `tf.train.StepCounterHook`. Differences: rates are never negative; it makes no run of its own; `trigger`;
+        `record`.
     """
 
     def __init__(
         self,
-        every_n_steps: int | None = 100,
+        every_n_steps: int | None = _EVERY_N_STEPS,
         every_n_secs: float | None = None,
         output_dir: str | None = None,
         summary_writer: FileWriter | None = None,
+        *,
+        trigger: Trigger | None = None,
     ) -> None:
-        if (every_n_steps is None) == (every_n_secs is None):
-            given = "neither" if every_n_steps is None else "both"
-            raise ValueError(
-                "StepCounterHook requires exactly one of every_n_steps (100 unless you pass None) or every_n_secs, "
-                f"got {given}."
-            )
-        self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self.trigger = chosen_trigger(
+            "StepCounterHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
+        )
         self._output_dir = output_dir
         self._given_writer = summary_writer
         self._writer = summary_writer
         self._tag = ""
+        self._args: SessionRunArgs | None = None
         self._seen_step: int | None = None
         self._moves = False
         self._warnings = 0
 
+    @property
+    def summary_writer(self) -> FileWriter | None:
+        """The writer; None where there is none, and with `output_dir` before `begin`."""
+        return self._writer
+
+    @property
+    def tag(self) -> str:
+        """Under which it writes: the name of the global step and `/sec`; empty before `begin`."""
+        return self._tag
+
+    def record(self, elapsed_steps: int, elapsed_secs: float, global_step: int) -> None:
+        """Logs and writes the steps a second. Override it to record something else, or more.
+
+        Args:
+            elapsed_steps: Global steps since the last time.
+            elapsed_secs: Seconds since then; more than 0.
+            global_step: The global step now.
+
+        Example:
+            >>> class ExamplesPerSecond(StepCounterHook):
+            ...     def record(self, elapsed_steps, elapsed_secs, global_step):
+            ...         print(f"{32 * elapsed_steps / elapsed_secs:.0f} examples/sec at step {global_step}")
+            >>> ExamplesPerSecond().record(elapsed_steps=100, elapsed_secs=2.0, global_step=200)
+            1600 examples/sec at step 200
+        """
+        rate = elapsed_steps / elapsed_secs
+        _logger.info("%s: %g", self._tag, rate)
+        if self._writer is not None:
+            self._writer.add_summary(
+                summary.Summary(value=[summary.Summary.Value(tag=self._tag, simple_value=rate)]), global_step
+            )
+
     def begin(self) -> None:
         """Opens the writer and names the tag."""
         self._tag = f"{require_global_step(self).op.name}/sec"
-        self._timer.reset()
+        self.trigger.reset()
         self._warnings = 0
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
-        self._timer.rewind(session.global_step)
+        self.trigger.start(session.global_step)
+        self._args = free_global_step(session)
         self._seen_step = None
         self._moves = False
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks for the global step, where that costs nothing."""
+        return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Writes the rate if it is due."""
         step = run_context.session.global_step
-        if self._timer.should_trigger_for_step(step):
+        if self.trigger.should_trigger_for_step(step):
             self._report(step)
         if step == self._seen_step:
             self._warn(step)
@@ -101,18 +147,16 @@ class StepCounterHook(SessionRunHook):
 
     def steps_until_trigger(self, global_step: int) -> int:
         """Returns when the next rate is due; 1 until the step was seen to move, so as to warn if it does not."""
-        return self._timer.steps_until_trigger(global_step) if self._moves else 1
+        return self.trigger.steps_until_trigger(global_step) if self._moves else 1
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next rate is due."""
+        return self.trigger.secs_until_trigger()
 
     def _report(self, step: int) -> None:
-        elapsed_secs, elapsed_steps = self._timer.update_last_triggered_step(step)
-        if not elapsed_secs or elapsed_steps is None:
-            return
-        rate = elapsed_steps / elapsed_secs
-        _logger.info("%s: %g", self._tag, rate)
-        if self._writer is not None:
-            self._writer.add_summary(
-                summary.Summary(value=[summary.Summary.Value(tag=self._tag, simple_value=rate)]), step
-            )
+        elapsed_secs, elapsed_steps = self.trigger.update_last_triggered_step(step)
+        if elapsed_secs and elapsed_steps is not None:
+            self.record(elapsed_steps, elapsed_secs, step)
 
     def _warn(self, step: int) -> None:
         if self._warnings < _MAX_WARNINGS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.cadence import Foresight, chosen_trigger
 from hookline.hooks.lookup import require_global_step
-from hookline.hooks.timers import NEVER, SecondOrStepTimer, Timer
+from hookline.hooks.triggers import NEVER, Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class SummarySaverHook(SessionRunHook):
     writes `SessionLog(START)`, which makes TensorBoard drop what a crashed run had written at that step and later. Runs
     `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes; nothing after an exception.
 
+    To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
+
     Args:
         save_steps: Global steps from one to the next.
         save_secs: Seconds from one to the next.
@@ -38,7 +42,10 @@ class SummarySaverHook(SessionRunHook):
         summary_writer: Writes in place of `output_dir`. With neither, a warning at `begin`, and nothing is written.
         scaffold: Has the `summary_op` to use, looked up after the graph was finalized; None there writes nothing.
         summary_op: A tensor of a serialized `Summary`, or a list of them.
-        timer: Says when, in place of `save_steps` and `save_secs`: an `EitherTimer`, say.
+        trigger: Says when, in place of `save_steps` and `save_secs`: `every(100) | every(secs=60)`, say.
+
+    Attributes:
+        trigger: Says when.
 
     Raises:
         ValueError: Not exactly one cadence, or not exactly one of scaffold and `summary_op`.
@@ -47,11 +54,11 @@ class SummarySaverHook(SessionRunHook):
         >>> SummarySaverHook(save_steps=100, save_secs=60, summary_op="merged:0")
         Traceback (most recent call last):
         ...
-        ValueError: SummarySaverHook requires exactly one of save_steps, save_secs or timer, got save_steps, save_secs.
+        ValueError: SummarySaverHook requires exactly one of save_steps, save_secs or trigger, got save_steps, ...
 
     References:
         `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
-        again; `timer`.
+        again; `trigger`; `get_summary_op` and `write`.
     """
 
     def __init__(
@@ -63,19 +70,12 @@ class SummarySaverHook(SessionRunHook):
         scaffold: _HasSummaryOp | None = None,
         summary_op: Tensor | list[Tensor] | None = None,
         *,
-        timer: Timer | None = None,
+        trigger: Trigger | None = None,
     ) -> None:
-        cadences = {"save_steps": save_steps, "save_secs": save_secs, "timer": timer}
-        given = [name for name, value in cadences.items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "SummarySaverHook requires exactly one of save_steps, save_secs or timer, "
-                f"got {', '.join(given) or 'none'}."
-            )
+        self.trigger = chosen_trigger("SummarySaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs))
         if (scaffold is None) == (summary_op is None):
             found = "neither" if scaffold is None else "both"
             raise ValueError(f"SummarySaverHook requires exactly one of scaffold or summary_op, got {found}.")
-        self._timer = timer or SecondOrStepTimer(every_steps=save_steps, every_secs=save_secs)
         self._output_dir = output_dir
         self._given_writer = summary_writer
         self._writer = summary_writer
@@ -83,14 +83,50 @@ class SummarySaverHook(SessionRunHook):
         self._summary_op = summary_op
         self._args: SessionRunArgs | None = None
         self._started = False
-        self._step_before = 0
-        self._gain = 1
+        self._foresight = Foresight()
+
+    @property
+    def summary_writer(self) -> FileWriter | None:
+        """The writer; None where there is none, and with `output_dir` before `begin`."""
+        return self._writer
+
+    def get_summary_op(self) -> Any:
+        """Returns which summaries to ask for: a tensor of a serialized `Summary`, a list of them, or None for none.
+
+        Called once for each session that is created, when the graph is final. Override it to choose.
+
+        Example:
+            >>> class FirstOnly(SummarySaverHook):
+            ...     def get_summary_op(self):
+            ...         return super().get_summary_op()[:1]
+            >>> FirstOnly(save_steps=100, summary_op=["loss:0", "histograms:0"]).get_summary_op()
+            ['loss:0']
+        """
+        return self._scaffold.summary_op if self._scaffold is not None else self._summary_op
+
+    def write(self, summaries: list[Any], global_step: int) -> None:
+        """Writes summaries that have arrived. Override it to write them elsewhere, or in another form.
+
+        Args:
+            summaries: Serialized `Summary` protocol buffers, in the order of `get_summary_op`.
+            global_step: The global step after the run.
+
+        Example:
+            >>> class Sizes(SummarySaverHook):
+            ...     def write(self, summaries, global_step):
+            ...         print(global_step, [len(serialized) for serialized in summaries])
+            >>> Sizes(save_steps=100, summary_op="merged:0").write([b"serialized"], global_step=100)
+            100 [10]
+        """
+        if self._writer is not None:
+            for serialized in summaries:
+                self._writer.add_summary(serialized, global_step)
 
     def begin(self) -> None:
         """Opens the writer."""
         require_global_step(self)
-        self._timer.reset()
-        self._gain = 1
+        self.trigger.reset()
+        self._foresight = Foresight()
         self._started = False
         self._args = None
         if self._given_writer is None and self._output_dir:
@@ -100,34 +136,36 @@ class SummarySaverHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
-        self._step_before = session.global_step
-        self._timer.rewind(self._step_before)
+        self._foresight.start(session)
+        self.trigger.start(session.global_step)
         self._started = False
-        self._args = self._look_up_args()
+        summary_op = self.get_summary_op()
+        if summary_op is None or self._writer is None:
+            self._args = None
+        else:
+            self._args = SessionRunArgs(list(summary_op) if isinstance(summary_op, list | tuple) else [summary_op])
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
         if self._args is None:
             return None
-        self._step_before = run_context.session.global_step
-        return self._args if self._timer.should_trigger_for_step(self._step_before + self._gain) else None
+        step = self._foresight.step_after(run_context.session)
+        return self._args if self.trigger.should_trigger_for_step(step) else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Writes what was asked for, with the step as it is now."""
         summaries = run_values.results
         step = run_context.session.global_step
-        if step > self._step_before:
-            self._gain = step - self._step_before
+        self._foresight.learn(step)
         if self._writer is None or (self._started and summaries is None):
             return
         if not self._started:
             self._started = True
             self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
         # Asked anew, for the run may have gained less.
-        if summaries is not None and self._timer.should_trigger_for_step(step):
-            self._timer.update_last_triggered_step(step)
-            for serialized in summaries:
-                self._writer.add_summary(serialized, step)
+        if summaries is not None and self.trigger.should_trigger_for_step(step):
+            self.trigger.update_last_triggered_step(step)
+            self.write(summaries, step)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
@@ -138,10 +176,8 @@ class SummarySaverHook(SessionRunHook):
         """Returns when the next summaries are due."""
         if self._writer is None or (self._started and self._args is None):
             return NEVER
-        return self._timer.steps_until_trigger(global_step) if self._started else 1
+        return self.trigger.steps_until_trigger(global_step) if self._started else 1
 
-    def _look_up_args(self) -> SessionRunArgs | None:
-        summary_op = self._scaffold.summary_op if self._scaffold is not None else self._summary_op
-        if summary_op is None or self._writer is None:
-            return None
-        return SessionRunArgs(list(summary_op) if isinstance(summary_op, (list, tuple)) else [summary_op])
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next summaries are due."""
+        return math.inf if self._args is None else self.trigger.secs_until_trigger()

@@ -27,6 +27,7 @@ CALLBACKS = (
     "on_exception",
     "settle",
     "steps_until_trigger",
+    "secs_until_trigger",
 )
 """What a session calls of a hook. Each is optional."""
 

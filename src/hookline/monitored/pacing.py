@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from hookline import clock
 from hookline.graph import Operation, Tensor
-from hookline.monitored.hook_list import Callback, HookList
+from hookline.monitored.hook_list import Callback, HookList, override
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
@@ -15,8 +17,11 @@ _LOOK_AGAIN_RUNS = 64
 _NONE_YET = object()
 
 
+_SAYS_WHEN = ("steps_until_trigger", "secs_until_trigger")
+
+
 def _speaks_for_all(hook: Any) -> bool:
-    """Whether the `steps_until_trigger` of a hook was written for the run callbacks that it has.
+    """Whether what a hook says of its next firing was written for the run callbacks that it has.
 
     One that a subclass has overridden further down knows nothing of it, and must not be left out.
     """
@@ -26,14 +31,15 @@ def _speaks_for_all(hook: Any) -> bool:
             return -1
         return next((i for i, kind in enumerate(type(hook).__mro__) if name in vars(kind)), len(type(hook).__mro__))
 
-    return depth("steps_until_trigger") <= min(depth("before_run"), depth("after_run"))
+    return min(map(depth, _SAYS_WHEN)) <= min(depth("before_run"), depth("after_run"))
 
 
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
-    A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next. How many steps a run
-    gains the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
+    A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, and through
+    `secs_until_trigger()` in how many seconds; then the clock is read once before each run. How many steps a run gains
+    the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
     assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless.
 
     Args:
@@ -48,6 +54,7 @@ class Pacing:
     __slots__ = (
         "_always",
         "_changes",
+        "_due_secs",
         "_due_step",
         "_everyone",
         "_expected_changes",
@@ -66,13 +73,17 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        paced = {id(hook): steps for hook, steps in hooks.overrides("steps_until_trigger") if _speaks_for_all(hook)}
-        self._paced: list[tuple[Any, Callback]] = [
-            (hook, paced[id(hook)]) for hook in everyone.hooks if id(hook) in paced
-        ]
-        self._unpaced = [hook for hook in everyone.hooks if id(hook) not in paced]
+        self._paced: list[tuple[Any, Callback | None, Callback | None]] = []
+        self._unpaced: list[Any] = []
+        for hook in everyone.hooks:
+            steps, secs = (override(hook, name) for name in _SAYS_WHEN)
+            if (steps or secs) and _speaks_for_all(hook):
+                self._paced.append((hook, steps, secs))
+            else:
+                self._unpaced.append(hook)
         self._always = everyone
         self._last_step = self._due_step = session.global_step
+        self._due_secs = math.inf
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
         self._planned_gain = 0
@@ -83,7 +94,7 @@ class Pacing:
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
         """Returns the pacing of a session, or None where no hook can ever be left out."""
         # Where others take steps as well, how far the next run gets is not for this session to foresee.
-        if not hooks.overrides("steps_until_trigger") or session.shared:
+        if session.shared or not any(hooks.overrides(name) for name in _SAYS_WHEN):
             return None
         try:
             return cls(session, hooks, everyone)
@@ -107,7 +118,12 @@ class Pacing:
             self._look_up(fetches, feed_dict)
         gain = max(self._gain, self._planned_gain)
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
-        self.overdue = is_set or gained < 0 or step + gain >= self._due_step
+        self.overdue = (
+            is_set
+            or gained < 0
+            or step + gain >= self._due_step
+            or (self._due_secs != math.inf and clock.monotonic() >= self._due_secs)
+        )
         self._expected_changes = changes + self._changes
         return self._everyone if self.overdue else self._always
 
@@ -129,16 +145,18 @@ class Pacing:
         step = self._session.global_step
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
-        due_step = sys.maxsize
+        due_step, due_in_secs = sys.maxsize, math.inf
         always = list(self._unpaced)
-        for hook, steps_until_trigger in self._paced:
-            steps = steps_until_trigger(step)
-            if steps <= 1:
+        for hook, steps_until_trigger, secs_until_trigger in self._paced:
+            steps = steps_until_trigger(step) if steps_until_trigger else sys.maxsize
+            secs = secs_until_trigger() if secs_until_trigger else math.inf
+            if steps <= 1 or secs <= 0:
                 always.append(hook)
                 due_step = min(due_step, step + _LOOK_AGAIN_RUNS * self._gain)
             else:
-                due_step = min(due_step, step + steps)
+                due_step, due_in_secs = min(due_step, step + steps), min(due_in_secs, secs)
         self._due_step = due_step
+        self._due_secs = clock.monotonic() + due_in_secs if due_in_secs < math.inf else math.inf
         if len(always) == len(self._everyone.hooks):
             self._always = self._everyone
         elif {id(hook) for hook in always} != {id(hook) for hook in self._always.hooks}:

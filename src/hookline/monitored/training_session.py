@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hookline import arguments
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
-from hookline.hooks.timers import either_timer
+from hookline.hooks.cadence import chosen_trigger
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
@@ -119,9 +119,10 @@ def MonitoredTrainingSession(
         every_n_steps = _on(log_step_count_steps)
         if every_n_steps:
             all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
-        timer = either_timer(*summarising)
-        if timer:
-            all_hooks.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, timer=timer))
+        if any(summarising):
+            secs, steps = summarising
+            trigger = chosen_trigger("SummarySaverHook", None, ("save_steps", steps), ("save_secs", secs), both=True)
+            all_hooks.append(SummarySaverHook(output_dir=summary_dir, scaffold=scaffold, trigger=trigger))
     if checkpoint_dir:
         secs, steps = saving
         if secs or steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ def check_hook(make_hook: MakeHook) -> None:
     - It stands a session without any run, one that ends with its input, and one that an exception leaves, which reaches
       the caller as it is.
     - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, where it is
-      defined, an int of at least 1; asking it, or `settle`, twice does no harm.
+      defined, an int of at least 1, `secs_until_trigger` a number of at least 0; asking them, or `settle`, twice does
+      no harm.
     - The same object serves one session after another on its graph.
     - It leaves no thread behind that would keep the process alive.
 
@@ -180,6 +182,14 @@ class _Watched:
         )
         assert steps[0] == steps[1], f"steps_until_trigger answered {steps[0]} and then {steps[1]} at one step."
         return steps[0]
+
+    def secs_until_trigger(self) -> float:
+        if not hasattr(self._hook, "secs_until_trigger"):
+            return math.inf
+        secs = self._hook.secs_until_trigger()
+        wanted = isinstance(secs, int | float) and secs >= 0
+        assert wanted, f"secs_until_trigger must return a number of at least 0, got {secs!r}."
+        return secs
 
     def __getattr__(self, callback: str) -> Any:
         return lambda *given: self._nothing(callback, *given)

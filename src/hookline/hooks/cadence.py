@@ -1,0 +1,88 @@
+"""What hooks with a cadence share: the trigger that their arguments mean, and the step to which a run will lead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookline import arguments
+from hookline.hooks.timers import SecondOrStepTimer
+from hookline.hooks.triggers import Trigger
+
+if TYPE_CHECKING:
+    from hookline.session import Session
+
+
+class DefaultSteps(int):
+    """A number of steps that holds where no cadence was given: it can be told from the same number given."""
+
+
+def chosen_trigger(
+    who: str,
+    trigger: Trigger | None,
+    steps: tuple[str, int | None],
+    secs: tuple[str, float | None],
+    *,
+    both: bool = False,
+) -> Trigger:
+    """Returns the trigger that the arguments of a hook mean.
+
+    Args:
+        who: The class of the hook.
+        trigger: Its `trigger`.
+        steps: The name and the value of its cadence in steps.
+        secs: The name and the value of its cadence in seconds.
+        both: Whether it takes both of these at once: whichever comes first.
+
+    Raises:
+        TypeError: One of them is of a wrong kind.
+        ValueError: None is given, or too many are.
+
+    Example:
+        >>> chosen_trigger("SummarySaverHook", None, ("save_steps", 100), ("save_secs", None))
+        SecondOrStepTimer(every_steps=100)
+    """
+    arguments.instance(who, "trigger", trigger, Trigger)
+    if trigger is not None and isinstance(steps[1], DefaultSteps):
+        steps = steps[0], None
+    given = [name for name, value in (steps, secs, ("trigger", trigger)) if value is not None]
+    if len(given) != 1 and not (both and given and trigger is None):
+        default = f" ({int(steps[1])} unless you pass None)" if isinstance(steps[1], DefaultSteps) else ""
+        wanted = f"{steps[0]}{default}, {secs[0]}, both or trigger" if both else None
+        raise ValueError(
+            f"{who} requires {wanted or f'exactly one of {steps[0]}{default}, {secs[0]} or trigger'}, "
+            f"got {', '.join(given) or 'none'}."
+        )
+    if steps[1] is not None:
+        arguments.whole(who, steps[0], steps[1], at_least=1)
+    if secs[1] is not None:
+        arguments.number(who, secs[0], secs[1], at_least=0)
+    if trigger is not None:
+        return trigger
+    if len(given) == 2:
+        return SecondOrStepTimer(every_secs=secs[1]) | SecondOrStepTimer(every_steps=steps[1])
+    return SecondOrStepTimer(every_secs=secs[1], every_steps=steps[1])
+
+
+class Foresight:
+    """The step to which the next run will lead, if it gains as many as the run before.
+
+    For hooks that must ask in `before_run` for what they want after the run.
+    """
+
+    def __init__(self) -> None:
+        self._gain = 1
+        self._before = 0
+
+    def start(self, session: Session) -> None:
+        """Says that a session was created."""
+        self._before = session.global_step
+
+    def step_after(self, session: Session) -> int:
+        """Returns the step to which the run that is about to start will lead."""
+        self._before = session.global_step
+        return self._before + self._gain
+
+    def learn(self, step: int) -> None:
+        """Says to which step the run has led."""
+        if step > self._before:
+            self._gain = step - self._before

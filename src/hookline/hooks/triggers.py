@@ -1,0 +1,426 @@
+"""Triggers: on which steps, and at which times, something fires."""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookline import arguments, clock
+
+NEVER = sys.maxsize
+"""A step that no training reaches; also the answer of `steps_until_trigger` for it."""
+
+
+class Trigger(abc.ABC):
+    """Says when something fires, from the global step, the time, and when it last fired itself.
+
+    A trigger only answers: whoever fires tells it so, with `update_last_triggered_step`. It counts from where it was
+    started: a training that is resumed at step 150 under `every(100)` fires at 200. A step on which it was due stays
+    due until it has fired, so a run that passes over it counts as well.
+
+    Two of them make a third. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on the
+    steps that both have, so `every(3) & every(5)` fires at 15: a part in steps is due on its steps only. A part in
+    seconds stays due until the whole fires.
+
+    To write one, define `next_step`, and `is_due` where the steps alone do not decide.
+
+    Example:
+        >>> trigger = every(10) | at_steps(3)
+        >>> trigger.start(0)
+        >>> fired = []
+        >>> for step in range(1, 31):
+        ...     if trigger.should_trigger_for_step(step):
+        ...         _ = trigger.update_last_triggered_step(step)
+        ...         fired.append(step)
+        >>> fired
+        [3, 10, 20, 30]
+
+    References:
+        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it shares; composition has no counterpart there.
+    """
+
+    # Nothing up to this step is due any more: here it was started, or fired last.
+    _base: int | None = None
+    # The same, for what was due in passing only: the last step for which the answer was no.
+    _looked: int = -1
+    # When it fired last, or else was started.
+    _since_secs: float = 0.0
+    _fired_step: int | None = None
+    _went_back: bool = False
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether only the time decides, on whatever step."""
+        return False
+
+    @abc.abstractmethod
+    def next_step(self, after: int) -> int:
+        """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether it is due now on `step`, which is one that `next_step` gave."""
+        return True
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether to fire on the run that has brought the training to `step`; never twice at one step."""
+        if self._base is None or step < self._base:
+            self.start(step - 1)
+        assert self._base is not None
+        due = self.next_step(max(self._base, min(self._looked, step - 1)))
+        while due <= step:
+            if self.is_due(due):
+                return True
+            due = self.next_step(due)
+        self._looked = step
+        return False
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`.
+
+        Returns:
+            The seconds and the steps since it last fired; both None the first time, and the first time after the step
+            has moved back.
+        """
+        now = clock.monotonic()
+        elapsed = None, None
+        if self._fired_step is not None and not self._went_back and step >= self._fired_step:
+            elapsed = now - self._since_secs, step - self._fired_step
+        self._base = self._looked = self._fired_step = step
+        self._since_secs, self._went_back = now, False
+        return elapsed
+
+    def last_triggered_step(self) -> int | None:
+        """Returns the step at which it last fired, or None."""
+        return self._fired_step
+
+    def start(self, step: int) -> None:
+        """Says that the training is at `step`: it begins there, is resumed there, or was taken back there.
+
+        A trigger that knows of a step no later than that goes on as it was.
+        """
+        if self._base is None:
+            self._since_secs = clock.monotonic()
+        elif step >= self._base:
+            return
+        else:
+            self._went_back = True
+        self._base = self._looked = step
+        if self._fired_step is not None:
+            self._fired_step = min(self._fired_step, step)
+
+    def reset(self) -> None:
+        """Forgets everything: it has never been started, and never fired."""
+        self._base = self._fired_step = None
+        self._looked, self._since_secs, self._went_back = -1, 0.0, False
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns the smallest n, at least 1, for which it may fire at `step + n` whatever the time is."""
+        following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
+        return NEVER if following >= NEVER else max(1, following - step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds after which it may fire on a step before that; infinity if time does not matter."""
+        return math.inf
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `set_state` of an equal trigger needs to go on where this one stands: numbers in a dict."""
+        waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
+        return {"base": self._base, "fired": self._fired_step, "waited_secs": waited_secs}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another trigger stood; its seconds count on from there."""
+        self.reset()
+        if state["base"] is not None:
+            self._base = self._looked = state["base"]
+            self._fired_step = state["fired"]
+            self._since_secs = clock.monotonic() - state["waited_secs"]
+
+    def __or__(self, other: Trigger) -> Trigger:
+        return AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
+
+    def __and__(self, other: Trigger) -> Trigger:
+        return AllOf(self, other) if isinstance(other, Trigger) else NotImplemented
+
+
+class Steps(Trigger):
+    """Fires on the steps of a set; `every`, `at_steps` and `log_spaced` make them.
+
+    Args:
+        following: Returns the smallest member of the set that is greater than a step, `NEVER` if there is none.
+        text: How it shows.
+    """
+
+    def __init__(self, following: Callable[[int], int], text: str) -> None:
+        self._following, self._text = following, text
+
+    def next_step(self, after: int) -> int:
+        """Returns the smallest member greater than `after`."""
+        return self._following(after)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class StepsWhere(Trigger):
+    """Fires on the steps for which a predicate holds; `steps_where` makes it."""
+
+    def __init__(self, predicate: Callable[[int], object]) -> None:
+        self._predicate = predicate
+
+    def next_step(self, after: int) -> int:
+        """Returns the next step: only asking tells."""
+        return after + 1
+
+    def is_due(self, step: int) -> bool:
+        """Asks the predicate."""
+        return bool(self._predicate(step))
+
+    def __repr__(self) -> str:
+        return f"steps_where({self._predicate!r})"
+
+
+class Seconds(Trigger):
+    """Fires on the first run after so many seconds; `every(secs=...)` makes it."""
+
+    def __init__(self, secs: float) -> None:
+        self._secs = secs
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """True."""
+        return True
+
+    def next_step(self, after: int) -> int:
+        """Returns the next step: any will do."""
+        return after + 1
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether the time is over."""
+        return clock.monotonic() >= self._since_secs + self._secs
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether the time is over, and `step` is not the one on which it fired."""
+        if self._base is None or step < self._base:
+            self.start(step - 1)
+        return step != self._fired_step and self.is_due(step)
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns `NEVER`: steps do not matter."""
+        return NEVER
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds that are left."""
+        return max(0.0, self._since_secs + self._secs - clock.monotonic())
+
+    def __repr__(self) -> str:
+        return f"every(secs={self._secs:g})"
+
+
+class _Composite(Trigger):
+    """Several triggers in one. Their states are its state."""
+
+    _sign = ""
+
+    def __init__(self, *parts: Trigger) -> None:
+        self.parts = parts
+        repeated = [part for i, part in enumerate(parts) if any(part is other for other in parts[:i])]
+        if repeated:
+            raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether this is so of all parts."""
+        return all(part.by_clock_alone for part in self.parts)
+
+    def start(self, step: int) -> None:
+        """Starts it and all parts; see `Trigger`."""
+        super().start(step)
+        for part in self.parts:
+            part.start(step)
+
+    def reset(self) -> None:
+        """Resets it and all parts."""
+        super().reset()
+        for part in self.parts:
+            part.reset()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns its state, that of its parts included."""
+        return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another one stood, part by part."""
+        super().set_state(state)
+        for part, its_state in zip(self.parts, state["parts"], strict=True):
+            part.set_state(its_state)
+
+    def __repr__(self) -> str:
+        return f"({f' {self._sign} '.join(map(repr, self.parts))})"
+
+
+class AnyOf(_Composite):
+    """Fires whenever a part would; only the parts that are due count from there anew. `a | b` makes it."""
+
+    _sign = "|"
+
+    def next_step(self, after: int) -> int:
+        """Returns the first step of any part."""
+        return min(part.next_step(after) for part in self.parts)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether a part is due on `step`."""
+        return any(part.next_step(step - 1) == step and part.is_due(step) for part in self.parts)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether a part would fire."""
+        # All of them are asked: each notes for itself what has gone by.
+        return any([part.should_trigger_for_step(step) for part in self.parts])
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`; where no part was due, all of them count from there."""
+        due = [part for part in self.parts if part.should_trigger_for_step(step)]
+        for part in due or self.parts:
+            part.update_last_triggered_step(step)
+        return super().update_last_triggered_step(step)
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns the smallest answer of the parts."""
+        return min(part.steps_until_trigger(step) for part in self.parts)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the smallest answer of the parts."""
+        return min(part.secs_until_trigger() for part in self.parts)
+
+
+class AllOf(_Composite):
+    """Fires on a step on which all parts are due. `a & b` makes it."""
+
+    _sign = "&"
+    _MAX_TRIES = 10_000
+
+    def next_step(self, after: int) -> int:
+        """Returns the first step that all parts have; an earlier one where that is far to seek."""
+        candidate = after + 1
+        for _ in range(self._MAX_TRIES):
+            following = max(part.next_step(candidate - 1) for part in self.parts)
+            if following in (candidate, NEVER):
+                return following
+            candidate = following
+        return candidate
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether all parts are due on `step`."""
+        return all(part.next_step(step - 1) == step and part.is_due(step) for part in self.parts)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether all parts are due on one of the steps up to `step` that were not looked at yet."""
+        if self._base is None or step < self._base:
+            self.start(step - 1)
+        if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.by_clock_alone):
+            self._looked = step
+            return False
+        return self.by_clock_alone or super().should_trigger_for_step(step)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`: all parts count from there."""
+        for part in self.parts:
+            part.update_last_triggered_step(step)
+        return super().update_last_triggered_step(step)
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns when all parts may be due; `NEVER` where time alone decides."""
+        return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the largest answer where time alone decides; else infinity: its steps are looked at anyway."""
+        return max(part.secs_until_trigger() for part in self.parts) if self.by_clock_alone else math.inf
+
+
+def every(steps: int | None = None, *, secs: float | None = None) -> Trigger:
+    """Returns a trigger that fires on the first run to reach or pass a multiple of `steps`, or after each `secs`.
+
+    Args:
+        steps: 100 fires at 100, 200, 300, ..., also in a training that is resumed at 150.
+        secs: Seconds from one firing to the next; the first comes so long after the start.
+
+    Raises:
+        TypeError: It is no number, or no whole one.
+        ValueError: Not exactly one of the two is given, or it is out of range.
+
+    Example:
+        >>> trigger = every(100)
+        >>> trigger.start(150)
+        >>> trigger.steps_until_trigger(150), trigger.should_trigger_for_step(203)
+        (50, True)
+        >>> every(1000) | every(secs=600)
+        (every(1000) | every(secs=600))
+
+    References:
+        `every_steps` and `every_secs` of clu's periodic actions.
+    """
+    if (steps is None) == (secs is None):
+        raise ValueError(f"every requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
+    if secs is not None:
+        arguments.number("every", "secs", secs, at_least=0)
+        return Seconds(secs)
+    n = arguments.whole("every", "steps", steps, at_least=1)
+    return Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
+
+
+def at_steps(*steps: int) -> Trigger:
+    """Returns a trigger that fires on the first run to reach or pass each of the given steps.
+
+    Example:
+        >>> at_steps(10, 100, 1000).steps_until_trigger(10)
+        90
+    """
+    members = sorted({arguments.whole("at_steps", "steps", step, at_least=0) for step in steps})
+    if not members:
+        raise ValueError("at_steps requires one step or more, got none.")
+
+    def following(after: int) -> int:
+        place = bisect.bisect_right(members, after)
+        return members[place] if place < len(members) else NEVER
+
+    return Steps(following, f"at_steps({', '.join(map(str, members))})")
+
+
+def log_spaced(per_decade: int = 3) -> Trigger:
+    """Returns a trigger whose steps are evenly spaced on a logarithmic scale: often at first, then ever more rarely.
+
+    Args:
+        per_decade: How many steps from one power of ten to the next; the powers of ten are among them.
+
+    Example:
+        >>> trigger = log_spaced(per_decade=3)
+        >>> [step for step in range(1, 120) if trigger.next_step(step - 1) == step]
+        [1, 2, 5, 10, 22, 46, 100]
+    """
+    arguments.whole("log_spaced", "per_decade", per_decade, at_least=1)
+
+    def following(after: int) -> int:
+        power = max(0, math.floor(math.log10(max(after, 1)) * per_decade) - 1)
+        while (member := round(10 ** (power / per_decade))) <= after:
+            power += 1
+        return member
+
+    return Steps(following, f"log_spaced(per_decade={per_decade})")
+
+
+def steps_where(predicate: Callable[[int], object]) -> Trigger:
+    """Returns a trigger that fires on the steps for which `predicate(step)` is true.
+
+    Only asking tells when that is, so a hook with it is called on every run.
+
+    Example:
+        >>> trigger = steps_where(lambda step: step < 10 or step % 100 == 0)
+        >>> [step for step in (8, 9, 10, 99, 100) if trigger.is_due(step)]
+        [8, 9, 100]
+    """
+    if not callable(predicate):
+        raise TypeError(f"steps_where requires a function of the step, got {predicate!r}.")
+    return StepsWhere(predicate)
