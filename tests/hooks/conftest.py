@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from hookline.graph import Operation, Tensor, Variable, create_global_step, group, op
+from hookline.errors import AbortedError
+from hookline.graph import Operation, Tensor, Variable, create_global_step, group, host_op, op
 from hookline.hooks import SessionRunHook
-from hookline.monitored import MonitoredSession, RecoveryPolicy
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
 
 
 @dataclass
@@ -22,6 +23,20 @@ class Model:
 
     def session(self, *hooks: Any, **arguments: Any) -> MonitoredSession:
         return MonitoredSession(hooks=hooks, recovery=RecoveryPolicy(initial_backoff_secs=0), **arguments)
+
+    def session_to_lose(self, *hooks: Any, restored_step: int) -> tuple[MonitoredSession, Tensor]:
+        """Returns a session, and a tensor: the first run that fetches it loses the session, to an earlier step."""
+        losses = iter([AbortedError(None, None, "lost")])
+
+        def lose_once() -> float:
+            for loss in losses:
+                raise loss
+            return 0.0
+
+        lose = host_op(lose_once).node()
+        steps_at_start = iter([0, restored_step])
+        scaffold = Scaffold(init_fn=lambda _, session: session.load({"global_step": next(steps_at_start)}))
+        return self.session(*hooks, session_creator=ChiefSessionCreator(scaffold)), lose
 
     def train_until_stop(self, *hooks: Any, at_most: int = 30) -> int:
         """Trains, and returns how many runs it took."""

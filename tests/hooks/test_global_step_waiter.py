@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from hookline import clock
 from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, DeadlineExceededError
 from hookline.graph import Graph, global_variables_initializer
@@ -25,6 +26,19 @@ def begun(session, coord=None, **arguments):
     hook.begin()
     hook.after_create_session(session, coord or Coordinator())
     return hook
+
+
+class StopsLater(Coordinator):
+    """Is asked to stop once some seconds are over."""
+
+    def __init__(self, secs):
+        super().__init__()
+        self._stops_at = clock.monotonic() + secs
+
+    def should_stop(self):
+        if clock.monotonic() >= self._stops_at:
+            self.request_stop()
+        return super().should_stop()
 
 
 def before_run(hook, session):
@@ -65,6 +79,16 @@ def test_a_graph_without_a_global_step_is_refused_by_name():
 def test_zero_and_less_never_waits(session, wanted):
     hook = begun(session, wait_until_step=wanted)
     assert before_run(hook, session) is None
+
+
+def test_a_wait_for_step_1_waits_for_the_first_step_and_then_runs(model, session):
+    with FakeClock() as fake:
+        hook = begun(session, wait_until_step=1)
+        assert hook.steps_until_trigger(0) == 1
+        join = in_thread(lambda: before_run(hook, session))
+        fake.await_waiters()
+        session.run(model.train)
+        assert join() is None
 
 
 def test_it_starts_at_once_where_the_step_is_reached_already(model, session):
@@ -126,6 +150,16 @@ def test_it_leaves_the_wait_when_the_coordinator_is_asked_to_stop(session):
         join()
 
 
+@pytest.mark.parametrize("timeout_secs", [None, 8])
+def test_a_stop_is_noticed_within_poll_secs_however_long_the_wait_may_last(session, timeout_secs):
+    with FakeClock(start=0.0, autojump_secs=0.0) as fake:
+        coord = StopsLater(secs=0.3)
+        hook = begun(session, coord, wait_until_step=5, timeout_secs=timeout_secs, poll_secs=0.2)
+        with pytest.raises(StopIteration, match="leaves its wait for global step 5"):
+            before_run(hook, session)
+        assert fake.monotonic() == pytest.approx(0.4)
+
+
 def test_it_leaves_the_wait_when_the_session_is_closed(model):
     session = Session()
     session.run(global_variables_initializer())
@@ -147,15 +181,15 @@ def test_a_stopped_wait_runs_no_step_and_ends_the_session_cleanly(model, probe):
 
 def test_a_timeout_names_the_current_and_the_wanted_step(model, session):
     session.run(model.train)
-    with FakeClock(autojump_secs=0.0) as clock:
-        start = clock.monotonic()
+    with FakeClock(autojump_secs=0.0) as fake:
+        start = fake.monotonic()
         with pytest.raises(DeadlineExceededError, match=r"waited 60 s for global step 5, and it is 1"):
             before_run(begun(session, wait_until_step=5, timeout_secs=60, poll_secs=1), session)
-        assert clock.monotonic() - start == pytest.approx(60)
+        assert fake.monotonic() - start == pytest.approx(60)
 
 
 def test_the_timeout_runs_on_over_a_recovery(session):
-    with FakeClock() as clock:
+    with FakeClock() as fake:
         hook = begun(session, wait_until_step=5, timeout_secs=60)
         coord = Coordinator()
         hook.after_create_session(session, coord)
@@ -163,7 +197,7 @@ def test_the_timeout_runs_on_over_a_recovery(session):
         with pytest.raises(StopIteration):
             before_run(hook, session)
         hook.after_create_session(session, Coordinator())
-        clock.advance(61)
+        fake.advance(61)
         with pytest.raises(DeadlineExceededError):
             before_run(hook, session)
 

@@ -98,6 +98,30 @@ def test_it_does_not_warn_when_the_step_moves(model, caplog):
     assert "has stayed" not in caplog.text
 
 
+@pytest.mark.parametrize("every_n_steps", [1, 3, 100])
+@pytest.mark.parametrize("restored_step", [0, 1, 3, 4, 5])
+def test_a_step_that_comes_again_after_a_recovery_has_not_stayed(model, caplog, restored_step, every_n_steps):
+    session, lose = model.session_to_lose(StepCounterHook(every_n_steps), restored_step=restored_step)
+    with session:
+        for _ in range(5):
+            session.run(model.train)
+        session.run([model.train, lose])
+        for _ in range(5):
+            session.run(model.train)
+    assert "Recovered from AbortedError: lost" in caplog.text
+    assert "has stayed" not in caplog.text
+
+
+def test_a_step_that_stays_from_the_recovery_on_is_warned_of(model, caplog):
+    session, lose = model.session_to_lose(StepCounterHook(), restored_step=2)
+    with session:
+        for _ in range(5):
+            session.run(model.train)
+        for _ in range(2):
+            session.run(lose)
+    assert "has stayed at 2 over two runs" in caplog.text
+
+
 def test_it_says_when_the_next_rate_is_due_once_it_has_seen_the_step_move(model):
     hook = StepCounterHook(every_n_steps=10)
     with model.session(hook) as session:

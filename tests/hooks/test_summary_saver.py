@@ -182,6 +182,25 @@ def test_after_a_recovery_that_moved_the_step_back_start_is_written_again_and_th
     ]
 
 
+@pytest.mark.parametrize("restored_step", [0, 5, 10, 15, 20, 25])
+def test_after_a_recovery_runs_that_gain_several_steps_are_written_where_they_would_have_been(
+    model, merged, tmp_path, restored_step
+):
+    hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
+    session, lose = model.session_to_lose(hook, restored_step=restored_step)
+    with session:
+        for _ in range(6):
+            session.run(model.jump)
+        session.run([model.jump, lose])
+        for _ in range(restored_step + 10, 51, 5):
+            session.run(model.jump)
+    uninterrupted = [5, 15, 25, 35, 45]
+    assert written(tmp_path) == [
+        *[("START", 5), ("half", 5), ("half", 15), ("half", 25)],
+        *[("START", restored_step + 5), *[("half", step) for step in uninterrupted if step > restored_step]],
+    ]
+
+
 def test_it_says_when_the_next_summary_is_due(model, merged, tmp_path):
     hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
     with model.session(hook) as session:
