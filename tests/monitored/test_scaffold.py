@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from hookline import summary
@@ -9,6 +11,7 @@ from hookline.monitored import Scaffold
 from hookline.session import Session
 
 DEFAULTED = ["init_op", "ready_op", "ready_for_local_init_op", "local_init_op", "summary_op", "saver"]
+ARGUMENTS = [name for name in inspect.signature(Scaffold).parameters if name != "copy_from_scaffold"]
 KEYS = [
     GraphKeys.INIT_OP,
     GraphKeys.READY_OP,
@@ -132,6 +135,26 @@ def test_a_copy_takes_what_is_not_given():
     assert copy.saver is saver
     assert copy.init_feed_dict == {"x:0": 1}
     assert copy.init_fn(None) is copy  # type: ignore[misc,arg-type]
+
+
+def empty(argument):
+    """A value for an argument that is unlike any other, and false: it must not be taken for one that is not given."""
+    value = {}
+    return (lambda scaffold, session: value) if argument == "init_fn" else value
+
+
+def held(scaffold, argument):
+    value = getattr(scaffold, argument)
+    return value.func if argument == "init_fn" else value
+
+
+@pytest.mark.parametrize("own", [None, *ARGUMENTS])
+def test_a_copy_takes_every_argument_but_those_given_beside(own):
+    given = {argument: empty(argument) for argument in ARGUMENTS}
+    beside = {} if own is None else {own: empty(own)}
+    copy = Scaffold(copy_from_scaffold=Scaffold(**given), **beside)
+    expected = given | beside
+    assert [argument for argument in ARGUMENTS if held(copy, argument) is not expected[argument]] == []
 
 
 def test_copying_from_something_else_is_an_error():
