@@ -12,6 +12,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors
+from hookline.session.local_store import local_store
 
 
 @pytest.fixture
@@ -322,6 +323,47 @@ def test_waiting_for_a_step_ends_with_the_run_that_reaches_it(sess):
     thread.join()
     assert seen == [3]
     assert sess.wait_for_step(100, timeout_secs=0.0) == 3
+
+
+def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
+    opening, second_waits, go_on = threading.Event(), threading.Event(), threading.Event()
+    opened = []
+
+    class Target:
+        def open_store(self, graph):
+            (second_waits if opened else opening).set()
+            opened.append(local_store(graph))
+            assert go_on.wait(10)
+            return opened[-1]
+
+    class TellingLock:
+        """A lock that tells when somebody has to wait for it."""
+
+        def __init__(self):
+            self._lock = threading.Lock()
+
+        def __enter__(self):
+            if not self._lock.acquire(blocking=False):
+                second_waits.set()
+                self._lock.acquire()
+
+        def __exit__(self, *exc_info):
+            self._lock.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "RLock", TellingLock)
+        sess = hl.Session(Target())
+    stores = []
+    threads = [threading.Thread(target=lambda: stores.append(sess.store)) for _ in range(2)]
+    threads[0].start()
+    assert opening.wait(10)
+    threads[1].start()
+    assert second_waits.wait(10)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(opened) == 1
+    assert stores == [opened[0]] * 2
 
 
 # Options ----------------------------------------------------------------------------------------------------------
