@@ -58,7 +58,7 @@ class Gradient(Operation):
         return tensor.op in self._reached or _is_part(tensor, self._sources)
 
 
-def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], name: str = "gradients") -> list[Any]:
+def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, name: str = "gradients") -> list[Any]:
     """Returns the gradient of the sum of `ys` with respect to each of `xs`.
 
     A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where

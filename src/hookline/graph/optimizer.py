@@ -123,6 +123,7 @@ class Optimizer:
         loss: Tensor,
         global_step: Variable | None = None,
         var_list: Variable | Sequence[Variable] | None = None,
+        *,
         name: str | None = None,
     ) -> Operation:
         """Returns an operation that makes one training step.
