@@ -13,9 +13,9 @@ class CheckpointSaverListener:
 
     Example:
         >>> class Announce(CheckpointSaverListener):
-        ...     def after_save(self, session, global_step):
-        ...         print("saved step", global_step)
-        >>> Announce().after_save(session=None, global_step=100)
+        ...     def after_save(self, session, global_step_value):
+        ...         print("saved step", global_step_value)
+        >>> Announce().after_save(session=None, global_step_value=100)
         saved step 100
 
     References:
@@ -25,29 +25,29 @@ class CheckpointSaverListener:
     def begin(self) -> None:
         """Called once, before there is a session; the graph may still be added to."""
 
-    def before_save(self, session: Any, global_step: int) -> None:
+    def before_save(self, session: Any, global_step_value: int) -> None:
         """Called before a checkpoint is written.
 
         Args:
             session: The session whose variables are saved.
-            global_step: The number of completed steps.
+            global_step_value: The number of completed steps.
         """
 
-    def after_save(self, session: Any, global_step: int) -> bool | None:
+    def after_save(self, session: Any, global_step_value: int) -> bool | None:
         """Called when the checkpoint is complete.
 
         Args:
             session: The session whose variables were saved.
-            global_step: The number of completed steps, as in the checkpoint's name.
+            global_step_value: The number of completed steps, as in the checkpoint's name.
 
         Returns:
             True to ask the training to stop; ignored at the first and at the last checkpoint.
         """
 
-    def end(self, session: Any, global_step: int) -> None:
+    def end(self, session: Any, global_step_value: int) -> None:
         """Called once when training ends, after the last checkpoint.
 
         Args:
             session: The session, still open.
-            global_step: The number of completed steps.
+            global_step_value: The number of completed steps.
         """

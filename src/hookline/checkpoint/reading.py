@@ -65,11 +65,11 @@ def _read(directory: str, matches: dict[str, Match]) -> dict[str, Any]:
     }
 
 
-def list_variables(checkpoint_path: str) -> list[tuple[str, tuple[int, ...]]]:
+def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     """Lists what a checkpoint holds, without reading the values.
 
     Args:
-        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
+        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
 
     Returns:
         (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
@@ -90,15 +90,15 @@ def list_variables(checkpoint_path: str) -> list[tuple[str, tuple[int, ...]]]:
     References:
         `tf.train.list_variables`.
     """
-    manifest = layout.read_manifest(_checkpoint(checkpoint_path))[1]
+    manifest = layout.read_manifest(_checkpoint(ckpt_dir_or_file))[1]
     return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
 
 
-def load_variable(checkpoint_path: str, name: str) -> Any:
+def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     """Reads one variable, or one leaf of one, out of a checkpoint.
 
     Args:
-        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
+        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
         name: A name as `list_variables` gives it, the name of a variable, or any beginning of names that ends before
             a slash (`"optimizer/weights"`, `"params/encoder"`).
 
@@ -122,7 +122,7 @@ def load_variable(checkpoint_path: str, name: str) -> Any:
     References:
         `tf.train.load_variable`. Also reads a whole structure, or a part of one.
     """
-    path = _checkpoint(checkpoint_path)
+    path = _checkpoint(ckpt_dir_or_file)
     return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
 
 

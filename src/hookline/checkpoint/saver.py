@@ -86,7 +86,8 @@ class Saver:
         var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours.
+        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours;
+            None, and in practice the default, keep none.
         name: A name for messages.
         reshape: Restores a variable also from one of another shape, if it has as many elements.
         allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
@@ -124,7 +125,7 @@ class Saver:
         var_list: Iterable[Variable] | Mapping[str, Variable] | None = None,
         *,
         max_to_keep: int | None = 5,
-        keep_checkpoint_every_n_hours: float | None = None,
+        keep_checkpoint_every_n_hours: float | None = 10000.0,
         name: str | None = None,
         reshape: bool = False,
         allow_empty: bool = False,

@@ -24,6 +24,6 @@ def add_to_collection(name: Hashable, value: Any) -> None:
     get_default_graph().add_to_collection(name, value)
 
 
-def get_collection(name: Hashable, scope: str | None = None) -> list[Any]:
+def get_collection(key: Hashable, scope: str | None = None) -> list[Any]:
     """`Graph.get_collection` of the default graph."""
-    return get_default_graph().get_collection(name, scope)
+    return get_default_graph().get_collection(key, scope)

@@ -136,24 +136,23 @@ class Graph(Registry):
             tensor = tensor._view(step)
         return tensor
 
-    def as_graph_element(self, element: Any) -> Tensor | Operation:
-        """Returns the tensor or operation that `element` is or names, and checks that it is of this graph.
+    def as_graph_element(self, obj: Any) -> Tensor | Operation:
+        """Returns the tensor or operation that `obj` is or names, and checks that it is of this graph.
 
         Raises:
             KeyError: Nothing has that name.
             ValueError: It belongs to another graph.
             TypeError: It is neither a tensor, an operation nor a name.
         """
-        if isinstance(element, str):
-            return self.get_tensor_by_name(element) if ":" in element else self.get_operation_by_name(element)
-        if not isinstance(element, Tensor | Operation):
+        if isinstance(obj, str):
+            return self.get_tensor_by_name(obj) if ":" in obj else self.get_operation_by_name(obj)
+        if not isinstance(obj, Tensor | Operation):
             raise TypeError(
-                f"A tensor, an operation or the name of one is required, got {element!r} of type "
-                f"{type(element).__name__}."
+                f"A tensor, an operation or the name of one is required, got {obj!r} of type {type(obj).__name__}."
             )
-        if element.graph is not self:
-            raise ValueError(f"{element.name!r} belongs to another graph.")
-        return element
+        if obj.graph is not self:
+            raise ValueError(f"{obj.name!r} belongs to another graph.")
+        return obj
 
     def as_text(self) -> str:
         """Returns a readable listing, one operation a line: name, type, inputs, control inputs and spec."""

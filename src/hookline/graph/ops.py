@@ -148,7 +148,7 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
         raise
 
 
-def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, name: str | None = None) -> Tensor:
+def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, name: str | None = "Const") -> Tensor:
     """Returns a tensor of a fixed value: any pytree of arrays and numbers, or any object for host operations.
 
     Large arrays travel to the device once and are handed to the compiled step as arguments, so a data set may be one.
