@@ -201,9 +201,15 @@ def test_a_second_timer_follows_its_model_however_step_and_time_advance(every, m
                 last = step, clock.monotonic()
 
 
-@given(every=st.integers(1, 9), start=st.integers(0, 20), ran=st.integers(0, 60), back=st.integers(0, 60))
-def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, ran, back):
-    steps = list(range(start, start + ran + 1))
+@given(
+    every=st.integers(1, 9),
+    start=st.integers(0, 20),
+    gain=st.integers(1, 7),
+    ran=st.integers(0, 60),
+    back=st.integers(0, 60),
+)
+def test_a_rewound_step_timer_is_the_timer_it_was_at_that_step(every, start, gain, ran, back):
+    steps = list(range(start, start + ran + 1, gain))
     timer = SecondOrStepTimer(every_steps=every)
     whole = fired(timer, steps)
     restored = max(start, steps[-1] - back)
@@ -237,3 +243,14 @@ def test_whatever_the_step_does_elapsed_steps_are_never_negative_and_silence_nev
             _, elapsed = timer.update_last_triggered_step(step)
             assert elapsed is None or elapsed > 0
         assert 1 <= timer.steps_until_trigger(step) <= every
+
+
+def test_a_timer_keeps_its_phase_where_it_goes_back_further_than_it_remembers():
+    timer = SecondOrStepTimer(every_steps=10)
+    fired(timer, range(1, 20_000))
+    timer.start(305)
+    assert fired(timer, range(306, 340)) == [311, 321, 331]
+    restored = SecondOrStepTimer(every_steps=10)
+    restored.set_state(timer.get_state())
+    restored.start(315)
+    assert fired(restored, range(316, 340)) == [321, 331]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from hookline import arguments, clock
 from hookline.hooks.triggers import NEVER, Trigger
+
+_KEPT_STEPS = 1000
 
 
 class SecondOrStepTimer(Trigger):
@@ -45,7 +48,9 @@ class SecondOrStepTimer(Trigger):
             every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self._every_secs = every_secs
         self._every_steps = every_steps
-        self._first_step: int | None = None
+        # On which steps it fired last, oldest first; whether it fired before them is told by `_fired_before`.
+        self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
+        self._fired_before = False
 
     @property
     def by_clock_alone(self) -> bool:
@@ -80,31 +85,37 @@ class SecondOrStepTimer(Trigger):
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes that it fired at `step`; see `Trigger`."""
-        if self._first_step is None:
-            self._first_step = step
+        self._fired_before |= len(self._fired_steps) == _KEPT_STEPS
+        self._fired_steps.append(step)
         return super().update_last_triggered_step(step)
 
     def start(self, step: int) -> None:
         """Moves back with a training that is at an earlier step again; see `Trigger`.
 
-        A cadence in steps keeps its phase: it fires where it would have fired without the interruption.
+        It is again as it was at that step, as far as it remembers; before that, a cadence in steps keeps its phase.
         """
-        if self._fired_step is None or self._first_step is None or step >= self._fired_step:
+        if self._fired_step is None or step >= self._fired_step:
             return
-        if step < self._first_step:
+        oldest = self._fired_step
+        while self._fired_steps and self._fired_steps[-1] > step:
+            oldest = self._fired_steps.pop()
+        if self._fired_steps:
+            self._fired_step = self._fired_steps[-1]
+        elif not self._fired_before:
             self.reset()
             return
-        if self._every_steps is None:
+        elif self._every_steps is None:
             self._fired_step = step
         else:
-            self._fired_step += (step - self._fired_step) // self._every_steps * self._every_steps
+            self._fired_step = oldest + (step - oldest) // self._every_steps * self._every_steps
         self._base = self._fired_step
         self._went_back = True
 
     def reset(self) -> None:
         """Forgets everything: it has never fired."""
         super().reset()
-        self._first_step = None
+        self._fired_steps.clear()
+        self._fired_before = False
 
     def steps_until_trigger(self, step: int) -> int:
         """Returns the smallest n for which it may fire at `step + n`; see `Trigger`."""
@@ -122,14 +133,10 @@ class SecondOrStepTimer(Trigger):
             return 0.0
         return max(0.0, self._since_secs + self._every_secs - clock.monotonic())
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns what `set_state` of an equal timer needs; see `Trigger`."""
-        return super().get_state() | {"first": self._first_step}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on where another timer stood."""
         super().set_state(state)
-        self._first_step = state["first"]
+        self._fired_before = self._fired_step is not None
 
     def __repr__(self) -> str:
         every = f"every_steps={self._every_steps}" if self._every_secs is None else f"every_secs={self._every_secs:g}"

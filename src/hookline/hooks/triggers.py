@@ -226,7 +226,8 @@ class _Composite(Trigger):
     _sign = ""
 
     def __init__(self, *parts: Trigger) -> None:
-        self.parts = parts
+        # (a & b) & c has three parts.
+        self.parts = parts = tuple(p for part in parts for p in (part.parts if type(part) is type(self) else (part,)))
         repeated = [part for i, part in enumerate(parts) if any(part is other for other in parts[:i])]
         if repeated:
             raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
@@ -262,6 +263,12 @@ class _Composite(Trigger):
         return f"({f' {self._sign} '.join(map(repr, self.parts))})"
 
 
+def _is_due(part: Trigger, step: int) -> bool:
+    # A composite asks its parts itself: looking for its next step may be long.
+    on_step = isinstance(part, _Composite) or part.next_step(step - 1) == step
+    return on_step and part.is_due(step)
+
+
 class AnyOf(_Composite):
     """Fires whenever a part would; only the parts that are due count from there anew. `a | b` makes it."""
 
@@ -273,7 +280,7 @@ class AnyOf(_Composite):
 
     def is_due(self, step: int) -> bool:
         """Returns whether a part is due on `step`."""
-        return any(part.next_step(step - 1) == step and part.is_due(step) for part in self.parts)
+        return any(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether a part would fire."""
@@ -300,7 +307,7 @@ class AllOf(_Composite):
     """Fires on a step on which all parts are due. `a & b` makes it."""
 
     _sign = "&"
-    _MAX_TRIES = 10_000
+    _MAX_TRIES = 50
 
     def next_step(self, after: int) -> int:
         """Returns the first step that all parts have; an earlier one where that is far to seek."""
@@ -314,7 +321,7 @@ class AllOf(_Composite):
 
     def is_due(self, step: int) -> bool:
         """Returns whether all parts are due on `step`."""
-        return all(part.next_step(step - 1) == step and part.is_due(step) for part in self.parts)
+        return all(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether all parts are due on one of the steps up to `step` that were not looked at yet."""
