@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import threading
 
 import jax.numpy as jnp
@@ -144,17 +145,56 @@ def test_a_step_function_does_not_close_the_session_either(training):
         session.run_step_fn(lambda step_context: session.close())
 
 
-def test_another_thread_may_close_the_session_during_a_run(training):
+def closing_thread(session, caught):
+    def close():
+        try:
+            session.close()
+        except BaseException as exc:
+            caught.append(exc)
+
+    return threading.Thread(target=close, name="closer")
+
+
+def test_a_close_of_another_thread_waits_for_the_run_and_stops_the_training(training, recorder, events, clock):
+    caught = []
+
     class Waiting(SessionRunHook):
         def after_run(self, run_context, run_values):
-            thread = threading.Thread(target=session.close)
             thread.start()
-            thread.join()
+            clock.await_waiters()
+            assert session.should_stop()
+            events.append("run over")
 
-    session = MonitoredSession(hooks=[Waiting()])
+    session = MonitoredSession(hooks=[Waiting(), recorder()])
+    thread = closing_thread(session, caught)
     session.run(training.train_op)
+    thread.join()
+    assert events[-4:] == ["run over", "a.after", "a.settle", "a.end"]
+    assert caught == []
+    assert session.should_stop()
     with pytest.raises(RuntimeError, match="already closed"):
         session.run(training.train_op)
+
+
+def test_a_close_that_waits_in_vain_closes_nothing(training, recorder, events, clock):
+    caught = []
+
+    class Hanging(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if not caught:
+                thread.start()
+                clock.await_waiters()
+                clock.advance(31)
+                thread.join()
+
+    session = MonitoredSession(hooks=[Hanging(), recorder()], stop_grace_period_secs=30)
+    thread = closing_thread(session, caught)
+    session.run(training.train_op)
+    assert re.search("a run in MainThread did not end within 30 s", str(caught[0]))
+    assert events[-1] == "a.after"
+    session.run(training.train_op)
+    session.close()
+    assert events[-1] == "a.end"
 
 
 @KINDS

@@ -121,15 +121,30 @@ def test_without_a_policy_errors_pass():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "origin", "said"),
     [
-        (7, 5, "The global step went from 7 to 5: 2 steps were lost."),
-        (7, 0, "All 7 steps were lost: there was no checkpoint"),
-        (None, None, "How many steps were lost is not known"),
+        (7, 5, "", "The global step went from 7 to 5: 2 steps were lost.\n"),
+        (7, 5, "restored from a-5", "went from 7 to 5: 2 steps were lost. The model was restored from a-5.\n"),
+        (7, 0, "initialised anew", "All 7 steps were lost: there was no checkpoint"),
+        (7, 0, "restored from a-0", "went from 7 to 0: 7 steps were lost. The model was restored from a-0.\n"),
+        (
+            7,
+            9,
+            "found on the parameter servers",
+            "7 to 9: 0 steps were lost. The model was found on the parameter servers.",
+        ),
+        (0, 0, "initialised anew", "from 0 to 0: 0 steps were lost. The model was initialised anew."),
+        (
+            None,
+            None,
+            "initialised anew",
+            "How many steps were lost is not known: there is no global step to tell. The m",
+        ),
     ],
 )
-def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before, after, said):
+def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before, after, origin, said):
     raws = ScriptedSession([LOST], global_step=before), ScriptedSession(global_step=after)
+    raws[1].origin = origin
     with caplog.at_level(logging.ERROR):
         recoverable(*raws).run("train")
     assert "AbortedError: preempted. Attempt 1 of 3" in caplog.text

@@ -10,6 +10,9 @@ from typing import Any
 
 from hookline.graph.names import Names, check_name
 
+FINALIZED = "Graph is finalized and cannot be modified."
+"""How the error of an addition to a finalized graph begins."""
+
 
 class Registry:
     """Names, collections, and a lock on both; the part of a `Graph` that knows no operations.
@@ -44,8 +47,7 @@ class Registry:
         """Raises `RuntimeError` if the graph is finalized; `addition` says what was to be added."""
         if self._finalized:
             raise RuntimeError(
-                f"Graph is finalized and cannot be modified. {addition} was to be added: make it before the graph is "
-                f"finalized (in a hook: in begin)."
+                f"{FINALIZED} {addition} was to be added: make it before the graph is finalized (in a hook: in begin)."
             )
 
     def unique_name(self, name: str) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
+from hookline.hooks.when import BoundHook
+from hookline.monitored.order import in_order
 from hookline.session import Session
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ _NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, 
 
 
 class HookList:
-    """The hooks of one monitored session, in list order.
+    """The hooks of one monitored session, in list order but where one demands another; see `in_order`.
 
     Which callback a hook really has is looked up here, once: a missing method and the no-op of `SessionRunHook` are
     never called. Hooks need not inherit from `SessionRunHook`.
@@ -46,6 +48,7 @@ class HookList:
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that would not run when called.
+        RuntimeError: They cannot be put in order.
 
     Example:
         >>> class Greeting:
@@ -61,7 +64,7 @@ class HookList:
     """
 
     def __init__(self, hooks: Iterable[Any] | None) -> None:
-        self.hooks: tuple[Any, ...] = checked_hooks(hooks)
+        self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self._begin = self.overrides("begin")
         self._after_create_session = self.overrides("after_create_session")
         self._settle = self.overrides("settle")
@@ -84,13 +87,8 @@ class HookList:
         Raises:
             RuntimeError: One of them has closed the session.
         """
-        for hook, after_create_session in self._after_create_session:
-            after_create_session(session, coord)
-            if session.closed:
-                raise RuntimeError(
-                    f"The {describe(hook)} has closed the session in after_create_session. The monitored session "
-                    "closes it; to run no step, call coord.request_stop()."
-                )
+        for hook, _ in self._after_create_session:
+            create_for(hook, session, coord)
 
     def settle(self, session: Session) -> None:
         """Lets every hook read what it has asked for and not looked at yet."""
@@ -118,7 +116,7 @@ class HookList:
         for hook, on_exception in reversed(self._on_exception):
             try:
                 on_exception(session, exception)
-            except Exception:
+            except BaseException:  # An impatient second Ctrl-C, say: whoever comes next still gets his turn.
                 logger.exception(
                     "The %s failed in on_exception, called for %s; the first error goes on.",
                     describe(hook),
@@ -126,7 +124,7 @@ class HookList:
                 )
 
     def claim(self, owner: object) -> None:
-        """Makes `owner` the session these hooks serve.
+        """Makes `owner` the session these hooks serve; those that serve it already go on.
 
         A claim ends with `release`, or with the life of its owner.
 
@@ -135,31 +133,52 @@ class HookList:
         """
         with _claims_lock:
             for position, hook in enumerate(self.hooks):
-                if any(hook is earlier for earlier in self.hooks[:position]):
+                if any(_bare(hook) is _bare(earlier) for earlier in self.hooks[:position]):
                     raise RuntimeError(
                         f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
                         "Check hooks and chief_only_hooks."
                     )
-                claim = _claims.get(id(hook))
-                if claim is not None and claim() is not None:
+                claim = _claims.get(id(_bare(hook)))
+                if claim is not None and claim() not in (None, owner):
                     raise RuntimeError(
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
             for hook in self.hooks:
-                _claims[id(hook)] = weakref.ref(owner)
+                _claims[id(_bare(hook))] = weakref.ref(owner)
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
-        with _claims_lock:
-            for hook in self.hooks:
-                _claims.pop(id(hook), None)
+        for hook in self.hooks:
+            release(hook)
 
 
 # By identity, for a hook need not be hashable. An entry outlives its hook only when a session was dropped without being
 # closed; its reference is dead then, and so counts for nothing.
 _claims: dict[int, weakref.ref[object]] = {}
 _claims_lock = threading.Lock()
+
+
+def release(hook: Any) -> None:
+    """Gives up the claim of a session on one hook."""
+    with _claims_lock:
+        _claims.pop(id(_bare(hook)), None)
+
+
+def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
+    """Calls the `after_create_session` of a hook, if it has one.
+
+    Raises:
+        RuntimeError: It has closed the session.
+    """
+    after_create_session = override(hook, "after_create_session")
+    if after_create_session is not None:
+        after_create_session(session, coord)
+    if session.closed:
+        raise RuntimeError(
+            f"The {describe(hook)} has closed the session in after_create_session. The monitored session closes it; "
+            "to run no step, call coord.request_stop()."
+        )
 
 
 def override(hook: Any, name: str) -> Callback | None:
@@ -175,7 +194,11 @@ def override(hook: Any, name: str) -> Callback | None:
 
 def describe(hook: Any) -> str:
     """Returns what to call a hook in a message, after an article."""
-    return f"hook {type(hook).__name__}"
+    return f"hook {type(_bare(hook)).__name__}"
+
+
+def _bare(hook: Any) -> Any:
+    return hook.hook if isinstance(hook, BoundHook) else hook
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:

@@ -75,13 +75,17 @@ class HookedSession:
 
     def __init__(self, session: Session, hooks: HookList, stop: StopRequest | None = None) -> None:
         self.raw = session
-        self._hooks = hooks
         self._stop = stop or StopRequest()
-        self._everyone = Ridership(hooks.hooks)
-        self._pacing = Pacing.of(session, hooks, self._everyone)
+        self.use(hooks)
         self._args_of_fetches = SessionRunArgs(None)
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
+
+    def use(self, hooks: HookList) -> None:
+        """Lets these hooks ride along from the next run on."""
+        self._hooks = hooks
+        self._everyone = Ridership(hooks.hooks)
+        self._pacing = Pacing.of(self.raw, hooks, self._everyone)
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""
@@ -154,6 +158,9 @@ class HookedSession:
             if context.stop_requested:
                 self._stop.carried = True
             raise
+        finally:
+            if riders.feeders:
+                riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.requested = True
         return result

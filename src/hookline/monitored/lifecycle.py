@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,14 +14,17 @@ from hookline import arguments
 from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Graph, get_default_graph
+from hookline.graph.registry import FINALIZED
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
-from hookline.monitored.hook_list import HookList
+from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
+from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
-from hookline.session import RunMetadata, RunOptions
+from hookline.monitored.turn import Turn
+from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
 
 logger = logging.getLogger(__name__)
@@ -28,6 +32,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSED = "Session is already closed."
+_RUN_INSIDE = (
+    "A monitored session cannot be run from inside one of its runs or callbacks. In a hook, run_context.session.run "
+    "runs without hooks."
+)
 _CLOSED_INSIDE = (
     "A monitored session cannot be closed from inside one of its runs or callbacks. To end the training, call "
     "run_context.request_stop() in a hook, or step_context.request_stop() in a step function."
@@ -58,16 +66,24 @@ class MonitoredLifecycle:
         self._notified: BaseException | None = None
         self._graph = get_default_graph()
         self._closed = False
-        self._inside_thread: int | None = None
+        self._turn = Turn()
+        # While a step function is called, and no run of its own: the session that it runs with hooks.
+        self._stepping: CoordinatedSession | None = None
+        self._raw: Session | None = None
         self._hooks.claim(self)
         _hold_finalized(self._graph, self)
+        self._turn.take()
         try:
             self._hooks.begin()
             self._session = RecoverableSession(self._create, recovery)
-        except BaseException:
+        except BaseException as exc:
             self._closed = True
+            if self._raw is not None:
+                self._notify(exc)
             self._give_back()
             raise
+        finally:
+            self._turn.give_back()
 
     @property
     def graph(self) -> Graph:
@@ -75,9 +91,77 @@ class MonitoredLifecycle:
         return self._graph
 
     @property
+    def coordinator(self) -> Coordinator:
+        """Keeps track of the threads; after a recovery it is another one."""
+        return self._session.current.coord
+
+    @property
+    def scaffold(self) -> Scaffold | None:
+        """What the session was initialised and is saved with; None where its creator has none."""
+        return getattr(self._creator, "scaffold", None)
+
+    @property
     def summary_writer(self) -> FileWriter | None:
         """The writer that the library's hooks share, for summaries of your own; None without a summary directory."""
         return None if self._summary_dir is None else FileWriterCache.get(self._summary_dir)
+
+    def raw_session(self) -> Session:
+        """Returns the session inside, whose runs trigger no hooks; after a recovery it is another one.
+
+        For what hooks should not see, between runs: an evaluation, a look at a variable, `load`. What it raises does
+        not lead to a recovery; inside `run_step_fn` it does.
+
+        Raises:
+            RuntimeError: The session is closed.
+        """
+        if self._closed:
+            raise RuntimeError(_CLOSED)
+        return self._session.raw
+
+    def add_hook(self, hook: Any) -> None:
+        """Lets one more hook ride along, from the next run on.
+
+        Its `begin` and `after_create_session` are called at once. It comes last, unless a hook demands another order.
+
+        Args:
+            hook: A hook whose `begin` adds nothing to the graph.
+
+        Raises:
+            TypeError: It is no hook.
+            RuntimeError: Its `begin` adds to the graph, which is final by now; a run is under way; it serves another
+                session or this one; the session is closed. Nothing has changed then.
+        """
+        (hook,) = checked_hooks([hook])
+        if any(hook is known for known in self._hooks.hooks):
+            raise RuntimeError(f"The {describe(hook)} rides along on this session already.")
+        with self._alone("take another hook"):
+            hooks = HookList([*self._hooks.hooks, hook])
+            hooks.claim(self)
+            try:
+                with self._graph.as_default():
+                    self._begin_late(hook)
+                    create_for(hook, self._session.raw, self.coordinator)
+            except BaseException as exc:
+                release(hook)
+                mapped = self._session.raw.map_error(exc)
+                if mapped is exc:
+                    raise
+                raise mapped from mapped.__cause__
+            self._hooks = hooks
+            self._session.current.hooked.use(hooks)
+
+    def _begin_late(self, hook: Any) -> None:
+        begin = override(hook, "begin")
+        try:
+            if begin is not None:
+                begin()
+        except RuntimeError as exc:
+            if not str(exc).startswith(FINALIZED):
+                raise
+            raise RuntimeError(
+                f"The {describe(hook)} cannot join an open session: its begin adds to the graph, which is final. "
+                f"Pass it in hooks= where the session is made. {exc}"
+            ) from exc
 
     def run(
         self,
@@ -99,15 +183,23 @@ class MonitoredLifecycle:
 
         Raises:
             OutOfRangeError: The input has ended; the `with` block swallows it.
-            RuntimeError: The session is closed, or a hook has requested the stop.
+            RuntimeError: The session is closed, a hook has requested the stop, or a run is under way: in another
+                thread, or around the callback of a hook that called this.
         """
-        if self._closed:
-            raise RuntimeError(_CLOSED)
+        if not self._turn.take():
+            if self._turn.is_mine and self._stepping is not None:
+                return self._run_in_step(fetches, feed_dict, options, run_metadata)
+            raise self._occupied("run")
         try:
-            return self._inside(self._session.run, fetches, feed_dict, options, run_metadata)
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
-            self._notify(exc)
+            if not self._closed:
+                self._notify(exc)
             raise
+        finally:
+            self._turn.give_back()
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Calls a function that decides by itself what to run, and what of it with hooks.
@@ -124,17 +216,38 @@ class MonitoredLifecycle:
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
-        if self._closed:
-            raise RuntimeError(_CLOSED)
 
         def step(session: CoordinatedSession) -> Any:
-            return step_fn(StepContext(session.hooked.raw, session.run, self.request_stop))
+            self._stepping = session
+            return step_fn(StepContext(session.hooked.raw, self._run_in_step, self.request_stop))
 
+        with self._alone("call a step function"):
+            try:
+                return self._session.call(step)
+            except BaseException as exc:
+                self._notify(exc)
+                raise
+            finally:
+                self._stepping = None
+
+    def _run_in_step(self, *args: Any, **kwargs: Any) -> Any:
+        session, self._stepping = self._stepping, None
+        if session is None:
+            raise RuntimeError(_RUN_INSIDE if self._turn.is_mine else "The step function of this step context is over.")
         try:
-            return self._inside(self._session.call, step)
-        except BaseException as exc:
-            self._notify(exc)
-            raise
+            return session.run(*args, **kwargs)
+        finally:
+            self._stepping = session
+
+    def _should_stop(self) -> bool:
+        if self._turn.take():
+            try:
+                return self._session.should_stop()
+            finally:
+                self._turn.give_back()
+        current = self._session.current
+        error = current.reported_error()
+        return current.hooked.should_stop() or (current.coord.should_stop() and not self._session.recovers_from(error))
 
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
@@ -149,19 +262,59 @@ class MonitoredLifecycle:
     def close(self) -> None:
         """Calls every hook's `end`, stops the threads and closes the session.
 
+        While another thread runs the session, this asks it to stop and waits for the end of that run, as long as for
+        the threads.
+
         Raises:
             RuntimeError: The session is closed already; or this was called inside a callback of a hook or a step
-                function, and nothing has been closed.
+                function, or the run of another thread did not end in time, and nothing has been closed.
             BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
                 on it.
         """
-        if self._inside_thread == threading.get_ident():
-            raise RuntimeError(_CLOSED_INSIDE)
-        if self._closed:
-            raise RuntimeError(_CLOSED)
-        failures = self._finish(None)
+        self._wait_for_turn()
+        try:
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            failures = self._finish(None)
+        finally:
+            self._turn.give_back()
         if failures:
             raise _first(failures)
+
+    def _wait_for_turn(self) -> None:
+        if self._turn.is_mine:
+            raise RuntimeError(_CLOSED_INSIDE)
+        if self._turn.take():
+            return
+        if not self._closed:
+            self._session.request_stop()
+        if not self._turn.wait(self._grace_secs):
+            raise RuntimeError(
+                f"The session cannot be closed: a run in {self._turn.owner} did not end within {self._grace_secs:g} s."
+            )
+
+    @contextlib.contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Keeps everybody else out of this session."""
+        if not self._turn.take():
+            raise self._occupied(what)
+        try:
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            yield
+        finally:
+            self._turn.give_back()
+
+    def _occupied(self, what: str) -> RuntimeError:
+        """Returns the error of a call that comes while the session is at work."""
+        if self._closed:
+            return RuntimeError(_CLOSED)
+        if self._turn.is_mine:
+            return RuntimeError(_RUN_INSIDE)
+        return RuntimeError(
+            f"A monitored session does one thing at a time, and {self._turn.owner} is inside: {_thread_name()} cannot "
+            f"{what} now. Let one thread run it; others may run raw_session(), which triggers no hooks."
+        )
 
     def __enter__(self) -> Self:
         if self._closed:
@@ -172,7 +325,11 @@ class MonitoredLifecycle:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         ended = exception is None or isinstance(exception, END_OF_INPUT)
-        failures = [] if self._closed else self._finish(exception)
+        self._wait_for_turn()
+        try:
+            failures = [] if self._closed else self._finish(exception)
+        finally:
+            self._turn.give_back()
         if not ended and exception is not None:
             _first([exception, *failures])
             return False
@@ -184,24 +341,26 @@ class MonitoredLifecycle:
         """Ends or abandons the training and closes everything; returns what went wrong on the way, in order."""
         self._closed = True
         failures: list[BaseException] = []
-        try:
-            lost = self._session.failure
-            if leaving is not None and not isinstance(leaving, END_OF_INPUT):
-                self._notify(leaving)
-            elif lost is None:
-                failures += self._inside(self._end)
-            elif lost is not self._notified:
-                # should_stop() had to keep this to itself.
-                self._notify(lost)
-                failures.append(lost)
+        # Whatever comes in between, a second Ctrl-C too: threads, session and graph are not left behind.
+        for part in (lambda: failures.extend(self._wind_up(leaving)), self._session.close, self._give_back):
             try:
-                self._session.close()
+                part()
             except BaseException as exc:
                 failures.append(exc)
-        finally:
-            self._notified = None
-            self._give_back()
+        self._notified = None
         return failures
+
+    def _wind_up(self, leaving: BaseException | None) -> list[BaseException]:
+        lost = self._session.failure
+        if leaving is not None and not isinstance(leaving, END_OF_INPUT):
+            self._notify(leaving)
+        elif lost is None:
+            return self._end()
+        elif lost is not self._notified:
+            # should_stop() had to keep this to itself.
+            self._notify(lost)
+            return [lost]
+        return []
 
     def _end(self) -> list[BaseException]:
         raw = self._session.raw
@@ -222,28 +381,22 @@ class MonitoredLifecycle:
         """Tells the hooks of a failure, once: what a run raised usually leaves the `with` block as well."""
         if exception is not self._notified and not isinstance(exception, END_OF_INPUT):
             self._notified = exception
-            self._inside(self._hooks.on_exception, self._session.raw, exception)
+            raw = self._raw
+            assert raw is not None, "Nobody but a session has failures to tell of."
+            self._hooks.on_exception(raw, exception)
 
     def _give_back(self) -> None:
         self._hooks.release()
         _release_finalized(self._graph, self)
 
-    def _inside(self, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function in which callbacks run, from which this thread must not close the session."""
-        outer, self._inside_thread = self._inside_thread, threading.get_ident()
-        try:
-            return function(*args)
-        finally:
-            self._inside_thread = outer
-
     def _create(self) -> CoordinatedSession:
         with self._graph.as_default():
-            raw = self._creator.create_session()
+            self._raw = raw = self._creator.create_session()
             # An OutOfRangeError of a thread is an error of the session: its consumer is who ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
             try:
-                self._inside(self._hooks.after_create_session, raw, coord)
+                self._hooks.after_create_session(raw, coord)
             except BaseException as exc:
                 mapped = raw.map_error(exc)
                 try:
@@ -279,6 +432,10 @@ def _release_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
         if not sessions:
             del _held_finalized[graph]
             graph.reopen()
+
+
+def _thread_name() -> str:
+    return threading.current_thread().name
 
 
 def _first(failures: list[BaseException]) -> BaseException:

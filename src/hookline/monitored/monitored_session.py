@@ -9,7 +9,7 @@ from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.lifecycle import MonitoredLifecycle
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
-from hookline.session import Session, StoreTarget
+from hookline.session import StoreTarget
 
 
 class MonitoredSession(MonitoredLifecycle):
@@ -63,10 +63,10 @@ class MonitoredSession(MonitoredLifecycle):
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
 
-        A preemption error that a thread reported is recovered from; for any other the answer is True, and `close`
-        raises it.
+        A preemption error that a thread reported is recovered from, as often as the policy allows; for any other the
+        answer is True, and `close` raises it. Inside a run, where the recovery is the run's, the answer is False.
         """
-        return self._closed or self._session.should_stop()
+        return self._closed or self._should_stop()
 
 
 class SingularMonitoredSession(MonitoredLifecycle):
@@ -110,10 +110,11 @@ class SingularMonitoredSession(MonitoredLifecycle):
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
         super().__init__(creator, hooks, stop_grace_period_secs, None, None)
 
-    def raw_session(self) -> Session:
-        """Returns the raw session, whose runs trigger no hooks."""
-        return self._session.raw
-
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
-        return self._closed or self._session.current.should_stop()
+        if self._closed:
+            return True
+        error = self._session.current.reported_error()
+        if error is not None:
+            raise error
+        return self._session.should_stop()

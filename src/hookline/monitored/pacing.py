@@ -9,6 +9,7 @@ from typing import Any
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
+from hookline.hooks.when import BoundHook
 from hookline.monitored.hook_list import Callback, HookList, override
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
@@ -25,6 +26,8 @@ def _speaks_for_all(hook: Any) -> bool:
 
     One that a subclass has overridden further down knows nothing of it, and must not be left out.
     """
+    if isinstance(hook, BoundHook):
+        hook = hook.hook
 
     def depth(name: str) -> int:
         if name in getattr(hook, "__dict__", ()):

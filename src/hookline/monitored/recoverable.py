@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from hookline import clock
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
+from hookline.monitored.session_manager import INITIALISED
 from hookline.session import RETRY, Retry, RunMetadata, RunOptions, Session
 
 logger = logging.getLogger(__name__)
@@ -107,31 +108,45 @@ class RecoverableSession:
             return result
 
     def should_stop(self) -> bool:
-        """Returns whether to stop; recovers from a preemption error that a thread reported, and never raises."""
-        if self._failure is not None:
-            return True
-        try:
-            return self._session.should_stop()
-        except PREEMPTION_ERRORS as exc:
-            if self._policy is None:
+        """Returns whether to stop. Never raises: any error that a thread has reported is raised by `close`.
+
+        From a preemption error it recovers, as often as the policy allows.
+        """
+        while self._failure is None:
+            session = self._session
+            if not session.coord.should_stop():
+                return session.hooked.should_stop()
+            error = session.reported_error()
+            if not self.recovers_from(error):
                 return True
             try:
-                self._recover(exc)
-                return self._session.should_stop()
+                self._recover(error)
             except Exception as failure:
                 self._failure = self._failure or failure
-                return True
-        except Exception:
-            return True  # close() raises it
+        return True
+
+    def recovers_from(self, error: BaseException | None) -> TypeGuard[BaseException]:
+        """Returns whether the policy is to recover from an error."""
+        return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
 
     def request_stop(self) -> None:
         """Asks the coordinator to stop."""
         self._session.coord.request_stop()
 
     def close(self) -> None:
-        """Stops the threads and closes the session, as `CoordinatedSession.close`."""
-        if self._failure is None:
+        """Stops the threads and closes the session, as `CoordinatedSession.close`.
+
+        A preemption error that a thread reported is only logged where it would have been recovered from: there is
+        nothing left to run.
+        """
+        if self._failure is not None:
+            return
+        try:
             self._session.close()
+        except PREEMPTION_ERRORS as exc:
+            if not self.recovers_from(exc):
+                raise
+            logger.warning("The session was lost after its last run, which changes nothing: %s", _reason(exc))
 
     def _live(self) -> CoordinatedSession:
         if self._failure is not None:
@@ -156,7 +171,8 @@ class RecoverableSession:
             raise
         if stop_requested:
             self._session.coord.request_stop()
-        logger.error("Recovered from %s. %s", _reason(exc), _loss(step_before, _global_step(self.raw)))
+        loss = _loss(step_before, _global_step(self.raw), self.raw.origin)
+        logger.error("Recovered from %s. %s", _reason(exc), loss)
 
     def _created_again(self, exc: BaseException) -> CoordinatedSession:
         policy, generator = self._policy, self._generator
@@ -202,10 +218,11 @@ def _reason(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _loss(before: int | None, after: int | None) -> str:
+def _loss(before: int | None, after: int | None, origin: str) -> str:
+    came = f" The model was {origin}." if origin else ""
     if before is None or after is None:
-        return "How many steps were lost is not known: there is no global step to tell."
+        return f"How many steps were lost is not known: there is no global step to tell.{came}"
     lost = max(before - after, 0)
-    if lost and not after:
+    if lost and origin == INITIALISED and not after:
         return f"All {lost} steps were lost: there was no checkpoint, so the model was initialised anew."
-    return f"The global step went from {before} to {after}: {lost} steps were lost."
+    return f"The global step went from {before} to {after}: {lost} steps were lost.{came}"

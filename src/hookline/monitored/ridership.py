@@ -79,6 +79,12 @@ class Ridership:
         if self._stale:
             self._merge()
 
+    def forget_feeds(self) -> None:
+        """Lets go of the values that hooks fed: a batch does not outlive its run. What they fed stays known."""
+        self.feeders = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.feeders]
+        self._asked = [None if args is not None and args.feed_dict else args for args in self._asked]
+        self._stale = True
+
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
         """Returns the caller's options merged with those of the hooks."""
         if not self._options:

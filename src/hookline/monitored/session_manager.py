@@ -17,6 +17,10 @@ from hookline.session import RunOptions, Session, StoreTarget
 
 logger = logging.getLogger(__name__)
 
+INITIALISED = "initialised anew"
+"""The `origin` of a session whose model came from no checkpoint and from nobody else."""
+_SHARED = "found on the parameter servers"
+
 _LOOK_EVERY_SECS = 0.1
 # A wait for the chief ends when the chief says so; this is how often it asks anew.
 _WAIT_SECS = 1.0
@@ -107,6 +111,7 @@ class SessionManager:
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
             if session.shared and session.wait_until_ready() and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
+                session.origin = _SHARED
                 self._run_local_init_op(session)
                 session.publish()
                 return session
@@ -116,6 +121,7 @@ class SessionManager:
             if source is not None:
                 self._restore(session, saver, source, checkpoint_dir)
             else:
+                session.origin = INITIALISED
                 if init_op is None and init_fn is None and self._local_init_op is None:
                     raise RuntimeError(
                         "The model is not initialised, and there is nothing to initialise it with: no checkpoint was "
@@ -205,6 +211,7 @@ class SessionManager:
                 return True if session.wait_until_ready() else None
 
             self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
+            session.origin = _SHARED
             return session
 
     def _source(
@@ -226,6 +233,7 @@ class SessionManager:
         assert saver is not None
         logger.info("Restoring %s", source)
         saver.restore(session, source)
+        session.origin = f"restored from {source}"
         state = get_checkpoint_state(directory) if directory else None
         if state is not None:
             saver.recover_last_checkpoints(state.all_model_checkpoint_paths)

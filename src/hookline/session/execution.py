@@ -202,7 +202,8 @@ class Execution:
                 continue
             values = iter([get(run) for get in self._host_arguments[operation]])
             try:
-                run.hosts[operation] = operation.call(lambda _, values=values: next(values))
+                with session.host_lock(operation):
+                    run.hosts[operation] = operation.call(lambda _, values=values: next(values))
             except StopIteration as error:
                 raise OutOfRangeError(
                     operation.node_def, operation, f"{operation.node_def}: the input has ended."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ import jax
 
 from hookline import clock, errors
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, get_default_graph
+from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.dispatch import dispatch, explained
@@ -26,12 +27,16 @@ class Session:
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
-    results are `jax.Array`s, which wait when they are read. It may be called from several threads.
+    results are `jax.Array`s, which wait when they are read. It may be called from several threads; a host operation is
+    entered by one of them at a time.
 
     Args:
         target: Where variables live: empty for this process, or a `hookline.distributed.Cluster`, or its `target`.
         graph: What to run; by default the default graph.
         config: Must be `None`. Devices and precision are configured in JAX itself, with `jax.config`.
+
+    Attributes:
+        origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
 
     Example:
         >>> import hookline as hl
@@ -59,6 +64,8 @@ class Session:
         self._contexts: list[Any] = []
         # Of the host operation that runs under the lock, if one does.
         self._host_thread: int | None = None
+        self._host_locks: dict[Operation, Any] = {}
+        self.origin = ""
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -187,7 +194,14 @@ class Session:
         feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
         run = Run(feeds)
         try:
-            self._execute(execution, run, options, metadata)
+            if execution.early_reads_counters:
+                # These run under the session's lock. Theirs go before it: what they call may run the session.
+                with contextlib.ExitStack() as entered:
+                    for operation in execution.plan.early:
+                        entered.enter_context(self.host_lock(operation))
+                    self._execute(execution, run, options, metadata)
+            else:
+                self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
         values = [get(run) for get in execution.getters]
@@ -267,6 +281,10 @@ class Session:
             if metadata is not None:
                 metadata.global_step = self._step_or_none(store)
             return begun
+
+    def host_lock(self, operation: Operation) -> contextlib.AbstractContextManager[Any]:
+        """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
+        return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
     def _check_lost(self, error: Exception, store: VariableStore) -> None:
         """Raises `AbortedError` if the run that failed took the variables with it, or found them gone."""

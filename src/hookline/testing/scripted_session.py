@@ -46,6 +46,7 @@ class ScriptedSession:
     Attributes:
         asked: What each run was asked for, also of those that raised.
         closed: Whether `close` was called.
+        origin: Where its values come from, in words; see `Session`.
 
     Example:
         >>> session = ScriptedSession([None, errors.AbortedError(None, None, "preempted")], values={"loss:0": 0.5})
@@ -72,6 +73,7 @@ class ScriptedSession:
         self.graph = graph or Graph()
         self.asked: list[Asked] = []
         self.closed = False
+        self.origin = ""
         self._script = iter(script)
         self._values = dict(values or {})
         self._global_step = global_step

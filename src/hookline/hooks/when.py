@@ -1,0 +1,123 @@
+"""when: a hook that rides along on the runs of certain fetches only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hookline.graph import Graph, Operation
+from hookline.graph.nodes import Group
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+
+
+def when(fetches: Any, hook: Any) -> BoundHook:
+    """Returns a hook that does what `hook` does, on the runs that are asked for one of `fetches`, and on no other.
+
+    For several training operations under one session: the two steps of a GAN, an evaluation between steps. All hooks
+    see the one global step, so a hook that is due at a run of something else fires at the next run that it rides on.
+
+    Args:
+        fetches: An operation, tensor, variable or name, or any nesting of them. A run that is asked for a group rides
+            for what is in it.
+        hook: The hook. It serves one session, through this binding only.
+
+    Raises:
+        TypeError: `hook` is a class, or no hook.
+        ValueError: There is nothing in `fetches`.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline import train
+        >>> class Count(train.SessionRunHook):
+        ...     runs = 0
+        ...     def after_run(self, run_context, run_values):
+        ...         self.runs += 1
+        >>> with hl.Graph().as_default():
+        ...     step = train.get_or_create_global_step()
+        ...     discriminate, generate = hl.no_op(), step.assign_add(1)
+        ...     generated = Count()
+        ...     with train.MonitoredSession(hooks=[when(generate, generated)]) as sess:
+        ...         for _ in range(3):
+        ...             _ = sess.run(discriminate), sess.run(generate)
+        >>> generated.runs
+        3
+
+    References:
+        None in `tf.train`, where every hook rides on every run.
+    """
+    if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in ("before_run", "after_run")):
+        raise TypeError(f"when requires a hook, an object with before_run or after_run, got {hook!r}.")
+    if not list(_leaves(fetches)):
+        raise ValueError(f"when requires an operation or a tensor to wait for, got {fetches!r}.")
+    return BoundHook(fetches, hook)
+
+
+class BoundHook:
+    """What `when` returns: a hook that asks another one on some runs only. Every other callback is that hook's own.
+
+    Attributes:
+        hook: The other hook.
+    """
+
+    def __init__(self, fetches: Any, hook: Any) -> None:
+        self.hook = hook
+        self._bound_to = fetches
+        self._operations: set[Operation] | None = None
+        self._riding = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "hook":  # of an object that is being unpickled
+            raise AttributeError(name)
+        return getattr(self.hook, name)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Looks up what it is bound to.
+
+        Raises:
+            KeyError: It is not in the graph.
+        """
+        self._operations = _operations(self._bound_to, session.graph)
+        if callback := getattr(self.hook, "after_create_session", None):
+            callback(session, coord)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks the hook, if it rides along on this run."""
+        self._riding = False
+        graph = run_context.session.graph
+        if self._operations is None:
+            self._operations = _operations(self._bound_to, graph)
+        self._riding = not self._operations.isdisjoint(_operations(run_context.original_args.fetches, graph))
+        callback = getattr(self.hook, "before_run", None)
+        return callback(run_context) if self._riding and callback else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Tells the hook, if it rode along."""
+        callback = getattr(self.hook, "after_run", None)
+        if self._riding and callback:
+            callback(run_context, run_values)
+
+
+def _operations(fetches: Any, graph: Graph) -> set[Operation]:
+    """Returns the operations that fetches name, and those in the groups among them."""
+    found: set[Operation] = set()
+    pending = []
+    for leaf in _leaves(fetches):
+        element = graph.as_graph_element(leaf)
+        pending.append(element if isinstance(element, Operation) else element.op)
+    while pending:
+        operation = pending.pop()
+        if operation not in found:
+            found.add(operation)
+            if isinstance(operation, Group):
+                pending.extend((*operation.control_inputs, *(tensor.op for tensor in operation.inputs)))
+    return found
+
+
+def _leaves(fetches: Any) -> Iterator[Any]:
+    if isinstance(fetches, Mapping):
+        fetches = list(fetches.values())
+    if isinstance(fetches, list | tuple):
+        for item in fetches:
+            yield from _leaves(item)
+    elif fetches is not None:
+        yield fetches

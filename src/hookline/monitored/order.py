@@ -1,0 +1,86 @@
+"""The order of hooks: that of their list, but where one says after or before which others it must come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hookline.hooks.when import BoundHook
+
+
+def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the hooks as they are called: in list order, but where `comes_after` or `comes_before` demands another.
+
+    A hook that must wait for others comes as soon as the last of them has come; nobody else moves.
+
+    Args:
+        hooks: In list order. Each may have `comes_after` and `comes_before`: a class of hooks, a hook, or a tuple of
+            them. Those that are not in the list do not matter.
+
+    Raises:
+        RuntimeError: They cannot be put in order.
+        TypeError: A declaration is something else.
+
+    Example:
+        >>> class Save:
+        ...     def after_run(self, run_context, run_values): ...
+        >>> class Check(Save):
+        ...     comes_before = Save
+        >>> [type(hook).__name__ for hook in in_order([Save(), Check()])]
+        ['Check', 'Save']
+    """
+    waits_for = _declared(hooks)
+    if not any(waits_for):
+        return tuple(hooks)
+    left, order = list(range(len(hooks))), []
+    while left:
+        free = next((i for i in left if not waits_for[i].intersection(left)), None)
+        if free is None:
+            raise RuntimeError(
+                f"The hooks cannot be put in order: {_cycle(hooks, waits_for, left)}. Change their comes_after or "
+                "comes_before."
+            )
+        left.remove(free)
+        order.append(hooks[free])
+    return tuple(order)
+
+
+def _declared(hooks: Sequence[Any]) -> list[set[int]]:
+    """Returns for each hook the places of those that must come before it."""
+    waits_for: list[set[int]] = [set() for _ in hooks]
+    for i, hook in enumerate(hooks):
+        for name in ("comes_after", "comes_before"):
+            for target in _targets(hook, name):
+                for j, other in enumerate(hooks):
+                    if j != i and _is_meant(other, target):
+                        waits_for[i if name == "comes_after" else j].add(j if name == "comes_after" else i)
+    return waits_for
+
+
+def _targets(hook: Any, name: str) -> tuple[Any, ...]:
+    given = getattr(hook, name, ())
+    targets = tuple(given) if isinstance(given, tuple | list) else (given,)
+    for target in targets:
+        if target is None or isinstance(target, str | int):
+            raise TypeError(
+                f"The hook {_name(hook)} must have a hook, a class or a tuple of them as {name}, got {given!r}."
+            )
+    return targets
+
+
+def _is_meant(hook: Any, target: Any) -> bool:
+    bare = hook.hook if isinstance(hook, BoundHook) else hook
+    return isinstance(bare, target) if isinstance(target, type) else target is hook or target is bare
+
+
+def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
+    """Returns a chain of hooks of which each must come after the next, the first being the last."""
+    chain = [left[0]]
+    while chain.count(chain[-1]) == 1:
+        chain.append(min(waits_for[chain[-1]].intersection(left)))
+    names = [f"the hook {_name(hooks[i])}" for i in chain[chain.index(chain[-1]) :]]
+    return ", which must come after ".join([f"{names[0]} must come after {names[1]}", *names[2:]])
+
+
+def _name(hook: Any) -> str:
+    return type(hook.hook if isinstance(hook, BoundHook) else hook).__name__
