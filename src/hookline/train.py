@@ -43,6 +43,7 @@ from hookline.hooks import (
     every,
     log_spaced,
     steps_where,
+    when,
 )
 from hookline.monitored import (
     ChiefSessionCreator,
@@ -105,4 +106,5 @@ __all__ = [
     "load_variable",
     "log_spaced",
     "steps_where",
+    "when",
 ]

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -23,6 +23,14 @@ from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
+
+
+class HasRawSession(Protocol):
+    """A session around another one, such as a monitored session."""
+
+    def raw_session(self) -> Session:
+        """Returns the one inside."""
+        ...
 
 
 class PendingSave:
@@ -163,7 +171,7 @@ class Saver:
 
     def save(
         self,
-        sess: Session,
+        sess: Session | HasRawSession,
         save_path: str,
         global_step: Any = None,
         latest_filename: str | None = None,
@@ -172,7 +180,7 @@ class Saver:
         """Writes a checkpoint and returns when it is complete.
 
         Args:
-            sess: The session that holds the variables.
+            sess: The session that holds the variables; of a monitored session the one inside, so no hook sees this.
             save_path: Where: a directory and the beginning of a name, such as "runs/a/model.ckpt".
             global_step: The number of completed steps, appended to the name: a number, or a tensor to read it from.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
@@ -197,7 +205,7 @@ class Saver:
 
     def save_async(
         self,
-        sess: Session,
+        sess: Session | HasRawSession,
         save_path: str,
         global_step: Any = None,
         latest_filename: str | None = None,
@@ -220,6 +228,7 @@ class Saver:
                 raised it yet.
         """
         self.wait()
+        sess = _raw(sess)
         variables = self._of(sess)
         values = sess.snapshot(list(variables.values()))
         step = _step(sess, global_step, values)
@@ -292,11 +301,11 @@ class Saver:
         for old in removed:
             layout.remove(old)
 
-    def restore(self, sess: Session, save_path: str) -> None:
+    def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
         """Sets the variables of a session to the values in a checkpoint. Variables need not be initialised before.
 
         Args:
-            sess: The session.
+            sess: The session, raw or monitored. A global step that this changes is seen by every hook at the next run.
             save_path: The checkpoint, as `save` or `latest_checkpoint` returned it.
 
         Raises:
@@ -305,6 +314,7 @@ class Saver:
             DataLossError: Its files are broken.
         """
         self.wait()
+        sess = _raw(sess)
         variables = self._of(sess)
         path = os.fspath(save_path)
         specs = {name: variable.spec for name, variable in variables.items()}
@@ -321,6 +331,11 @@ class Saver:
         if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
         return _by_name(variables, self._allow_empty)
+
+
+def _raw(sess: Session | HasRawSession) -> Session:
+    raw_session = getattr(sess, "raw_session", None)
+    return cast("Session", sess) if raw_session is None else raw_session()
 
 
 def _shaped_as(spec: Any, value: Any) -> Any:

@@ -109,6 +109,8 @@ def assert_global_step(global_step_tensor: Any) -> None:
 def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     """Returns the value of the global step in a session, as a Python int. It does not wait for the device.
 
+    A monitored session is asked without its hooks.
+
     Example:
         >>> import hookline as hl
         >>> step = hl.train.create_global_step()
@@ -120,4 +122,5 @@ def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     References:
         `tf.train.global_step`.
     """
-    return int(sess.run(global_step_tensor))
+    raw_session = getattr(sess, "raw_session", None)
+    return int((sess if raw_session is None else raw_session()).run(global_step_tensor))

@@ -140,6 +140,9 @@ class SessionRunHook:
       step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
       with this method alone may be left out until then.
 
+    A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
+    hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.
+
     Example:
         >>> class CountRuns(SessionRunHook):
         ...     def begin(self):
@@ -148,7 +151,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Difference: the four optional callbacks.
+        `tf.train.SessionRunHook`. Differences: the four optional callbacks, and what it may say of its order.
     """
 
     def begin(self) -> None:

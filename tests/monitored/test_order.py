@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.hooks import SessionRunHook, when
+from hookline.monitored import MonitoredSession
+from hookline.monitored.order import in_order
+
+
+class A(SessionRunHook):
+    comes_after = ()
+
+    def __init__(self, name="", **declared):
+        self.name = name or type(self).__name__
+        vars(self).update(declared)
+
+    def __repr__(self):
+        return self.name
+
+
+class B(A):
+    pass
+
+
+class C(A):
+    pass
+
+
+def names(hooks):
+    return [repr(hook) for hook in hooks]
+
+
+def test_without_a_declaration_the_order_of_the_list_stays():
+    assert names(in_order([C(), A(), B(), A("a")])) == ["C", "A", "B", "a"]
+
+
+def test_a_hook_that_must_come_after_others_waits_for_the_last_of_them():
+    assert names(in_order([A("late", comes_after=B), C(), B(), C("c"), B("b"), C("cc")])) == [
+        "C", "B", "c", "b", "late", "cc",
+    ]  # fmt: skip
+
+
+def test_a_hook_that_must_come_before_others_holds_them_back():
+    assert names(in_order([B(), C(), A("early", comes_before=(B,)), B("b")])) == ["C", "early", "B", "b"]
+
+
+def test_a_hook_may_name_an_object_or_a_base_class_and_never_means_itself():
+    one, other = B("one"), B("other")
+    assert names(in_order([A("a", comes_after=[other]), one, other])) == ["one", "other", "a"]
+    assert names(in_order([A("last", comes_after=SessionRunHook), one, other])) == ["one", "other", "last"]
+
+
+def test_hooks_that_are_not_there_do_not_matter():
+    assert names(in_order([A("a", comes_after=C, comes_before=B()), B()])) == ["a", "B"]
+
+
+def test_a_bound_hook_keeps_what_it_says_and_is_found_as_what_it_is():
+    bound, c, b = when("train", A("a", comes_after=B)), C(), B()
+    assert in_order([bound, c, b]) == (c, b, bound)
+    assert names(in_order([A("x", comes_after=A("nobody")), when("train", B()).hook])) == ["x", "B"]
+    last = A("last", comes_after=B)
+    assert in_order([last, bound_b := when("train", B())]) == (bound_b, last)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "complaint"),
+    [
+        (
+            [A(comes_after=B), B(comes_after=A)],
+            "the hook A must come after the hook B, which must come after the hook A",
+        ),
+        (
+            [A(comes_after=B), B(comes_after=C), C(comes_after=(A, B))],
+            "the hook A must come after the hook B, which must come after the hook C, which must come after the hook A",
+        ),
+        (
+            [C(), A(comes_after=B, comes_before=B), B()],
+            "the hook A must come after the hook B, which must come after the hook A",
+        ),
+        ([B(comes_after=B), B()], None),
+        (
+            [B(comes_after=B), B(comes_after=B)],
+            "the hook B must come after the hook B, which must come after the hook B",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_name(hooks, complaint):
+    if complaint is None:
+        assert in_order(hooks) == (hooks[1], hooks[0])
+        return
+    with pytest.raises(RuntimeError, match=complaint):
+        in_order(hooks)
+
+
+@pytest.mark.parametrize("wrong", ["B", None, 3])
+def test_a_declaration_of_something_else_is_refused(wrong):
+    with pytest.raises(
+        TypeError, match=f"A must have a hook, a class or a tuple of them as comes_after, got {wrong!r}"
+    ):
+        in_order([A(comes_after=wrong)])
+
+
+def test_a_session_calls_its_hooks_in_that_order(training, events, recorder):
+    first, second = recorder("first"), recorder("second")
+    first.comes_after = second
+    with MonitoredSession(hooks=[first, second]) as session:
+        session.run(training.train_op)
+    assert events == [
+        "second.begin", "first.begin", "second.created", "first.created", "second.before", "first.before",
+        "second.after", "first.after", "second.settle", "first.settle", "second.end", "first.end",
+    ]  # fmt: skip
+
+
+def test_a_cycle_is_refused_when_the_session_is_made_and_nothing_has_begun(training, events, recorder):
+    first, second = recorder("first"), recorder("second")
+    first.comes_after, second.comes_after = second, first
+    with pytest.raises(RuntimeError, match="cannot be put in order"):
+        MonitoredSession(hooks=[first, second])
+    assert events == []
+    assert not training.graph.finalized
+
+
+def test_the_same_hook_bare_and_bound_is_the_same_object_twice(training, recorder):
+    hook = recorder()
+    with pytest.raises(RuntimeError, match="hook Recorder is listed twice"):
+        MonitoredSession(hooks=[hook, when(training.train_op, hook)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12))
+def test_an_order_keeps_every_declaration_and_moves_nobody_without_need(pairs):
+    hooks = [A(str(i), comes_after=[]) for i in range(8)]
+    for i, j in pairs:
+        if j != i:
+            hooks[i].comes_after.append(hooks[j])  # i after j
+    try:
+        order = in_order(hooks)
+    except RuntimeError:
+        assert _has_a_cycle({i: {j for k, j in pairs if k == i != j} for i in range(8)})
+        return
+    place = {hook.name: at for at, hook in enumerate(order)}
+    assert sorted(place) == [str(i) for i in range(8)]
+    assert all(place[str(j)] < place[str(i)] for i, j in pairs if i != j)
+    if all(j <= i for i, j in pairs):
+        assert list(order) == hooks
+
+
+def _has_a_cycle(after):
+    left = set(after)
+    while free := {i for i in left if not after[i] & left}:
+        left -= free
+    return bool(left)
