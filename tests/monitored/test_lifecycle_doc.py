@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,14 +29,14 @@ def error_called(name):
     return (
         kind(None, None, "scripted")
         if kind
-        else {"ValueError": ValueError, "StopIteration": StopIteration, "KeyboardInterrupt": KeyboardInterrupt}[name]()
+        else {kind.__name__: kind for kind in (ValueError, StopIteration, KeyboardInterrupt, SystemExit)}[name]()
     )
 
 
 class Noting(SessionRunHook):
     def __init__(self):
         self.events, self.fails, self.stops, self.coord = [], {}, False, None
-        self.closes, self.monitored = None, None
+        self.closes, self.runs, self.monitored, self.during = None, None, None, None
 
     def _note(self, callback):
         self.events.append(callback)
@@ -42,12 +44,18 @@ class Noting(SessionRunHook):
             raise self.fails.pop(callback)
         if callback == self.closes:
             self.monitored.close()
+        if callback == self.runs:
+            self.monitored.run("global_step:0")
+        if callback == "before_run" and self.during:
+            self.during()
 
     def begin(self):
         self._note("begin")
 
     def after_create_session(self, session, coord):
         self.coord = coord
+        if "preempted again" in self.fails:
+            coord.request_stop(self.fails.pop("preempted again"))
         self._note("after_create_session")
 
     def before_run(self, run_context):
@@ -68,15 +76,53 @@ class Noting(SessionRunHook):
         self._note("on_exception")
 
 
-def play(row, training, hook):
-    """Does what the row says."""
+class Elsewhere:
+    """What another thread does to a session, once it is inside a run."""
+
+    def __init__(self, call, clock):
+        self.caught, self._clock = "nothing", clock
+        self._thread = threading.Thread(target=self._do, args=(call,))
+
+    def _do(self, call):
+        try:
+            call()
+        except Exception as exc:
+            self.caught = type(exc).__name__
+
+    def begin(self):
+        """Returns when the other thread is done, or waits for the run."""
+        self._thread.start()
+        while self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                self._clock.await_waiters(real_timeout_secs=0.01)
+                return
+
+    def join(self):
+        self._thread.join()
+        return self.caught
+
+
+def play(row, training, hook, clock):
+    """Does what the row says, and returns what another thread has seen, if one was there."""
+    if row.startswith("after_create_session raises"):
+        hook.fails["after_create_session"] = ValueError()
+        return MonitoredSession(hooks=[hook])
     session = MonitoredSession(hooks=[hook], recovery=None if "recovery off" in row else DEFAULT_RECOVERY)
     hook.events.clear()
     hook.monitored = session
     error = error_called(found[1]) if (found := re.search(r"(?:raises|reports) (\w+)", row)) else None
-    if row.startswith("close"):
+    if row in ("close, then close", "close, then run"):
         session.close()
         return session.close() if row.endswith("close") else session.run(training.train_op)
+    if row.startswith("another thread"):
+        calls = {"runs": lambda: session.run(training.train_op), "closes": session.close, "asks": session.should_stop}
+        elsewhere = Elsewhere(calls[row.split()[2]], clock)
+        hook.during = elsewhere.begin
+        session.run(training.train_op)
+        caught = elsewhere.join()
+        if not session.should_stop():
+            session.close()
+        return caught
     if "without a with block" in row:
         training.faults.append(error)
         try:
@@ -89,9 +135,21 @@ def play(row, training, hook):
             hook.closes = callback
             if callback == "end":
                 return None
-        if row.startswith("the body raises"):
+        if row.endswith("runs the session"):
+            hook.runs = callback
+            if callback == "end":
+                return None
+        if row.startswith("close"):
+            session.close()
+        if "on_exception raises" in row:
+            hook.fails["on_exception"] = KeyboardInterrupt()
+        if row.endswith("leave the with block") and row.startswith("close"):
+            return None
+        if row.endswith("the body raises ValueError") or row.startswith("the body raises"):
             raise error
         if row.startswith("a thread reports"):
+            if "twice" in row:
+                hook.fails["preempted again"] = error_called(found[1])
             hook.coord.request_stop(error)
             if "should_stop" in row:
                 session.should_stop()
@@ -113,15 +171,16 @@ def play(row, training, hook):
 
 @pytest.mark.parametrize(("row", "callbacks", "seen"), rows(), ids=lambda cell: cell)
 def test_every_row_of_the_table_is_true(training, clock, row, callbacks, seen):
-    hook, caught = Noting(), "nothing"
+    hook, caught, elsewhere = Noting(), "nothing", None
     try:
-        play(row, training, hook)
+        elsewhere = play(row, training, hook, clock)
     except BaseException as exc:
         caught = type(exc).__name__
-    assert caught == seen
+    assert (caught if elsewhere is None else f"{caught}; the other thread: {elsewhere}") == seen
     assert ", ".join(hook.events) == callbacks
+    assert not training.graph.finalized
 
 
 def test_the_table_has_all_its_rows():
-    assert len(rows()) == 28
-    assert len({row[0] for row in rows()}) == 28
+    assert len(rows()) == 44
+    assert len({row[0] for row in rows()}) == 44
