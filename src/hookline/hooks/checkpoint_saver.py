@@ -201,7 +201,7 @@ class CheckpointSaverHook(SessionRunHook):
         """Describes the graph, and saves unless the state was restored from this very step."""
         self._forget_pending(session)
         self._saver = self.get_saver(session.graph)
-        self._args = free_global_step(session)
+        self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
             self._graph_written = True

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookline.graph import Tensor, get_default_graph, get_global_step
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.variable import Update
-from hookline.hooks.base import SessionRunArgs
+from hookline.graph.variable import Update, Variable
 
 if TYPE_CHECKING:
     from hookline.hooks.base import SessionRunHook
@@ -67,8 +66,8 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     return found
 
 
-def free_global_step(session: Session) -> SessionRunArgs | None:
-    """Returns what asks a run for the global step, which it then gives as it was before the run.
+def free_global_step(session: Session) -> Variable | None:
+    """Returns the global step for hooks to ask for: a run gives it as it was before.
 
     Where the device alone knows the step, because an update changes it by an amount that the host cannot know, asking
     would cost a program of its own: then this is None.
@@ -77,7 +76,7 @@ def free_global_step(session: Session) -> SessionRunArgs | None:
     updates = (node for node in session.graph.get_operations() if isinstance(node, Update) and step in node.variables)
     if step is None or any(update.increment is None and not update.initialises for update in updates):
         return None
-    return SessionRunArgs(step)
+    return step
 
 
 def not_started(hook: SessionRunHook) -> RuntimeError:

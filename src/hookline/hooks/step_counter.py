@@ -121,7 +121,7 @@ class StepCounterHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
         self.trigger.start(session.global_step)
-        self._args = free_global_step(session)
+        self._args = SessionRunArgs(free_global_step(session))
         self._seen_step = None
         self._moves = False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import not_started, require_global_step
+from hookline.hooks.lookup import free_global_step, not_started, require_global_step
 from hookline.session import RunOptions
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ class StopAtStepHook(SessionRunHook):
     It also limits every run to that target: an update that would begin there or later is not applied. So workers which
     train the same model together and count by one end exactly on it; a run that counts by several may pass it. A
     training that is at its target when the session is created runs no step. Warns once if the step has not moved in the
-    first hundred runs. Runs `begin`, `after_create_session`,
-    `before_run` and `after_run`; nothing after an exception.
+    first hundred runs. Runs `begin`, `after_create_session`, `before_run` and `after_run`; nothing after an exception.
+
+    A subclass that overrides `after_run` finds the global step before the run in `run_values.results`, where the host
+    counts it; else None.
 
     Args:
         num_steps: How many steps to run, counted from the global step of the session when it is first created. A
@@ -64,6 +66,16 @@ class StopAtStepHook(SessionRunHook):
         self._started_at = 0
         self._runs_until_warning = _RUNS_UNTIL_WARNING
 
+    @property
+    def num_steps(self) -> int | None:
+        """As it was given."""
+        return self._num_steps
+
+    @property
+    def last_step(self) -> int | None:
+        """The global step to stop at; None with `num_steps` before the session was created."""
+        return self._target
+
     def begin(self) -> None:
         """Checks that there is a global step, and forgets the target that `num_steps` led to."""
         require_global_step(self)
@@ -75,7 +87,7 @@ class StopAtStepHook(SessionRunHook):
         global_step = self._started_at = session.global_step
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
-        self._args = SessionRunArgs(None, options=RunOptions(last_step=self._target))
+        self._args = SessionRunArgs(free_global_step(session), options=RunOptions(last_step=self._target))
         if global_step >= self._target:
             coord.request_stop()
 

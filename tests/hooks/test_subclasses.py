@@ -1,0 +1,177 @@
+"""What published code overrides in the built-in hooks, each by its public method, in a session."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hookline import summary
+from hookline.checkpoint import Saver, list_variables
+from hookline.graph import GraphKeys
+from hookline.hooks import (
+    CheckpointSaverHook,
+    LoggingTensorHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+    every,
+)
+from hookline.testing import FakeClock, read_events
+
+
+def test_a_step_counter_may_record_something_else(model, tmp_path):
+    recorded = []
+
+    class Examples(StepCounterHook):
+        def record(self, elapsed_steps, elapsed_secs, global_step):
+            recorded.append((elapsed_steps, elapsed_secs, global_step, self.tag))
+            super().record(32 * elapsed_steps, elapsed_secs, global_step)
+
+    with FakeClock() as clock, model.session(Examples(every_n_steps=4, output_dir=str(tmp_path))) as session:
+        for _ in range(9):
+            clock.advance(0.5)
+            session.run(model.train)
+    assert recorded == [(4, 2.0, 5, "global_step/sec"), (4, 2.0, 9, "global_step/sec")]
+    rates = [value.simple_value for event in read_events(str(tmp_path)) for value in event.summary.value]
+    assert rates == [64.0, 64.0]
+
+
+def test_a_saver_hook_may_do_more_around_a_save_and_choose_what_is_saved(model, tmp_path):
+    saved = []
+
+    class Weights(CheckpointSaverHook):
+        def get_saver(self, graph):
+            return Saver(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
+
+        def save(self, session, global_step):
+            saved.append(global_step)
+            return super().save(session, global_step)
+
+    with model.session(Weights(str(tmp_path), save_steps=3)) as session:
+        for _ in range(7):
+            session.run(model.train)
+    assert saved == [0, 3, 6, 7]
+    assert [name for name, _ in list_variables(f"{tmp_path}/model.ckpt-7")] == ["weight"]
+
+
+def test_a_saver_hook_may_save_in_no_way_at_all(model, tmp_path):
+    class Remote(CheckpointSaverHook):
+        def save(self, session, global_step):
+            return global_step == 4
+
+    hook = Remote(str(tmp_path), save_steps=2, saver=Saver())
+    with model.session(hook) as session:
+        while not session.should_stop():
+            session.run(model.train)
+        assert session.raw_session().global_step == 4
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_a_saver_hook_may_decide_otherwise_when_and_is_asked_on_every_run(model, tmp_path):
+    asked = []
+
+    class Twice(CheckpointSaverHook):
+        def should_save(self, session, global_step):
+            asked.append(global_step)
+            return global_step in (2, 5)
+
+    saver = Saver()
+    with model.session(Twice(str(tmp_path), save_steps=1000, saver=saver)) as session:
+        for _ in range(8):
+            session.run(model.train)
+    assert asked == list(range(1, 9))
+    assert [path.rpartition("-")[2] for path in saver.last_checkpoints] == ["0", "2", "5", "8"]
+
+
+def test_a_summary_hook_may_ask_for_others_and_write_in_its_own_way(model, tmp_path):
+    written = []
+    one, two = summary.scalar("one", model.loss), summary.scalar("two", model.loss)
+
+    class Own(SummarySaverHook):
+        def get_summary_op(self):
+            return [two, *super().get_summary_op()]
+
+        def write(self, summaries, global_step):
+            written.append((global_step, [summary.Summary.FromString(s).value[0].tag for s in summaries]))
+            super().write(summaries[:1], global_step)
+
+    with model.session(Own(save_steps=2, output_dir=str(tmp_path), summary_op=[one])) as session:
+        for _ in range(4):
+            session.run(model.train)
+    assert written == [(1, ["two", "one"]), (3, ["two", "one"])]
+    tags = [value.tag for event in read_events(str(tmp_path)) for value in event.summary.value]
+    assert tags == ["two", "two"]
+
+
+def test_a_logging_hook_may_make_another_line_or_put_values_elsewhere(model, caplog):
+    kept = []
+
+    class Own(LoggingTensorHook):
+        def format_line(self, values, elapsed_secs):
+            return f"{sorted(values)} after {elapsed_secs}"
+
+        def log(self, values, elapsed_secs):
+            kept.append(float(values["loss"]))
+            super().log(values, elapsed_secs)
+
+    caplog.set_level(logging.INFO, logger="hookline.hooks")
+    with FakeClock() as clock, model.session(Own({"loss": model.loss}, every_n_iter=2)) as session:
+        for _ in range(3):
+            clock.advance(1)
+            session.run(model.train)
+    assert len(kept) == 2
+    assert caplog.messages == ["['loss'] after None", "['loss'] after 2.0"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tmp_path: StepCounterHook,
+        lambda tmp_path: lambda: CheckpointSaverHook(str(tmp_path), save_steps=3, saver=Saver()),
+        lambda tmp_path: lambda: StopAtStepHook(last_step=6),
+    ],
+    ids=["step counter", "saver", "stop"],
+)
+def test_a_subclass_finds_the_global_step_before_the_run_in_its_results(model, tmp_path, make):
+    seen = []
+    hook = make(tmp_path)()
+
+    class Own(type(hook)):
+        def after_run(self, run_context, run_values):
+            seen.append((int(run_values.results), run_context.session.global_step))
+            super().after_run(run_context, run_values)
+
+    hook.__class__ = Own
+    with model.session(hook) as session:
+        for _ in range(3):
+            session.run(model.train)
+        session.run(model.loss)
+    assert seen == [(0, 1), (1, 2), (2, 3), (3, 3)]
+
+
+def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="hookline.session")
+    with model.session() as session:
+        session.run(model.train)
+    plain = [message for message in caplog.messages if "ompil" in message]
+    assert plain
+    caplog.clear()
+    hooks = [StepCounterHook(trigger=every(1)), CheckpointSaverHook(str(tmp_path), trigger=every(1), saver=Saver())]
+    with model.session(*hooks, StopAtStepHook(last_step=9)) as session:
+        for _ in range(9):
+            session.run(model.train)
+    assert [message for message in caplog.messages if "ompil" in message] == plain
+
+
+def test_where_the_device_alone_knows_the_step_it_is_not_asked_for(model, tmp_path):
+    seen = []
+
+    class Own(StepCounterHook):
+        def after_run(self, run_context, run_values):
+            seen.append(run_values.results)
+
+    doubled = model.global_step.assign(model.global_step * 2 + 1)
+    with model.session(Own()) as session:
+        session.run(doubled)
+    assert seen == [None]
