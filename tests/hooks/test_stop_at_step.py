@@ -161,7 +161,7 @@ def test_every_run_is_limited_to_the_target(model):
         session.run(model.train)
         args = hook.before_run(None)
         assert args is not None
-        assert args.fetches is None
+        assert args.fetches is model.global_step
         assert args.options.last_step == 7
         assert hook.before_run(None) is args
 

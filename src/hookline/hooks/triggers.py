@@ -129,14 +129,18 @@ class Trigger(abc.ABC):
     def get_state(self) -> dict[str, Any]:
         """Returns what `set_state` of an equal trigger needs to go on where this one stands: numbers in a dict."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
-        return {"base": self._base, "fired": self._fired_step, "waited_secs": waited_secs}
+        return {
+            "base": self._base,
+            "looked": self._looked,
+            "fired": self._fired_step,
+            "waited_secs": waited_secs,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on where another trigger stood; its seconds count on from there."""
         self.reset()
         if state["base"] is not None:
-            self._base = self._looked = state["base"]
-            self._fired_step = state["fired"]
+            self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
     def __or__(self, other: Trigger) -> Trigger:
