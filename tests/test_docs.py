@@ -34,7 +34,8 @@ def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     with hl.Graph().as_default():
         exec(compile(code, request.node.callspec.id, "exec"), {"__name__": "__main__"})
-    assert [said for said in SAYS.findall(code) if said not in capsys.readouterr().out.splitlines()] == []
+    printed = capsys.readouterr().out.splitlines()
+    assert [said for said in SAYS.findall(code) if said not in printed] == []
 
 
 def test_marks_of_blocks_are_known():
