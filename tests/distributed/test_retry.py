@@ -198,17 +198,19 @@ def test_what_became_of_an_update_is_known_though_its_sender_went_on(sums):
 
 
 def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_path):
-    class Fails(hl.train.SessionRunHook):
+    class FailsBehindItsSave(hl.train.CheckpointSaverHook):
         times = 1
 
-        def after_run(self, run_context, run_values):
-            if self.times and run_context.session.global_step == 4:
+        def save(self, session, global_step):
+            super().save(session, global_step)
+            if self.times and global_step == 4:
                 self.times -= 1
                 sums.network.servers[-1] = ParameterServer()
-                run_context.session.run(sums.total)
+                session.run(sums.total)
+            return False
 
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
-    with sums.session(saver, Fails(), checkpoint_dir=str(tmp_path)) as sess:
+    saver = FailsBehindItsSave(str(tmp_path), save_steps=2)
+    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
         sums.run(sess)
         assert sums.values(sess) == WHOLE
 

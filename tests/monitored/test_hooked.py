@@ -293,3 +293,14 @@ def test_options_and_metadata_are_objects_also_where_nobody_asked(asks):
     assert seen[0] == (RunOptions(), RunMetadata())
     assert seen[1] == given
     assert seen[1][1] is given[1]
+
+
+@pytest.mark.parametrize("asks", [None, SessionRunArgs("loss:0")])
+def test_a_hook_that_settles_is_overtaken_by_those_behind_it_whether_or_not_anybody_asked(recorder, events, asks):
+    class Settling(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.settle()
+            events.append("settled")
+
+    HookedSession(ScriptedSession(), HookList([Settling(), recorder(asks=asks)])).run("train")
+    assert events == ["a.before", "a.after", "a.settle", "settled"]

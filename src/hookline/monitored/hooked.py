@@ -150,10 +150,9 @@ class HookedSession:
                 result = self._run_watched(riders, context, results, fetches, feed_dict, options, run_metadata)
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
-                if riders.after:
-                    values = SessionRunValues(None, options or _NO_OPTIONS, run_metadata or self._no_metadata)
-                    for _, after_run in riders.after:
-                        after_run(context, values)
+                run_metadata = run_metadata or self._no_metadata
+                results.arrived(riders.after, context, riders.watched, options or _NO_OPTIONS, run_metadata)
+                results.deliver()
         except BaseException:
             if context.stop_requested:
                 self._stop.carried = True
