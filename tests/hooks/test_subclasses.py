@@ -175,3 +175,66 @@ def test_where_the_device_alone_knows_the_step_it_is_not_asked_for(model, tmp_pa
     with model.session(Own()) as session:
         session.run(doubled)
     assert seen == [None]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_save_of_ones_own_is_called_once_a_step_also_for_what_is_on_the_disk(model, tmp_path, on_disk):
+    saved = []
+
+    class Own(CheckpointSaverHook):
+        def save(self, session, global_step):
+            saved.append("skipped" if self.trigger.last_triggered_step() is None else global_step)
+
+    if on_disk:
+        with model.session(CheckpointSaverHook(str(tmp_path), save_steps=100, saver=Saver())):
+            pass
+    with model.session(Own(str(tmp_path), save_steps=3, saver=Saver())) as session:
+        for _ in range(6):
+            session.run(model.train)
+    assert saved == ["skipped", 3, 6]
+
+
+def test_a_save_that_fails_at_the_last_step_is_tried_again_at_the_end(model, tmp_path):
+    tried = []
+
+    class Fails(CheckpointSaverHook):
+        def save(self, session, global_step):
+            tried.append(global_step)
+            if tried == [0, 2]:
+                raise OSError("no room")
+            return super().save(session, global_step)
+
+    session = model.session(hook := Fails(str(tmp_path), save_steps=2, saver=Saver()))
+    session.run(model.train)
+    with pytest.raises(OSError, match="no room"):
+        session.run(model.train)
+    hook.end(session.raw_session())
+    assert tried == [0, 2, 2]
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        (StepCounterHook, "_log_and_record", "record"),
+        (CheckpointSaverHook, "_save", "save"),
+        (CheckpointSaverHook, "_get_saver", "get_saver"),
+        (SummarySaverHook, "_get_summary_op", "get_summary_op"),
+        (LoggingTensorHook, "_log_tensors", "log"),
+    ],
+)
+def test_a_subclass_that_overrides_a_name_of_tf_is_told_the_one_here(kind, old, new, caplog):
+    type("Own", (kind,), {old: lambda self, *given: None})
+    assert caplog.messages == [f"Own.{old} is never called: here it is called {new}."]
+
+
+def test_summaries_asked_for_are_a_list_in_any_case(model):
+    assert SummarySaverHook(save_steps=1, summary_op="one:0").get_summary_op() == ["one:0"]
+    assert SummarySaverHook(save_steps=1, summary_op=("one:0", "two:0")).get_summary_op() == ["one:0", "two:0"]
+
+    class Own(SummarySaverHook):
+        def get_summary_op(self):
+            return "one:0"
+
+    with pytest.raises(TypeError, match="Own.get_summary_op must return a list of summaries .* got 'one:0'"):
+        model.session(Own(save_steps=1, summary_op="one:0"))

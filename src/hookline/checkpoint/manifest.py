@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from hookline.checkpoint import checksums
+from hookline.checkpoint.checksums import Piece
+
 FILE_NAME = "hookline.json"
-FORMAT = 1
+FORMAT = 2
+_CHECKSUM = ', "crc32c": '
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Leaf:
         shape: Its shape.
         dtype: Its dtype as a string, such as "bfloat16" or "key<fry>"; for Python values the name of their type.
         value: What stands in the manifest itself: a Python value, or the name of a key's generator.
+        pieces: The checksums of what is stored for it; none of what stands in the manifest, and in old checkpoints.
     """
 
     path: str
@@ -30,6 +36,7 @@ class Leaf:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     value: Any = None
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,35 +55,63 @@ class Manifest:
         variables: What is in it, by variable name.
         step: The number of completed steps, or None if it was saved without one.
         timestamp: When it became complete, in seconds since the epoch.
+        format: Of the file; the first one had no checksums.
     """
 
     variables: dict[str, Entry]
     step: int | None = None
     timestamp: float = 0.0
+    format: int = FORMAT
 
     def to_json(self) -> str:
-        """Returns the text of the manifest file."""
-        return json.dumps({"format": FORMAT, "hookline": _version(), **dataclasses.asdict(self)})
+        """Returns the text of the manifest file, which ends with a checksum of what stands before it."""
+        text = json.dumps({"hookline": _version(), **dataclasses.asdict(self)})
+        return f"{text[:-1]}{_CHECKSUM}{checksums.of_chunks([text[:-1].encode()])}}}"
+
+    def with_pieces(self, stored: Mapping[str, Any]) -> Manifest:
+        """Returns it with the checksums of what is stored, by leaf name."""
+        return dataclasses.replace(
+            self,
+            variables={
+                name: dataclasses.replace(
+                    entry,
+                    leaves=tuple(
+                        dataclasses.replace(leaf, pieces=checksums.pieces_of(stored[leaf.name]))
+                        if leaf.name in stored
+                        else leaf
+                        for leaf in entry.leaves
+                    ),
+                )
+                for name, entry in self.variables.items()
+            },
+        )
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file; `ValueError` if it is not one, or is of a newer format."""
+        """Reads the text of a manifest file; `ValueError` if it is not one, is damaged, or is of a newer format."""
         try:
             fields = json.loads(text)
             if fields["format"] > FORMAT:
                 raise ValueError(
                     f"it has format {fields['format']}, this version of hookline reads up to {FORMAT}: upgrade hookline"
                 )
+            before = text.rpartition(_CHECKSUM)[0]
+            if fields["format"] > 1 and checksums.of_chunks([before.encode()]) != fields["crc32c"]:
+                raise ValueError(f"its {FILE_NAME} is not what was written: it does not have its checksum")
             variables = {
-                name: Entry(
-                    tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in entry["leaves"]),
-                    entry["structure"],
-                )
+                name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])
                 for name, entry in fields["variables"].items()
             }
-            return Manifest(variables, fields["step"], fields["timestamp"])
+            return Manifest(variables, fields["step"], fields["timestamp"], fields["format"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"its {FILE_NAME} is not a manifest ({error!r})") from error
+
+
+def _leaf(fields: dict[str, Any]) -> Leaf:
+    pieces = tuple(
+        Piece(tuple(piece["start"]), tuple(piece["stop"]), piece["crc32c"]) for piece in fields.get("pieces", ())
+    )
+    return Leaf(**{**fields, "shape": tuple(fields["shape"]), "pieces": pieces})
 
 
 def _version() -> str:

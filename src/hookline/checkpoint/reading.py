@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,19 +11,22 @@ import jax
 import jax.numpy as jnp
 
 from hookline import clock
-from hookline.checkpoint import failures, layout, leaves
+from hookline.checkpoint import checksums, failures, layout, leaves
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.state import latest_checkpoint
 from hookline.errors import NotFoundError
 
+_logger = logging.getLogger(__name__)
 
-def read(path: str, choose: Callable[[Manifest], dict[str, Match]]) -> dict[str, Any]:
+
+def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool = True) -> dict[str, Any]:
     """Reads values of a checkpoint onto the default device.
 
     Args:
         path: The checkpoint.
         choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
+        verify: Whether to compare what is read with its checksums. Without any, a warning says so.
 
     Returns:
         A value for each match.
@@ -30,7 +34,7 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]]) -> dict[str,
     Raises:
         NotFoundError: There is no such checkpoint.
         InvalidArgumentError: It was not written by hookline.
-        DataLossError: The files are broken.
+        DataLossError: The files are broken, or hold something else than was saved.
     """
     found = layout.read_manifest(path)
     while True:
@@ -38,17 +42,23 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]]) -> dict[str,
         values, failure = {}, None
         matches = choose(manifest)
         try:
-            values = _read(directory, matches)
+            values = _read(directory, matches, verify)
         except Exception as error:
             failure = error
         found = layout.read_manifest(path)
         if found == (directory, manifest):
             if failure is None:
+                if verify and manifest.format < 2:
+                    _logger.warning(
+                        "Checkpoint '%s' has no checksums, for an older version of hookline wrote it: what was read "
+                        "is not verified.",
+                        path,
+                    )
                 return values
             raise failures.not_read(failure, path, layout.previous_advice(path)) from failure
 
 
-def _read(directory: str, matches: dict[str, Match]) -> dict[str, Any]:
+def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, Any]:
     from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
@@ -59,10 +69,58 @@ def _read(directory: str, matches: dict[str, Match]) -> dict[str, Any]:
         {name: array for name, array in abstract.items() if array is not None},
         max(map(leaves.nbytes, wanted), default=0),
     )
+    for leaf in wanted if verify else ():
+        if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
+            raise ValueError(
+                f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
+                f"{', '.join(_data_files(directory))}."
+            )
     return {
         key: match.structure.unflatten([leaves.unpack(leaf, stored.pop(leaf.name, None)) for leaf in match.leaves])
         for key, match in matches.items()
     }
+
+
+def _data_files(directory: str) -> list[str]:
+    """Returns the names of the files of a checkpoint that hold arrays."""
+    found = []
+    for folder, _, files in os.walk(directory):
+        if os.path.basename(folder) == "d":
+            found += [os.path.relpath(os.path.join(folder, file), directory) for file in files]
+    return sorted(found)
+
+
+def verify(ckpt_dir_or_file: str) -> None:
+    """Reads a whole checkpoint and compares it with the checksums that were taken when it was saved.
+
+    Args:
+        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
+
+    Raises:
+        NotFoundError: There is no such checkpoint.
+        InvalidArgumentError: It was not written by hookline.
+        DataLossError: Its files are broken, or hold something else than was saved; it names the variable.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline.checkpoint import Saver
+        >>> w = hl.Variable([1.0, 2.0], name="w")
+        >>> with hl.Session() as sess, tempfile.TemporaryDirectory() as logdir:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     verify(Saver().save(sess, logdir + "/model.ckpt"))
+
+    References:
+        None in `tf.train`.
+    """
+    path = _checkpoint(ckpt_dir_or_file)
+    names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
+    for name in names or [None]:  # One at a time: the model may be large. Of an empty one, what there is.
+        read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
+
+
+def _leaf_called(name: str, manifest: Manifest) -> dict[str, Match]:
+    every = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
+    return {name: Match((every[name],), jax.tree.structure(0))} if name in every else {}
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -100,6 +101,7 @@ class Saver:
         reshape: Restores a variable also from one of another shape, if it has as many elements.
         allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
         pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
+        verify: Whether `restore` compares what it reads with the checksums that were taken when it was saved.
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
@@ -138,11 +140,13 @@ class Saver:
         reshape: bool = False,
         allow_empty: bool = False,
         pad_step_number: bool = False,
+        verify: bool = True,
         **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
         _take_without_effect("Saver", without_effect, _WITHOUT_EFFECT)
         self._allow_empty, self._reshape, self._pad_step_number = allow_empty, reshape, pad_step_number
+        self._verify = verify
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._pending: PendingSave | None = None
@@ -239,12 +243,16 @@ class Saver:
             )
         place = os.path.abspath(path)
         entries, stored = leaves.pack({name: values[variable.op.name] for name, variable in variables.items()})
+        for array in stored.values():
+            if isinstance(array, jax.Array):
+                array.copy_to_host_async()  # The other thread computes its checksum.
         wait_for_orbax = self._begin(path, place, stored, state_file)
 
         def finish() -> None:
             try:
+                manifest = Manifest(entries, step).with_pieces(stored)
                 wait_for_orbax()
-                manifest = Manifest(entries, step, clock.time())
+                manifest = dataclasses.replace(manifest, timestamp=clock.time())
                 layout.commit(place, manifest)
             except Exception as error:
                 layout.abandon(place)
@@ -311,14 +319,16 @@ class Saver:
         Raises:
             NotFoundError: There is no such checkpoint, or something is missing in it.
             InvalidArgumentError: It does not fit the graph, or is not a checkpoint of hookline.
-            DataLossError: Its files are broken.
+            DataLossError: Its files are broken, or hold something else than was saved.
         """
         self.wait()
         sess = _raw(sess)
         variables = self._of(sess)
         path = os.fspath(save_path)
         specs = {name: variable.spec for name, variable in variables.items()}
-        values = reading.read(path, lambda manifest: fitting.fit(path, manifest, specs, reshape=self._reshape))
+        values = reading.read(
+            path, lambda manifest: fitting.fit(path, manifest, specs, reshape=self._reshape), self._verify
+        )
         if self._reshape:
             values = {name: _shaped_as(specs[name], value) for name, value in values.items()}
         # Nobody else knows these arrays: a copy of a large model would be one too many.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import RunMetadata, RunOptions, Session
+
+_logger = logging.getLogger(__name__)
 
 
 class SessionRunArgs(NamedTuple):
@@ -153,6 +156,16 @@ class SessionRunHook:
     References:
         `tf.train.SessionRunHook`. Differences: the four optional callbacks, and what it may say of its order.
     """
+
+    # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.
+    _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Warns of a subclass that overrides what is called otherwise here."""
+        super().__init_subclass__(**kwargs)
+        for old, new in cls._renamed:
+            if old in vars(cls):
+                _logger.warning("%s.%s is never called: here it is called %s.", cls.__name__, old, new)
 
     def begin(self) -> None:
         """Called once, in the constructor of the monitored session, with the graph to be run as default graph.

@@ -75,6 +75,8 @@ class CheckpointSaverHook(SessionRunHook):
         background; `graph.txt`, a listing, in place of `graph.pbtxt`; `trigger`; the methods to override are public.
     """
 
+    _renamed = (("_save", "save"), ("_get_saver", "get_saver"))
+
     def __init__(
         self,
         checkpoint_dir: str,
@@ -105,6 +107,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._pending: PendingSave | None = None
         self._saved_step: int | None = None
         self._graph_written = False
+        self._on_disk: int | None = None  # the step that a resumed job finds there
         self._args: SessionRunArgs | None = None
 
     @property
@@ -159,8 +162,9 @@ class CheckpointSaverHook(SessionRunHook):
     def save(self, session: Session, global_step: int) -> bool:
         """Saves, and calls the listeners around it. Override it to do more, or something else.
 
-        Called when the session was created, where the cadence says so, and at the end. It may return before the
-        checkpoint is complete.
+        Called when the session was created, where the cadence says so, and at the end, unless it was called at that
+        very step. It may return before the checkpoint is complete. A step that a resumed job finds on the disk is not
+        written again; the listeners are called.
 
         Returns:
             Whether a listener wants the training to stop.
@@ -178,6 +182,8 @@ class CheckpointSaverHook(SessionRunHook):
             raise not_started(self)
         self._finish_pending()
         self._call_listeners("before_save", session, global_step)
+        if global_step == self._on_disk:
+            return self._call_listeners("after_save", session, global_step)
         # Where others train as well, the step is the one that the copied values hold, not the one heard of last.
         step: Any = get_global_step(session.graph) if session.shared else global_step
         if self._in_background:
@@ -207,13 +213,10 @@ class CheckpointSaverHook(SessionRunHook):
             self._graph_written = True
         global_step = session.global_step
         self.trigger.start(global_step)
+        self._on_disk = global_step if checkpoint_exists(f"{self._save_path}-{global_step}") else None
+        self._save_and_note(session, global_step)
+        self._on_disk = None
         self.trigger.update_last_triggered_step(global_step)
-        if checkpoint_exists(f"{self._save_path}-{global_step}"):
-            self._call_listeners("before_save", session, global_step)
-            self._saved_step = global_step
-            self._call_listeners("after_save", session, global_step)
-        else:
-            self.save(session, global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the global step, where that costs nothing."""
@@ -230,7 +233,7 @@ class CheckpointSaverHook(SessionRunHook):
         if self.should_save(session, global_step):
             run_context.settle()
             self.trigger.update_last_triggered_step(global_step)
-            if self.save(session, global_step):
+            if self._save_and_note(session, global_step):
                 run_context.request_stop()
         elif self._pending is not None and self._pending.done():
             self._finish_pending()
@@ -243,7 +246,7 @@ class CheckpointSaverHook(SessionRunHook):
             # Even where the save before it has failed, the last state is worth an attempt.
             global_step = session.global_step
             if global_step != self._saved_step:
-                self.save(session, global_step)
+                self._save_and_note(session, global_step)
                 self._finish_pending()
             self._call_listeners("end", session, global_step)
             if self._writer is not None:
@@ -263,10 +266,15 @@ class CheckpointSaverHook(SessionRunHook):
         """Returns the seconds until the next save is due."""
         return self.trigger.secs_until_trigger()
 
+    def _save_and_note(self, session: Session, global_step: int) -> bool:
+        stop = self.save(session, global_step)
+        self._saved_step = global_step  # also where a subclass saves in its own way
+        return stop
+
     def _finish_pending(self) -> None:
         if self._pending is None:
             return
-        save, self._pending = self._pending, None
+        save, self._pending, self._saved_step = self._pending, None, None
         save.wait()
         self._note_commit(save.path)
 

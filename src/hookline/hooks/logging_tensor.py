@@ -62,6 +62,8 @@ class LoggingTensorHook(SessionRunHook):
         and `log`.
     """
 
+    _renamed = (("_log_tensors", "log"),)
+
     def __init__(
         self,
         tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str],

@@ -57,6 +57,8 @@ class StepCounterHook(SessionRunHook):
         `record`.
     """
 
+    _renamed = (("_log_and_record", "record"),)
+
     def __init__(
         self,
         every_n_steps: int | None = _EVERY_N_STEPS,

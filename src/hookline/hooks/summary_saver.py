@@ -61,6 +61,8 @@ class SummarySaverHook(SessionRunHook):
         again; `trigger`; `get_summary_op` and `write`.
     """
 
+    _renamed = (("_get_summary_op", "get_summary_op"),)
+
     def __init__(
         self,
         save_steps: int | None = None,
@@ -90,8 +92,8 @@ class SummarySaverHook(SessionRunHook):
         """The writer; None where there is none, and with `output_dir` before `begin`."""
         return self._writer
 
-    def get_summary_op(self) -> Any:
-        """Returns which summaries to ask for: a tensor of a serialized `Summary`, a list of them, or None for none.
+    def get_summary_op(self) -> list[Any] | None:
+        """Returns which summaries to ask for: a list of tensors of serialized `Summary` messages, or None for none.
 
         Called once for each session that is created, when the graph is final. Override it to choose.
 
@@ -102,7 +104,10 @@ class SummarySaverHook(SessionRunHook):
             >>> FirstOnly(save_steps=100, summary_op=["loss:0", "histograms:0"]).get_summary_op()
             ['loss:0']
         """
-        return self._scaffold.summary_op if self._scaffold is not None else self._summary_op
+        summary_op = self._scaffold.summary_op if self._scaffold is not None else self._summary_op
+        if summary_op is None:
+            return None
+        return list(summary_op) if isinstance(summary_op, list | tuple) else [summary_op]
 
     def write(self, summaries: list[Any], global_step: int) -> None:
         """Writes summaries that have arrived. Override it to write them elsewhere, or in another form.
@@ -139,11 +144,12 @@ class SummarySaverHook(SessionRunHook):
         self._foresight.start(session)
         self.trigger.start(session.global_step)
         self._started = False
-        summary_op = self.get_summary_op()
-        if summary_op is None or self._writer is None:
-            self._args = None
-        else:
-            self._args = SessionRunArgs(list(summary_op) if isinstance(summary_op, list | tuple) else [summary_op])
+        summaries = self.get_summary_op()
+        if summaries is not None and not isinstance(summaries, list | tuple):
+            raise TypeError(
+                f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
+            )
+        self._args = None if summaries is None or self._writer is None else SessionRunArgs(list(summaries))
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
