@@ -238,3 +238,46 @@ def test_summaries_asked_for_are_a_list_in_any_case(model):
 
     with pytest.raises(TypeError, match="Own.get_summary_op must return a list of summaries .* got 'one:0'"):
         model.session(Own(save_steps=1, summary_op="one:0"))
+
+
+def test_only_true_asks_the_training_to_stop(model, tmp_path):
+    class Counting(CheckpointSaverHook):
+        def save(self, session, global_step):
+            super().save(session, global_step)
+            return 17  # bytes, say
+
+    class Telling:
+        def after_save(self, session, global_step_value):
+            return "saved"
+
+    hooks = [
+        Counting(str(tmp_path / "a"), save_steps=2, saver=Saver()),
+        CheckpointSaverHook(str(tmp_path / "b"), save_steps=2, saver=Saver(), listeners=[Telling()]),
+    ]
+    with model.session(*hooks) as session:
+        for _ in range(5):
+            session.run(model.train)
+        assert not session.should_stop()
+
+
+def test_a_saver_hook_without_a_saver_is_told_so(model, tmp_path):
+    class None_(CheckpointSaverHook):
+        def get_saver(self, graph):
+            pass
+
+    with pytest.raises(TypeError, match=r"None_.get_saver must return a Saver, got None"):
+        model.session(None_(str(tmp_path), save_steps=2))
+
+
+def test_a_summary_hook_that_writes_elsewhere_needs_no_directory(model, caplog):
+    written = []
+
+    class Elsewhere(SummarySaverHook):
+        def write(self, summaries, global_step):
+            written.append((global_step, len(summaries)))
+
+    with model.session(Elsewhere(save_steps=2, summary_op=[summary.scalar("loss", model.loss)])) as session:
+        for _ in range(4):
+            session.run(model.train)
+    assert written == [(1, 1), (3, 1)]
+    assert not caplog.records

@@ -310,3 +310,28 @@ def test_at_the_end_goes_with_a_trigger(model, caplog):
     hook = LoggingTensorHook({"loss": model.loss}, trigger=at_steps(3), at_end=True, formatter=lambda values: "logged")
     model.train_until_stop(hook, at_most=5)
     assert caplog.messages.count("logged") == 2
+
+
+def test_a_trigger_belongs_to_one_hook(model, tmp_path):
+    shared = every(10)
+    hooks = [
+        StepCounterHook(output_dir=str(tmp_path), trigger=shared),
+        LoggingTensorHook([model.loss], trigger=shared | every(secs=60)),
+    ]
+    with pytest.raises(
+        RuntimeError, match=r"StepCounterHook and the hook LoggingTensorHook share the trigger every\(10"
+    ):
+        model.session(*hooks)
+
+
+def test_a_leap_is_looked_back_at_for_so_many_steps_only():
+    asked = []
+
+    def predicate(step):
+        asked.append(step)
+        return step == 5 * 10**9 - 20_000
+
+    trigger = steps_where(predicate)
+    trigger.start(0)
+    assert not trigger.should_trigger_for_step(5 * 10**9)
+    assert len(asked) <= 10_001

@@ -103,3 +103,15 @@ def test_wrong_arguments_are_refused(fetches, hook, error):
 
 def test_a_bound_hook_keeps_the_contract():
     check_hook(lambda: when("loss:0", LoggingTensorHook(["loss"], every_n_iter=2)))
+
+
+def test_a_hook_is_bound_once(gan):
+    with pytest.raises(TypeError, match="hook that is not bound yet"):
+        when(gan["d"][0], when(gan["g"][0], StopAtStepHook(1)))
+    with pytest.raises(TypeError, match="operations, tensors or names of them to wait for, got 3"):
+        when([gan["d"][0], 3], StopAtStepHook(1))
+
+
+def test_a_name_that_is_not_there_says_whose_it_is(gan):
+    with pytest.raises(KeyError, match=r"train.when of StopAtStepHook: .*no_such"):
+        play(gan, [when("no_such", StopAtStepHook(1))], [])

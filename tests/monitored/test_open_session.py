@@ -120,7 +120,7 @@ def test_a_step_context_is_of_no_use_when_its_function_is_over(training):
     kept = []
     with MonitoredSession() as session:
         session.run_step_fn(lambda step_context: kept.append(step_context))
-        with pytest.raises(RuntimeError, match="step function of this step context is over"):
+        with pytest.raises(RuntimeError, match="while that function is at work"):
             kept[0].run_with_hooks(training.train_op)
 
 
@@ -178,6 +178,7 @@ def test_a_late_hook_that_fails_has_not_joined_and_may_join_elsewhere(training, 
     with MonitoredSession(hooks=[recorder()]) as session:
         with pytest.raises(ValueError, match="not now"):
             session.add_hook(hook)
+        assert events[-1] == "late.exception:ValueError"
         session.run(training.train_op)
         assert "late.before" not in events
         session.add_hook(hook)
@@ -328,6 +329,35 @@ def test_a_fed_batch_does_not_outlive_its_run(by, kind):
     assert seen == ([0] * 4 if by == "hook" else [1] * 4)
 
 
+def test_a_batch_whose_run_failed_is_not_kept_either(training):
+    alive = []
+
+    class Batch(np.ndarray):
+        pass
+
+    def batch():
+        made = np.ones(3, np.float32).view(Batch)
+        alive.append(weakref.ref(made))
+        return {x: made}
+
+    class Failing(SessionRunHook):
+        def before_run(self, run_context):
+            raise ValueError("before")
+
+    x = placeholder("float32", [None], name="x")
+    total = hl.op(lambda value: 1 // value.shape[1])(x)  # fails where it is traced
+    with MonitoredSession(hooks=[FeedFnHook(batch)]) as session:
+        with pytest.raises(IndexError):
+            session.run(total)
+        with pytest.raises(IndexError):
+            session.run(total)
+        session.add_hook(Failing())
+        with pytest.raises(ValueError, match="before"):
+            session.run(total)
+        gc.collect()
+        assert [ref() for ref in alive] == [None] * 3
+
+
 def test_a_hook_that_no_longer_feeds_is_not_taken_to_feed(training):
     class Once(SessionRunHook):
         fed = False
@@ -358,6 +388,16 @@ def test_a_save_that_has_begun_is_completed_where_another_hook_cannot_start(trai
         MonitoredSession(hooks=[CheckpointSaverHook(str(tmp_path), save_steps=1, saver=saver), Failing()])
     assert [thread.is_alive() for thread in begun] == [False]
     assert train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-0")
+
+
+def test_a_save_of_another_saver_is_awaited_before_a_restore(training, tmp_path):
+    path = str(tmp_path / "model.ckpt")
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(training.global_step.assign(7))
+        Saver().save_async(session, path, training.global_step)
+        with MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_checkpoint_secs=None) as monitored:
+            assert monitored.run(training.global_step) == 7
 
 
 def test_an_interrupted_end_does_not_keep_the_others_from_theirs(training, recorder, events, tmp_path):

@@ -34,6 +34,16 @@ class HasRawSession(Protocol):
         ...
 
 
+_under_way: set[PendingSave] = set()
+
+
+def finish_saves(directory: str) -> None:
+    """Waits for the saves into a directory that are under way in this process; who began them tells how they went."""
+    for save in list(_under_way):
+        if os.path.dirname(os.path.abspath(save.path)) == os.path.abspath(directory):
+            save.join()
+
+
 class PendingSave:
     """A checkpoint that is being written in the background.
 
@@ -48,18 +58,27 @@ class PendingSave:
 
     def __init__(self, path: str, finish: Callable[[], None]) -> None:
         self.path = path
-        self._finish = finish
         self._error: BaseException | None = None
         self._told = False
-        self._thread = threading.Thread(target=self._run, name=f"hookline-save-{os.path.basename(path)}")
+        # Only the thread knows `finish`, and forgets it: it holds the copied values.
+        self._thread = threading.Thread(
+            target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
+        )
+        _under_way.add(self)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self, finish: Callable[[], None]) -> None:
         try:
-            self._finish()
+            finish()
         except BaseException as error:
             self._error = error
             _logger.error("%s", error)
+        finally:
+            _under_way.discard(self)
+
+    def join(self) -> None:
+        """Blocks until it is over, well or badly."""
+        self._thread.join()
 
     def done(self) -> bool:
         """Returns whether it is over, well or badly. Never blocks."""
@@ -257,6 +276,8 @@ class Saver:
             except Exception as error:
                 layout.abandon(place)
                 raise failures.not_written(error, path) from error
+            finally:
+                stored.clear()  # An error's traceback would keep it.
             self._committed(path, manifest.timestamp, latest_filename)
 
         self._pending = PendingSave(path, finish)

@@ -167,7 +167,7 @@ class CheckpointSaverHook(SessionRunHook):
         written again; the listeners are called.
 
         Returns:
-            Whether a listener wants the training to stop.
+            True to ask the training to stop, which is what a listener's `after_save` has answered; nothing else counts.
 
         Raises:
             OpError: The checkpoint, or the one before it, could not be written.
@@ -206,7 +206,10 @@ class CheckpointSaverHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless the state was restored from this very step."""
         self._forget_pending(session)
-        self._saver = self.get_saver(session.graph)
+        saver = self.get_saver(session.graph)
+        if saver is None:
+            raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
+        self._saver = saver
         self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
@@ -269,7 +272,7 @@ class CheckpointSaverHook(SessionRunHook):
     def _save_and_note(self, session: Session, global_step: int) -> bool:
         stop = self.save(session, global_step)
         self._saved_step = global_step  # also where a subclass saves in its own way
-        return stop
+        return stop is True
 
     def _finish_pending(self) -> None:
         if self._pending is None:
@@ -298,7 +301,7 @@ class CheckpointSaverHook(SessionRunHook):
     def _call_listeners(self, callback: str, *given: Any) -> bool:
         """Calls all listeners that have this callback, and returns whether any answered True."""
         found = (getattr(listener, callback, None) for listener in self._listeners)
-        return any([function(*given) for function in found if function is not None])
+        return any([function(*given) is True for function in found if function is not None])
 
     def _write_graph(self, graph: Graph) -> None:
         path = os.path.join(self._checkpoint_dir, "graph.txt")

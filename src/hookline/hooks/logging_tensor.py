@@ -136,6 +136,7 @@ class LoggingTensorHook(SessionRunHook):
         self._runs = 0
         if self._foresight is not None:
             require_global_step(self)
+            self._foresight = Foresight()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves a trigger back with a session that was restored from an earlier step."""

@@ -92,6 +92,10 @@ class SummarySaverHook(SessionRunHook):
         """The writer; None where there is none, and with `output_dir` before `begin`."""
         return self._writer
 
+    @property
+    def _writes(self) -> bool:
+        return self._writer is not None or type(self).write is not SummarySaverHook.write
+
     def get_summary_op(self) -> list[Any] | None:
         """Returns which summaries to ask for: a list of tensors of serialized `Summary` messages, or None for none.
 
@@ -136,7 +140,7 @@ class SummarySaverHook(SessionRunHook):
         self._args = None
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
-        if self._writer is None:
+        if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -149,7 +153,7 @@ class SummarySaverHook(SessionRunHook):
             raise TypeError(
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
-        self._args = None if summaries is None or self._writer is None else SessionRunArgs(list(summaries))
+        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries))
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
@@ -163,10 +167,10 @@ class SummarySaverHook(SessionRunHook):
         summaries = run_values.results
         step = run_context.session.global_step
         self._foresight.learn(step)
-        if self._writer is None or (self._started and summaries is None):
+        if not self._writes or (self._started and summaries is None):
             return
-        if not self._started:
-            self._started = True
+        started, self._started = self._started, True
+        if not started and self._writer is not None:
             self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
         # Asked anew, for the run may have gained less.
         if summaries is not None and self.trigger.should_trigger_for_step(step):
@@ -180,7 +184,7 @@ class SummarySaverHook(SessionRunHook):
 
     def steps_until_trigger(self, global_step: int) -> int:
         """Returns when the next summaries are due."""
-        if self._writer is None or (self._started and self._args is None):
+        if not self._writes or (self._started and self._args is None):
             return NEVER
         return self.trigger.steps_until_trigger(global_step) if self._started else 1
 

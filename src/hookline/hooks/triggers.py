@@ -14,6 +14,8 @@ from hookline import arguments, clock
 NEVER = sys.maxsize
 """A step that no training reaches; also the answer of `steps_until_trigger` for it."""
 
+_MOST_LOOKED_AT = 10_000
+
 
 class Trigger(abc.ABC):
     """Says when something fires, from the global step, the time, and when it last fired itself.
@@ -51,6 +53,8 @@ class Trigger(abc.ABC):
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _went_back: bool = False
+    # Whether each step that goes by must be looked at; then a leap (a restore to a far step) is not walked in full.
+    _looks_at_each: bool = False
 
     @property
     def by_clock_alone(self) -> bool:
@@ -70,7 +74,8 @@ class Trigger(abc.ABC):
         if self._base is None or step < self._base:
             self.start(step - 1)
         assert self._base is not None
-        due = self.next_step(max(self._base, min(self._looked, step - 1)))
+        low = max(self._base, min(self._looked, step - 1))
+        due = self.next_step(max(low, step - _MOST_LOOKED_AT) if self._looks_at_each else low)
         while due <= step:
             if self.is_due(due):
                 return True
@@ -143,6 +148,10 @@ class Trigger(abc.ABC):
             self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
+    def leaves(self) -> list[Trigger]:
+        """Returns the triggers that it is made of: itself, if it is not composed."""
+        return [self]
+
     def __or__(self, other: Trigger) -> Trigger:
         return AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
 
@@ -171,6 +180,8 @@ class Steps(Trigger):
 
 class StepsWhere(Trigger):
     """Fires on the steps for which a predicate holds; `steps_where` makes it."""
+
+    _looks_at_each = True
 
     def __init__(self, predicate: Callable[[int], object]) -> None:
         self._predicate = predicate
@@ -232,9 +243,12 @@ class _Composite(Trigger):
     def __init__(self, *parts: Trigger) -> None:
         # (a & b) & c has three parts.
         self.parts = parts = tuple(p for part in parts for p in (part.parts if type(part) is type(self) else (part,)))
-        repeated = [part for i, part in enumerate(parts) if any(part is other for other in parts[:i])]
-        if repeated:
+        if len({id(leaf) for leaf in self.leaves()}) < len(self.leaves()):
             raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
+
+    def leaves(self) -> list[Trigger]:
+        """Returns the triggers that it is made of in the end."""
+        return [leaf for part in self.parts for leaf in part.leaves()]
 
     @property
     def by_clock_alone(self) -> bool:
@@ -310,6 +324,7 @@ class AnyOf(_Composite):
 class AllOf(_Composite):
     """Fires on a step on which all parts are due. `a & b` makes it."""
 
+    _looks_at_each = True
     _sign = "&"
     _MAX_TRIES = 50
 
@@ -425,7 +440,9 @@ def log_spaced(per_decade: int = 3) -> Trigger:
 def steps_where(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
-    Only asking tells when that is, so a hook with it is called on every run.
+    Only asking tells when that is, so a hook with it is called on every run. The predicate may be asked about a step
+    more than once, also before the run that leads there; it should do nothing else than answer. Of a leap of the global
+    step the last 10,000 steps are looked at.
 
     Example:
         >>> trigger = steps_where(lambda step: step < 10 or step % 100 == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookline.graph import Graph, Operation
+from hookline.graph import Graph, Operation, Tensor
 from hookline.graph.nodes import Group
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
 
@@ -22,7 +22,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
         hook: The hook. It serves one session, through this binding only.
 
     Raises:
-        TypeError: `hook` is a class, or no hook.
+        TypeError: `hook` is a class, no hook, or bound already; `fetches` has something that cannot be fetched.
         ValueError: There is nothing in `fetches`.
 
     Example:
@@ -47,8 +47,14 @@ def when(fetches: Any, hook: Any) -> BoundHook:
     """
     if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in ("before_run", "after_run")):
         raise TypeError(f"when requires a hook, an object with before_run or after_run, got {hook!r}.")
-    if not list(_leaves(fetches)):
+    if isinstance(hook, BoundHook):
+        raise TypeError(f"when requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
+    wanted = list(_leaves(fetches))
+    if not wanted:
         raise ValueError(f"when requires an operation or a tensor to wait for, got {fetches!r}.")
+    for leaf in wanted:
+        if not isinstance(leaf, Operation | Tensor | str):
+            raise TypeError(f"when requires operations, tensors or names of them to wait for, got {leaf!r}.")
     return BoundHook(fetches, hook)
 
 
@@ -74,9 +80,12 @@ class BoundHook:
         """Looks up what it is bound to.
 
         Raises:
-            KeyError: It is not in the graph.
+            KeyError, ValueError: It is not in the graph.
         """
-        self._operations = _operations(self._bound_to, session.graph)
+        try:
+            self._operations = _operations(self._bound_to, session.graph)
+        except (KeyError, ValueError) as exc:
+            raise type(exc)(f"train.when of {type(self.hook).__name__}: {exc.args[0] if exc.args else exc}") from exc
         if callback := getattr(self.hook, "after_create_session", None):
             callback(session, coord)
 
@@ -84,8 +93,7 @@ class BoundHook:
         """Asks the hook, if it rides along on this run."""
         self._riding = False
         graph = run_context.session.graph
-        if self._operations is None:
-            self._operations = _operations(self._bound_to, graph)
+        assert self._operations is not None, "after_create_session comes before"
         self._riding = not self._operations.isdisjoint(_operations(run_context.original_args.fetches, graph))
         callback = getattr(self.hook, "before_run", None)
         return callback(run_context) if self._riding and callback else None
@@ -95,6 +103,11 @@ class BoundHook:
         callback = getattr(self.hook, "after_run", None)
         if self._riding and callback:
             callback(run_context, run_values)
+
+
+def bare(hook: Any) -> Any:
+    """Returns the hook itself, whether it is bound to fetches or not."""
+    return hook.hook if isinstance(hook, BoundHook) else hook
 
 
 def _operations(fetches: Any, graph: Graph) -> set[Operation]:

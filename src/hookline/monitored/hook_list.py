@@ -11,7 +11,8 @@ from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
-from hookline.hooks.when import BoundHook
+from hookline.hooks.triggers import Trigger
+from hookline.hooks.when import bare
 from hookline.monitored.order import in_order
 from hookline.session import Session
 
@@ -133,19 +134,32 @@ class HookList:
         """
         with _claims_lock:
             for position, hook in enumerate(self.hooks):
-                if any(_bare(hook) is _bare(earlier) for earlier in self.hooks[:position]):
+                if any(bare(hook) is bare(earlier) for earlier in self.hooks[:position]):
                     raise RuntimeError(
                         f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
                         "Check hooks and chief_only_hooks."
                     )
-                claim = _claims.get(id(_bare(hook)))
+                claim = _claims.get(id(bare(hook)))
                 if claim is not None and claim() not in (None, owner):
                     raise RuntimeError(
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
+            self._check_triggers()
             for hook in self.hooks:
-                _claims[id(_bare(hook))] = weakref.ref(owner)
+                _claims[id(bare(hook))] = weakref.ref(owner)
+
+    def _check_triggers(self) -> None:
+        owners: dict[int, Any] = {}
+        for hook in self.hooks:
+            trigger = getattr(bare(hook), "trigger", None)
+            for leaf in trigger.leaves() if isinstance(trigger, Trigger) else ():
+                other = owners.setdefault(id(leaf), hook)
+                if other is not hook:
+                    raise RuntimeError(
+                        f"The {describe(other)} and the {describe(hook)} share the trigger {leaf!r}, which has one "
+                        "phase: whoever fires first would silence the other. Make a trigger for each."
+                    )
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
@@ -162,7 +176,7 @@ _claims_lock = threading.Lock()
 def release(hook: Any) -> None:
     """Gives up the claim of a session on one hook."""
     with _claims_lock:
-        _claims.pop(id(_bare(hook)), None)
+        _claims.pop(id(bare(hook)), None)
 
 
 def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
@@ -194,11 +208,7 @@ def override(hook: Any, name: str) -> Callback | None:
 
 def describe(hook: Any) -> str:
     """Returns what to call a hook in a message, after an article."""
-    return f"hook {type(_bare(hook)).__name__}"
-
-
-def _bare(hook: Any) -> Any:
-    return hook.hook if isinstance(hook, BoundHook) else hook
+    return f"hook {type(bare(hook)).__name__}"
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:

@@ -158,7 +158,7 @@ class HookedSession:
                 self._stop.carried = True
             raise
         finally:
-            if riders.feeders:
+            if riders.feeds:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.requested = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,9 +34,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CLOSED = "Session is already closed."
-_RUN_INSIDE = (
-    "A monitored session cannot be run from inside one of its runs or callbacks. In a hook, run_context.session.run "
-    "runs without hooks."
+_INSIDE = (
+    "A monitored session cannot {what} from inside one of its runs or callbacks. In a hook, run_context.session.run "
+    "runs without hooks; in a step function, step_context.run_with_hooks runs with them."
 )
 _CLOSED_INSIDE = (
     "A monitored session cannot be closed from inside one of its runs or callbacks. To end the training, call "
@@ -63,7 +65,8 @@ class MonitoredLifecycle:
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
-        self._notified: BaseException | None = None
+        # What hooks have been told of bears this mark; to keep it here would keep its traceback, and so what was fed.
+        self._told = object()
         self._graph = get_default_graph()
         self._closed = False
         self._turn = Turn()
@@ -109,14 +112,15 @@ class MonitoredLifecycle:
         """Returns the session inside, whose runs trigger no hooks; after a recovery it is another one.
 
         For what hooks should not see, between runs: an evaluation, a look at a variable, `load`. What it raises does
-        not lead to a recovery; inside `run_step_fn` it does.
+        not lead to a recovery, and a recovery closes it; inside `run_step_fn` a loss is recovered from.
 
         Raises:
             RuntimeError: The session is closed.
+            BaseException: The failure of a recovery that was in vain.
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
-        return self._session.raw
+        return self._session.live().hooked.raw
 
     def add_hook(self, hook: Any) -> None:
         """Lets one more hook ride along, from the next run on.
@@ -129,7 +133,8 @@ class MonitoredLifecycle:
         Raises:
             TypeError: It is no hook.
             RuntimeError: Its `begin` adds to the graph, which is final by now; a run is under way; it serves another
-                session or this one; the session is closed. Nothing has changed then.
+                session or this one; the session is closed.
+            BaseException: What its callbacks raised. It gets its `on_exception` then, and has not joined.
         """
         (hook,) = checked_hooks([hook])
         if any(hook is known for known in self._hooks.hooks):
@@ -137,13 +142,15 @@ class MonitoredLifecycle:
         with self._alone("take another hook"):
             hooks = HookList([*self._hooks.hooks, hook])
             hooks.claim(self)
+            raw = self._session.live().hooked.raw
             try:
                 with self._graph.as_default():
                     self._begin_late(hook)
-                    create_for(hook, self._session.raw, self.coordinator)
+                    create_for(hook, raw, self.coordinator)
             except BaseException as exc:
+                mapped = raw.map_error(exc)
+                HookList([hook]).on_exception(raw, mapped)
                 release(hook)
-                mapped = self._session.raw.map_error(exc)
                 if mapped is exc:
                     raise
                 raise mapped from mapped.__cause__
@@ -188,8 +195,10 @@ class MonitoredLifecycle:
         """
         if not self._turn.take():
             if self._turn.is_mine and self._stepping is not None:
-                return self._run_in_step(fetches, feed_dict, options, run_metadata)
-            raise self._occupied("run")
+                return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
+            if self._left_over():
+                return self.run(fetches, feed_dict, options, run_metadata)
+            raise self._occupied("be run")
         try:
             if self._closed:
                 raise RuntimeError(_CLOSED)
@@ -219,7 +228,8 @@ class MonitoredLifecycle:
 
         def step(session: CoordinatedSession) -> Any:
             self._stepping = session
-            return step_fn(StepContext(session.hooked.raw, self._run_in_step, self.request_stop))
+            run_with_hooks = functools.partial(self._run_in_step, session)
+            return step_fn(StepContext(session.hooked.raw, run_with_hooks, self.request_stop))
 
         with self._alone("call a step function"):
             try:
@@ -230,10 +240,13 @@ class MonitoredLifecycle:
             finally:
                 self._stepping = None
 
-    def _run_in_step(self, *args: Any, **kwargs: Any) -> Any:
-        session, self._stepping = self._stepping, None
-        if session is None:
-            raise RuntimeError(_RUN_INSIDE if self._turn.is_mine else "The step function of this step context is over.")
+    def _run_in_step(self, session: CoordinatedSession, *args: Any, **kwargs: Any) -> Any:
+        if not self._turn.is_mine or self._stepping is not session:
+            raise RuntimeError(
+                "A step context serves the thread that its step function was called in, while that function is at work "
+                "and outside of its runs with hooks."
+            )
+        self._stepping = None
         try:
             return session.run(*args, **kwargs)
         finally:
@@ -245,9 +258,7 @@ class MonitoredLifecycle:
                 return self._session.should_stop()
             finally:
                 self._turn.give_back()
-        current = self._session.current
-        error = current.reported_error()
-        return current.hooked.should_stop() or (current.coord.should_stop() and not self._session.recovers_from(error))
+        return self._session.looks_stopped()
 
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
@@ -271,18 +282,19 @@ class MonitoredLifecycle:
             BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
                 on it.
         """
+        if self._closed:
+            raise RuntimeError(_CLOSED)
         self._wait_for_turn()
         try:
-            if self._closed:
-                raise RuntimeError(_CLOSED)
-            failures = self._finish(None)
+            # Somebody else may have closed it meanwhile, which is what was wanted.
+            failures = [] if self._closed else self._finish(None)
         finally:
             self._turn.give_back()
         if failures:
             raise _first(failures)
 
     def _wait_for_turn(self) -> None:
-        if self._turn.is_mine:
+        if self._turn.is_mine and not self._left_over():
             raise RuntimeError(_CLOSED_INSIDE)
         if self._turn.take():
             return
@@ -293,6 +305,20 @@ class MonitoredLifecycle:
                 f"The session cannot be closed: a run in {self._turn.owner} did not end within {self._grace_secs:g} s."
             )
 
+    def _left_over(self) -> bool:
+        """Returns whether a Ctrl-C in a bad moment has left the turn taken by this thread; then it is given back."""
+        if not self._turn.is_mine:
+            return False
+        frame, inside = sys._getframe(1), 0
+        while frame is not None:
+            inside += frame.f_code in _AT_WORK and frame.f_locals.get("self") is self
+            frame = frame.f_back
+        if inside > 1:  # The first of them is the call that asks.
+            return False
+        self._turn.give_back()
+        self._stepping = None
+        return True
+
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
         """Keeps everybody else out of this session."""
@@ -301,6 +327,7 @@ class MonitoredLifecycle:
         try:
             if self._closed:
                 raise RuntimeError(_CLOSED)
+            self._session.live()
             yield
         finally:
             self._turn.give_back()
@@ -310,10 +337,12 @@ class MonitoredLifecycle:
         if self._closed:
             return RuntimeError(_CLOSED)
         if self._turn.is_mine:
-            return RuntimeError(_RUN_INSIDE)
+            return RuntimeError(_INSIDE.format(what=what))
+        if self._turn.is_awaited:
+            return RuntimeError(f"A monitored session that is being closed cannot {what}; ask should_stop() before.")
         return RuntimeError(
-            f"A monitored session does one thing at a time, and {self._turn.owner} is inside: {_thread_name()} cannot "
-            f"{what} now. Let one thread run it; others may run raw_session(), which triggers no hooks."
+            f"A monitored session does one thing at a time, and {self._turn.owner} is inside: it cannot {what} for "
+            f"{threading.current_thread().name} now. Let one thread run it; others may run raw_session() instead."
         )
 
     def __enter__(self) -> Self:
@@ -325,7 +354,14 @@ class MonitoredLifecycle:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         ended = exception is None or isinstance(exception, END_OF_INPUT)
-        self._wait_for_turn()
+        try:
+            self._wait_for_turn()
+        except BaseException as waiting:
+            if ended or exception is None:
+                raise
+            self._notify(exception)
+            exception.add_note(f"While leaving the session: {waiting}")
+            return False
         try:
             failures = [] if self._closed else self._finish(exception)
         finally:
@@ -347,7 +383,6 @@ class MonitoredLifecycle:
                 part()
             except BaseException as exc:
                 failures.append(exc)
-        self._notified = None
         return failures
 
     def _wind_up(self, leaving: BaseException | None) -> list[BaseException]:
@@ -356,7 +391,7 @@ class MonitoredLifecycle:
             self._notify(leaving)
         elif lost is None:
             return self._end()
-        elif lost is not self._notified:
+        elif not self._knows(lost):
             # should_stop() had to keep this to itself.
             self._notify(lost)
             return [lost]
@@ -379,17 +414,21 @@ class MonitoredLifecycle:
 
     def _notify(self, exception: BaseException) -> None:
         """Tells the hooks of a failure, once: what a run raised usually leaves the `with` block as well."""
-        if exception is not self._notified and not isinstance(exception, END_OF_INPUT):
-            self._notified = exception
+        if not self._knows(exception) and not isinstance(exception, END_OF_INPUT):
+            vars(exception)[_TOLD] = self._told
             raw = self._raw
             assert raw is not None, "Nobody but a session has failures to tell of."
             self._hooks.on_exception(raw, exception)
+
+    def _knows(self, exception: BaseException) -> bool:
+        return vars(exception).get(_TOLD) is self._told
 
     def _give_back(self) -> None:
         self._hooks.release()
         _release_finalized(self._graph, self)
 
     def _create(self) -> CoordinatedSession:
+        self._stepping = None
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
             # An OutOfRangeError of a thread is an error of the session: its consumer is who ends the training quietly.
@@ -409,6 +448,13 @@ class MonitoredLifecycle:
                 raise mapped from mapped.__cause__
             return session
 
+
+# Whose frames say that a session is at work in this thread.
+_AT_WORK = frozenset(
+    getattr(MonitoredLifecycle, name).__code__
+    for name in ("__init__", "run", "run_step_fn", "add_hook", "close", "__exit__", "_should_stop")
+)
+_TOLD = "_hookline_told"
 
 # The sessions that run a graph which the first of them found open: the last one opens it again.
 _held_finalized: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[MonitoredLifecycle]] = weakref.WeakKeyDictionary()
@@ -432,10 +478,6 @@ def _release_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
         if not sessions:
             del _held_finalized[graph]
             graph.reopen()
-
-
-def _thread_name() -> str:
-    return threading.current_thread().name
 
 
 def _first(failures: list[BaseException]) -> BaseException:

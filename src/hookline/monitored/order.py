@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from hookline.hooks.when import BoundHook
+from hookline.hooks.when import bare
 
 
 def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
@@ -61,7 +62,7 @@ def _targets(hook: Any, name: str) -> tuple[Any, ...]:
     given = getattr(hook, name, ())
     targets = tuple(given) if isinstance(given, tuple | list) else (given,)
     for target in targets:
-        if target is None or isinstance(target, str | int):
+        if not isinstance(target, type) and (inspect.isroutine(target) or not hasattr(target, "__dict__")):
             raise TypeError(
                 f"The hook {_name(hook)} must have a hook, a class or a tuple of them as {name}, got {given!r}."
             )
@@ -69,8 +70,7 @@ def _targets(hook: Any, name: str) -> tuple[Any, ...]:
 
 
 def _is_meant(hook: Any, target: Any) -> bool:
-    bare = hook.hook if isinstance(hook, BoundHook) else hook
-    return isinstance(bare, target) if isinstance(target, type) else target is hook or target is bare
+    return isinstance(bare(hook), target) if isinstance(target, type) else bare(target) is bare(hook)
 
 
 def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
@@ -83,4 +83,4 @@ def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[i
 
 
 def _name(hook: Any) -> str:
-    return type(hook.hook if isinstance(hook, BoundHook) else hook).__name__
+    return type(bare(hook)).__name__

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import numbers
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
-from hookline.hooks.when import BoundHook
-from hookline.monitored.hook_list import Callback, HookList, override
+from hookline.hooks.when import bare
+from hookline.monitored.hook_list import Callback, HookList, describe, override
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
@@ -26,8 +27,7 @@ def _speaks_for_all(hook: Any) -> bool:
 
     One that a subclass has overridden further down knows nothing of it, and must not be left out.
     """
-    if isinstance(hook, BoundHook):
-        hook = hook.hook
+    hook = bare(hook)
 
     def depth(name: str) -> int:
         if name in getattr(hook, "__dict__", ()):
@@ -153,6 +153,11 @@ class Pacing:
         for hook, steps_until_trigger, secs_until_trigger in self._paced:
             steps = steps_until_trigger(step) if steps_until_trigger else sys.maxsize
             secs = secs_until_trigger() if secs_until_trigger else math.inf
+            if not all(isinstance(answer, numbers.Real) for answer in (steps, secs)):
+                raise TypeError(
+                    f"The {describe(hook)} must return numbers from steps_until_trigger and secs_until_trigger, "
+                    f"got {steps!r} and {secs!r}."
+                )
             if steps <= 1 or secs <= 0:
                 always.append(hook)
                 due_step = min(due_step, step + _LOOK_AGAIN_RUNS * self._gain)

@@ -40,6 +40,8 @@ class RecoverableSession:
         self._attempts = 0
         self._highest_step: int | None = None
         self._failure: BaseException | None = None
+        self._stop_requested = False
+        self._recovering = False
         try:
             self._session = create()
         except PREEMPTION_ERRORS as exc:
@@ -58,7 +60,7 @@ class RecoverableSession:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of a recovery that `should_stop` attempted in vain; there is no live session then."""
+        """The error of a recovery that was attempted in vain; there is no live session then."""
         return self._failure
 
     def run(
@@ -92,7 +94,7 @@ class RecoverableSession:
 
     def _attempted(self, attempt: Callable[[CoordinatedSession], T], retry: Retry | None) -> T:
         while True:
-            session = self._live()
+            session = self.live()
             try:
                 result = attempt(session)
             except PREEMPTION_ERRORS as exc:
@@ -125,12 +127,21 @@ class RecoverableSession:
                 self._failure = self._failure or failure
         return True
 
+    def looks_stopped(self) -> bool:
+        """Returns what `should_stop` would, for whoever may not recover because somebody else is inside."""
+        session = self._session
+        if self._failure is not None or self._stop_requested or session.hooked.should_stop():
+            return True
+        # The coordinator of a session that is being replaced was stopped for that.
+        return not self._recovering and session.coord.should_stop() and not self.recovers_from(session.reported_error())
+
     def recovers_from(self, error: BaseException | None) -> TypeGuard[BaseException]:
         """Returns whether the policy is to recover from an error."""
         return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
 
     def request_stop(self) -> None:
-        """Asks the coordinator to stop."""
+        """Asks the coordinator to stop; the request outlives a recovery that is under way."""
+        self._stop_requested = True
         self._session.coord.request_stop()
 
     def close(self) -> None:
@@ -148,7 +159,8 @@ class RecoverableSession:
                 raise
             logger.warning("The session was lost after its last run, which changes nothing: %s", _reason(exc))
 
-    def _live(self) -> CoordinatedSession:
+    def live(self) -> CoordinatedSession:
+        """Returns the session as it is now; raises the failure of a recovery that was in vain."""
         if self._failure is not None:
             raise self._failure
         return self._session
@@ -156,6 +168,16 @@ class RecoverableSession:
     def _recover(self, exc: BaseException) -> None:
         if self._policy is None:
             raise exc
+        reported = self._session.reported_error()
+        if reported is not None and not isinstance(reported, PREEMPTION_ERRORS):
+            raise reported from exc  # A new session would forget it.
+        self._recovering = True
+        try:
+            self._replace(exc)
+        finally:
+            self._recovering = False
+
+    def _replace(self, exc: BaseException) -> None:
         stop_requested = self._session.stop_requested_cleanly()
         step_before = _global_step(self.raw)
         self._highest_step = max(self._highest_step or 0, step_before or 0)
@@ -169,7 +191,7 @@ class RecoverableSession:
         except BaseException as failure:
             self._failure = failure
             raise
-        if stop_requested:
+        if stop_requested or self._stop_requested:
             self._session.coord.request_stop()
         loss = _loss(step_before, _global_step(self.raw), self.raw.origin)
         logger.error("Recovered from %s. %s", _reason(exc), loss)

@@ -63,6 +63,11 @@ class Ridership:
         self._stale = False
         self._merge()
 
+    @property
+    def feeds(self) -> bool:
+        """Whether it holds what somebody feeds."""
+        return bool(self.feeders) or self._stale
+
     def ask(self, context: SessionRunContext) -> None:
         """Calls every `before_run` and merges what they ask for.
 
@@ -82,7 +87,7 @@ class Ridership:
     def forget_feeds(self) -> None:
         """Lets go of the values that hooks fed: a batch does not outlive its run. What they fed stays known."""
         self.feeders = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.feeders]
-        self._asked = [None if args is not None and args.feed_dict else args for args in self._asked]
+        self._asked = [None if getattr(args, "feed_dict", None) else args for args in self._asked]
         self._stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:

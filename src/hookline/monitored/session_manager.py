@@ -10,6 +10,7 @@ from typing import Any
 
 from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint.saver import finish_saves
 from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
 from hookline.graph import Graph, GraphKeys, Operation, Tensor
 from hookline.graph.global_step import counted_global_step
@@ -223,6 +224,7 @@ class SessionManager:
         if path or not directory:
             return path or None
         _finish_pending(saver)
+        finish_saves(directory)
         if not wait:
             return latest_checkpoint(directory)
         return self._await(

@@ -6,6 +6,8 @@ import threading
 
 from hookline import clock
 
+_HOLDER = "holder"
+
 
 class Turn:
     """Says which thread is inside a session, if one is. Taking a free turn costs what a lock costs.
@@ -20,42 +22,49 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner: int | None = None
+        # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
+        self._inside: dict[str, list[int]] = {}
         self._given_back = threading.Condition()
         self._waiting = 0
 
     @property
     def is_mine(self) -> bool:
         """Whether this very thread is inside."""
-        return self._owner == threading.get_ident()
+        holder = self._inside.get(_HOLDER)
+        return holder is not None and holder[0] == threading.get_ident()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for it."""
+        return self._waiting > 0
 
     @property
     def owner(self) -> str:
         """The name of the thread that is inside, for messages."""
-        names = (thread.name for thread in threading.enumerate() if thread.ident == self._owner)
+        holder = self._inside.get(_HOLDER, [0])
+        names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
         return next(names, "another thread")
 
     def take(self) -> bool:
-        """Takes the turn if it is free, and returns whether it was."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        self._owner = threading.get_ident()
-        return True
+        """Takes the turn if it is free and nobody waits for it, and returns whether it was."""
+        return not self._waiting and self._take()
 
     def wait(self, timeout_secs: float) -> bool:
         """Waits until the turn is free, at most so long, and takes it. Returns whether it was."""
         with self._given_back:
             self._waiting += 1
             try:
-                return clock.wait_for(self._given_back, self.take, timeout_secs)
+                return clock.wait_for(self._given_back, self._take, timeout_secs)
             finally:
                 self._waiting -= 1
 
     def give_back(self) -> None:
         """Lets others in."""
-        self._owner = None
-        self._lock.release()
+        self._inside.clear()
         if self._waiting:
             with self._given_back:
                 self._given_back.notify_all()
+
+    def _take(self) -> bool:
+        mine = [threading.get_ident()]
+        return self._inside.setdefault(_HOLDER, mine) is mine

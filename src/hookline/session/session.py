@@ -194,14 +194,7 @@ class Session:
         feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
         run = Run(feeds)
         try:
-            if execution.early_reads_counters:
-                # These run under the session's lock. Theirs go before it: what they call may run the session.
-                with contextlib.ExitStack() as entered:
-                    for operation in execution.plan.early:
-                        entered.enter_context(self.host_lock(operation))
-                    self._execute(execution, run, options, metadata)
-            else:
-                self._execute(execution, run, options, metadata)
+            self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
         values = [get(run) for get in execution.getters]
@@ -256,33 +249,56 @@ class Session:
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> float:
         """Carries out what needs the variables, and returns when the device stage began."""
-        with self._lock:
-            self._check_usable()
-            store = self.store
-            if execution.exchanges:
-                store.begin_run(execution.plan.remote)
-            try:
-                for variable in execution.counters:
-                    run.counters[variable] = store.counter(variable)
-            except errors.FailedPreconditionError as error:
-                raise explained(execution.plan, error) from None
-            if execution.early_reads_counters:
-                outer, self._host_thread = self._host_thread, threading.get_ident()
-                try:
-                    execution.compute_hosts(execution.plan.early, run, self)
-                finally:
-                    self._host_thread = outer
-            begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
-            try:
-                dispatch(execution, store, run, options, metadata)
-            except Exception as error:
-                self._check_lost(error, store)
-                raise
-            if metadata is not None:
-                metadata.global_step = self._step_or_none(store)
-            return begun
+        if not execution.early_reads_counters:
+            with self._lock:
+                return self._exchange_now(execution, run, options, metadata)
+        while True:
+            with self._lock, contextlib.ExitStack() as entered:
+                busy = self._enter(execution.plan.early, entered)
+                if busy is None:
+                    return self._exchange_now(execution, run, options, metadata)
+            # Not under the session's lock: whoever is inside may need that to come out.
+            with self.host_lock(busy):
+                pass
 
-    def host_lock(self, operation: Operation) -> contextlib.AbstractContextManager[Any]:
+    def _enter(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Operation | None:
+        """Takes the locks of host operations without waiting; returns one that another thread is in, if there is."""
+        for operation in operations:
+            lock = self.host_lock(operation)
+            if not lock.acquire(blocking=False):
+                return operation
+            entered.callback(lock.release)
+        return None
+
+    def _exchange_now(
+        self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> float:
+        self._check_usable()
+        store = self.store
+        if execution.exchanges:
+            store.begin_run(execution.plan.remote)
+        try:
+            for variable in execution.counters:
+                run.counters[variable] = store.counter(variable)
+        except errors.FailedPreconditionError as error:
+            raise explained(execution.plan, error) from None
+        if execution.early_reads_counters:
+            outer, self._host_thread = self._host_thread, threading.get_ident()
+            try:
+                execution.compute_hosts(execution.plan.early, run, self)
+            finally:
+                self._host_thread = outer
+        begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
+        try:
+            dispatch(execution, store, run, options, metadata)
+        except Exception as error:
+            self._check_lost(error, store)
+            raise
+        if metadata is not None:
+            metadata.global_step = self._step_or_none(store)
+        return begun
+
+    def host_lock(self, operation: Operation) -> Any:
         """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 

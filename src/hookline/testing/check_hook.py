@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from hookline.errors import AbortedError
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
 from hookline.hooks import SessionRunArgs
 from hookline.monitored import MonitoredSession, RecoveryPolicy
+from hookline.monitored.hook_list import CALLBACKS
 from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
 
@@ -191,8 +193,9 @@ class _Watched:
         assert wanted, f"secs_until_trigger must return a number of at least 0, got {secs!r}."
         return secs
 
-    def __getattr__(self, callback: str) -> Any:
-        return lambda *given: self._nothing(callback, *given)
+    def __getattr__(self, name: str) -> Any:
+        # The hook need not have the callback; anything else is its own.
+        return functools.partial(self._nothing, name) if name in CALLBACKS else getattr(self._hook, name)
 
     def _nothing(self, callback: str, *given: Any) -> None:
         returned = _call(self._hook, callback, *given)

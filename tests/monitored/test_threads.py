@@ -1,0 +1,268 @@
+"""Several threads at one monitored session, and a Ctrl-C in a bad moment: who gets in, who waits, who is told."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.errors import AbortedError
+from hookline.hooks import SessionRunHook
+from hookline.monitored import MonitoredSession, RecoveryPolicy
+from hookline.monitored.turn import Turn
+
+AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
+
+
+class Gate(SessionRunHook):
+    """Keeps a run inside the session until the test opens it."""
+
+    def __init__(self):
+        self.inside, self.opened = threading.Event(), threading.Event()
+
+    def before_run(self, run_context):
+        self.inside.set()
+        assert self.opened.wait(30)
+
+
+def started(work):
+    """Starts a thread; `outcome` is what the work returned or raised."""
+
+    def do():
+        try:
+            thread.outcome = work()
+        except BaseException as exc:
+            thread.outcome = exc
+
+    thread = threading.Thread(target=do, name="other", daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until(holds):
+    """Gives other threads the processor until something holds."""
+    for _ in range(100_000):
+        if holds():
+            return
+        threading.Event().wait(0.0001)
+    raise AssertionError("it never held")
+
+
+def test_two_threads_that_close_at_once_have_both_what_they_want(training, recorder, events):
+    gate = Gate()
+    session = MonitoredSession(hooks=[gate, recorder()])
+    running = started(lambda: session.run(training.train_op))
+    gate.inside.wait(30)
+    closing = [started(session.close) for _ in range(2)]
+    wait_until(lambda: session._turn._waiting == 2)
+    gate.opened.set()
+    for thread in [running, *closing]:
+        thread.join()
+    assert [thread.outcome for thread in closing] == [None, None]
+    assert events.count("a.end") == 1
+
+
+def test_who_waits_to_close_comes_before_the_next_run(training):
+    gate = Gate()
+    session = MonitoredSession(hooks=[gate])
+    runs = []
+
+    def work():
+        while True:  # A loop that does not ask should_stop().
+            session.run(training.train_op)
+            runs.append(1)
+
+    running = started(work)
+    gate.inside.wait(30)
+    closing = started(session.close)
+    wait_until(lambda: session._turn.is_awaited)
+    with pytest.raises(RuntimeError, match=r"being closed cannot be run; ask should_stop\(\)"):
+        session.run(training.train_op)
+    gate.opened.set()
+    running.join()
+    closing.join()
+    assert closing.outcome is None
+    assert runs == [1]
+    assert "closed" in str(running.outcome)
+
+
+def test_the_request_of_a_closer_outlives_a_recovery(training):
+    """It came while the session was being replaced, to the coordinator of the lost one."""
+
+    class Asking(SessionRunHook):
+        created = 0
+
+        def after_create_session(self, monitored, coord):
+            self.created += 1
+            if self.created == 2:
+                started(session.request_stop).join()
+
+    session = MonitoredSession(hooks=[Asking()], recovery=AT_ONCE)
+    with session:
+        training.faults.append(AbortedError(None, None, "lost"))
+        session.run(training.train_op)
+        assert session.should_stop()
+
+
+def test_a_recovery_does_not_look_like_the_end_to_other_threads(training):
+    seen = []
+
+    class Looking(SessionRunHook):
+        def after_create_session(self, monitored, coord):
+            if "session" in globals_of_the_test:
+                thread = started(globals_of_the_test["session"].should_stop)
+                thread.join()
+                seen.append(thread.outcome)
+
+    globals_of_the_test = {}
+    with MonitoredSession(hooks=[Looking()], recovery=AT_ONCE) as session:
+        globals_of_the_test["session"] = session
+        training.faults.append(AbortedError(None, None, "lost"))
+        session.run(training.train_op)
+        assert not session.should_stop()
+    assert seen == [False]
+
+
+def test_the_error_of_a_thread_is_raised_where_the_session_is_lost_besides(training, recorder, events):
+    first = recorder()
+    session = MonitoredSession(hooks=[first], recovery=AT_ONCE)
+    session.run(training.train_op)
+    first.coord.request_stop(ValueError("bad record"))
+    training.faults.append(AbortedError(None, None, "lost"))
+    with pytest.raises(ValueError, match="bad record"):
+        session.run(training.train_op)
+    with pytest.raises(ValueError, match="bad record"):
+        session.close()
+    assert events.count("a.created") == 1
+
+
+def test_the_error_of_the_body_is_not_replaced_by_a_session_that_cannot_be_closed(training):
+    gate = Gate()
+    session = MonitoredSession(hooks=[gate], stop_grace_period_secs=0)
+    running = started(lambda: session.run(training.train_op))
+    gate.inside.wait(30)
+    with pytest.raises(KeyError, match="mine") as caught, session:
+        raise KeyError("mine")
+    assert "a run in other did not end within 0 s" in caught.value.__notes__[0]
+    gate.opened.set()
+    running.join()
+    session.close()
+
+
+def test_a_step_context_serves_its_own_thread(training):
+    with MonitoredSession() as session:
+
+        def step(step_context):
+            thread = started(lambda: step_context.run_with_hooks(training.train_op))
+            thread.join()
+            return thread.outcome
+
+        assert "serves the thread that its step function was called in" in str(session.run_step_fn(step))
+
+
+def test_a_step_context_of_a_lost_session_is_of_no_use(training):
+    kept = []
+    with MonitoredSession(recovery=AT_ONCE) as session:
+
+        def step(step_context):
+            kept.append(step_context)
+            if len(kept) == 1:
+                training.faults.append(AbortedError(None, None, "lost"))
+            else:
+                with pytest.raises(RuntimeError, match="A step context serves"):
+                    kept[0].run_with_hooks(training.train_op)
+            return step_context.run_with_hooks(training.train_op)
+
+        session.run_step_fn(step)
+    assert len(kept) == 2
+
+
+def test_operations_of_the_host_that_run_each_other_do_not_wait_for_each_other():
+    """One thread is inside the outer one and wants the inner; the other has come for the inner meanwhile."""
+    with hl.Graph().as_default():
+        step = train.get_or_create_global_step()
+        inside, go_on = threading.Event(), threading.Event()
+        inner = hl.host_op(lambda value: value + 1)(step)
+
+        def run_inner(value):
+            inside.set()
+            assert go_on.wait(30)
+            return session.run(inner) + value
+
+        outer = hl.host_op(run_inner)(step)
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            session.run(inner)
+            first = started(lambda: session.run(outer))
+            inside.wait(30)
+            second = started(lambda: session.run(inner))
+            second.join(0.2)  # It gets as far as it can.
+            go_on.set()
+            for thread in (first, second):
+                thread.join(60)
+            assert [first.outcome, second.outcome] == [1, 1]
+
+
+def interrupt_at(instruction, work):
+    """Does the work with a KeyboardInterrupt before the given one of the instructions that keep turns."""
+    left = instruction
+
+    def trace(frame, event, arg):
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(("monitored/turn.py", "monitored/lifecycle.py")):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+
+
+def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training):
+    with MonitoredSession() as session:
+        session.run(training.train_op)
+        for instruction in range(1, 10_000):
+            try:
+                interrupt_at(instruction, lambda: session.run(training.train_op))
+            except KeyboardInterrupt:
+                session.run(training.train_op)
+                continue
+            break
+    assert 50 < instruction < 500
+
+
+def test_a_turn_that_was_left_taken_is_noticed_by_its_thread(training, recorder, events):
+    """The moment between the last instruction of a run and its caller: the turn is taken and nobody is inside."""
+    with MonitoredSession(hooks=[recorder()]) as session:
+        assert session._turn.take()
+        session.run(training.train_op)
+        assert session._turn.take()
+        assert not session.should_stop()
+    assert events[-1] == "a.end"
+
+
+def test_a_turn_is_taken_by_one():
+    turn, taken = Turn(), []
+    barrier = threading.Barrier(8)
+
+    def work():
+        for _ in range(200):
+            barrier.wait()
+            taken.append(turn.take())
+            barrier.wait()
+            turn.give_back()
+
+    threads = [started(work) for _ in range(8)]
+    for thread in threads:
+        thread.join()
+    assert sum(taken) == 200
