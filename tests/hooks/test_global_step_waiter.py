@@ -126,6 +126,15 @@ def test_begin_makes_it_wait_again(model, session):
         before_run(hook, session)
 
 
+def test_a_waiter_whose_begin_a_subclass_leaves_out_waits_all_the_same(model):
+    class Announcing(GlobalStepWaiterHook):
+        def begin(self):
+            pass
+
+    with FakeClock(), pytest.raises(DeadlineExceededError), model.session(Announcing(5, timeout_secs=0)) as session:
+        session.run(model.train)
+
+
 def test_a_recovery_during_the_wait_waits_on(model, session):
     hook = begun(session, wait_until_step=5)
     lost = Session()

@@ -67,6 +67,15 @@ def test_it_takes_a_writer(model, tmp_path):
     assert rates(tmp_path) == [(2, "global_step/sec", 2.0)]
 
 
+def test_where_no_time_has_gone_by_there_is_no_rate_to_tell(model, tmp_path):
+    hook = StepCounterHook(every_n_steps=1, output_dir=str(tmp_path))
+    with FakeClock() as clock, model.session(hook) as session:
+        for secs in (0.5, 0, 0.25):
+            clock.advance(secs)
+            session.run(model.train)
+    assert rates(tmp_path) == [(3, "global_step/sec", 4.0)]
+
+
 def test_several_steps_in_one_run_count_as_several(model, tmp_path):
     with FakeClock() as clock, model.session(StepCounterHook(every_n_steps=4, output_dir=str(tmp_path))) as session:
         for _ in range(3):
