@@ -58,6 +58,17 @@ def test_an_engine_error_of_a_thread_is_mapped_and_stays_the_same_object():
     assert first.value is second.value
 
 
+def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
+    session = coordinated(ScriptedSession())
+    cause, error = OSError("disk gone"), ValueError("no batch")
+    error.__cause__ = cause
+    session.coord.request_stop(error)
+    with pytest.raises(ValueError, match="no batch") as caught:
+        session.close()
+    assert caught.value is error
+    assert error.__cause__ is cause
+
+
 def test_should_stop_follows_the_coordinator_and_the_hooks(recorder):
     session = coordinated(ScriptedSession())
     assert not session.should_stop()
