@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from hookline.checkpoint import Saver
-from hookline.errors import DataLossError, DeadlineExceededError, NotFoundError, OpError
+from hookline.errors import (
+    AbortedError,
+    DataLossError,
+    DeadlineExceededError,
+    NotFoundError,
+    OpError,
+    ResourceExhaustedError,
+)
 from hookline.graph import (
     Graph,
     GraphKeys,
     Variable,
+    get_or_create_global_step,
     global_variables,
     global_variables_initializer,
     host_op,
@@ -18,7 +26,7 @@ from hookline.graph import (
     variables_initializer,
 )
 from hookline.monitored import ChiefSessionCreator, Scaffold, SessionManager, WorkerSessionCreator
-from hookline.session import Session
+from hookline.session import RunOptions, Session
 
 
 class Model:
@@ -97,6 +105,40 @@ def test_a_feed_reaches_the_init_op():
         assert session.run(w) == 4.0
 
 
+@pytest.fixture
+def fed():
+    """A model whose local part is initialised from a feed."""
+    with Graph().as_default():
+        x = placeholder("float32", (), name="x")
+        local = Variable(np.float32(0), name="local", trainable=False, collections=[GraphKeys.LOCAL_VARIABLES])
+        yield local, Scaffold(local_init_op=local.assign(x), local_init_feed_dict={x: 4.0})
+
+
+@pytest.mark.parametrize("creator", [ChiefSessionCreator, WorkerSessionCreator])
+def test_a_feed_reaches_the_local_init_op_of_chief_and_worker(fed, creator):
+    local, scaffold = fed
+    assert creator(scaffold).create_session().run(local) == 4.0
+
+
+def test_a_feed_reaches_the_local_init_op_after_a_restore_too(fed, tmp_path):
+    local, scaffold = fed
+    Variable(1.0, name="w")
+    creator = ChiefSessionCreator(scaffold, checkpoint_dir=str(tmp_path))
+    session = creator.create_session()
+    scaffold.saver.save(session, str(tmp_path / "model.ckpt"), global_step=3)
+    session = creator.create_session()
+    assert "model.ckpt-3" in session.origin
+    assert session.run(local) == 4.0
+
+
+def test_the_local_init_op_runs_with_its_options():
+    with Graph().as_default() as graph:
+        step = get_or_create_global_step()
+        options = RunOptions(last_step=0)
+        manager = SessionManager(graph=graph, local_init_op=step.assign_add(1), local_init_run_options=options)
+        assert manager.prepare_session("", init_op=global_variables_initializer()).global_step == 0
+
+
 def test_a_directory_and_a_checkpoint_together_are_an_error(model):
     for call in (model.manager().prepare_session, model.manager().recover_session):
         with pytest.raises(ValueError, match="at most one of checkpoint_dir and checkpoint_filename_with_path"):
@@ -152,6 +194,34 @@ def test_a_checkpoint_that_cannot_be_used_never_leads_to_a_fresh_start(model, tm
         manager.prepare_session("", init_op=init_op, saver=saver, **arguments)
     with pytest.raises((OpError, NotFoundError, DataLossError)):
         manager.recover_session("", saver=saver, **arguments)
+
+
+class FailedSaver(Saver):
+    """Its last save has failed in the background, and nobody was told yet."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._untold = [error]
+
+    def wait(self):
+        if self._untold:
+            raise self._untold.pop()
+
+
+@pytest.mark.parametrize("how", ["prepare_session", "recover_session"])
+def test_a_save_that_failed_is_told_before_an_older_checkpoint_is_restored(model, tmp_path, how):
+    model.save(tmp_path)
+    saver = FailedSaver(ResourceExhaustedError(None, None, "disk full"))
+    with pytest.raises(ResourceExhaustedError, match="disk full"):
+        getattr(model.manager(), how)("", saver=saver, checkpoint_dir=str(tmp_path))
+
+
+def test_a_save_that_the_loss_of_its_session_ended_leaves_the_checkpoint_before_it(model, tmp_path, caplog):
+    model.save(tmp_path)
+    saver = FailedSaver(AbortedError(None, None, "gone with the session"))
+    session = model.manager().prepare_session("", saver=saver, checkpoint_dir=str(tmp_path))
+    assert session.run(model.w) == 7.0
+    assert "is lost too: gone with the session" in caplog.text
 
 
 def test_recover_session_tells_whether_it_restored(model, tmp_path):
