@@ -171,6 +171,26 @@ def test_a_job_stops_resumes_and_writes_what_tensorboard_reads(training, tmp_pat
     assert (tmp_path / "model.ckpt-9").exists()
 
 
+@pytest.mark.parametrize("given", [(), ("summary_dir",)])
+def test_the_speed_is_written_where_the_summaries_are(training, tmp_path, clock, given):
+    from hookline.testing import read_events
+
+    directories = {name: str(tmp_path / name) for name in ("checkpoint_dir", *given)}
+    with MonitoredTrainingSession(
+        hooks=[StopAtStepHook(last_step=5)], log_step_count_steps=2, save_summaries_steps=None, **directories
+    ) as sess:
+        while not sess.should_stop():
+            clock.advance(0.5)
+            sess.run(training.train_op)
+    FileWriterCache.clear()
+    rates = {
+        name: [event.step for event in read_events(path) for value in event.summary.value if "/sec" in value.tag]
+        for name, path in directories.items()
+    }
+    assert rates.pop(list(directories)[-1]) == [3, 5]
+    assert not any(rates.values())
+
+
 def test_a_worker_waits_for_its_chief_and_says_so(training):
     with pytest.raises(DeadlineExceededError, match=r"the chief to make the model ready .*global_step"):
         MonitoredTrainingSession(is_chief=False, max_wait_secs=3)
