@@ -266,6 +266,20 @@ def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are
     assert seen == [0, 3]
 
 
+def test_a_chief_that_comes_back_to_a_ready_model_initialises_what_it_has_for_itself():
+    transport = in_process(1)
+    seen = []
+    for _ in range(2):
+        with hl.Graph().as_default():
+            train = hl.train.get_or_create_global_step().assign_add(1)
+            mine = hl.Variable(7.0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
+            grow = hl.group(train, mine.assign_add(1.0))
+            session = hl.train.ChiefSessionCreator(master=Target(transport)).create_session()
+            session.run(grow)
+            seen.append((session.global_step, float(session.run(mine))))
+    assert seen == [(1, 8.0), (2, 8.0)]
+
+
 def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_next(monkeypatch):
     transport = in_process(2)
     first = Model(Target(transport))
