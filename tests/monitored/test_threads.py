@@ -206,13 +206,13 @@ def test_operations_of_the_host_that_run_each_other_do_not_wait_for_each_other()
             assert [first.outcome, second.outcome] == [1, 1]
 
 
-def interrupt_at(instruction, work):
-    """Does the work with a KeyboardInterrupt before the given one of the instructions that keep turns."""
+def interrupt_at(instruction, files, work):
+    """Does the work with a KeyboardInterrupt before the given one of the instructions in these files."""
     left = instruction
 
     def trace(frame, event, arg):
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("monitored/turn.py", "monitored/lifecycle.py")):
+        if not frame.f_code.co_filename.endswith(files):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -228,17 +228,22 @@ def interrupt_at(instruction, work):
         sys.settrace(None)
 
 
-def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training):
-    with MonitoredSession() as session:
+@pytest.mark.parametrize(
+    "files", [("monitored/turn.py", "monitored/lifecycle.py"), ("session/dispatch.py", "session/store.py")]
+)
+def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, caplog):
+    """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
+    with MonitoredSession(recovery=RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)) as session:
         session.run(training.train_op)
         for instruction in range(1, 10_000):
             try:
-                interrupt_at(instruction, lambda: session.run(training.train_op))
+                interrupt_at(instruction, files, lambda: session.run(training.train_op))
             except KeyboardInterrupt:
                 session.run(training.train_op)
                 continue
             break
     assert 50 < instruction < 500
+    assert ("values are gone" in caplog.text) == ("session/store.py" in files)
 
 
 def test_a_turn_that_was_left_taken_is_noticed_by_its_thread(training, recorder, events):

@@ -18,7 +18,7 @@ class RunOptions:
         debug_tensor_watches: Names of tensors whose values to put into `RunMetadata.watched`.
         last_step: A limit: updates of a run that begins when the global step is this or more are not applied. One that
             begins below it is, even if it counts by several and passes it. A run that is refused still succeeds and its
-            fetches are delivered; `RunMetadata.applied` tells.
+            fetches are delivered; `RunMetadata.applied` tells. Runs that do not change the global step have no limit.
 
     References:
         `tf.RunOptions`. `last_step` is our addition.
