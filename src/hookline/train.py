@@ -10,6 +10,7 @@ from hookline.checkpoint import (
     latest_checkpoint,
     list_variables,
     load_variable,
+    verify,
 )
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
@@ -106,5 +107,6 @@ __all__ = [
     "load_variable",
     "log_spaced",
     "steps_where",
+    "verify",
     "when",
 ]

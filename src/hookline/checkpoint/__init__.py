@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
-from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable
+from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable, verify
 from hookline.checkpoint.saver import PendingSave, Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
@@ -18,4 +18,5 @@ __all__ = [
     "latest_checkpoint",
     "list_variables",
     "load_variable",
+    "verify",
 ]

@@ -2,6 +2,9 @@
 
 A checkpoint is written beside its place, as `<path>.hookline-saving`. Once it holds its manifest it is complete;
 renaming it to `<path>` is what remains. Whoever looks for `<path>` in between finds it under that name (`locate`).
+
+Each step is on the disk before the next one begins: all files and directories before the manifest, the manifest before
+the rename, the rename before anything older is removed, a checkpoint's new name before its files go.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import re
 import shutil
 
 from hookline import errors
-from hookline.checkpoint import failures
+from hookline.checkpoint import durable, failures
 from hookline.checkpoint.manifest import FILE_NAME, Manifest
 
 SAVING_SUFFIX = ".hookline-saving"
@@ -25,21 +28,6 @@ _LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed)(\.orbax-che
 
 _logger = logging.getLogger(__name__)
 _being_written: set[str] = set()
-
-
-def write_atomically(path: str, text: str) -> None:
-    """Writes a small file such that any reader, at any moment, sees the old or the new text."""
-    temporary = f"{path}.tmp"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise
 
 
 def locate(path: str) -> str | None:
@@ -139,7 +127,7 @@ def prepare(path: str) -> str:
     Raises:
         AlreadyExistsError: At `path` is something that is not a checkpoint, and will not be overwritten.
     """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    durable.make_directories(os.path.dirname(path))
     if os.path.lexists(path) and locate(path) != path:
         raise errors.AlreadyExistsError(
             None,
@@ -155,11 +143,13 @@ def prepare(path: str) -> str:
 def commit(path: str, manifest: Manifest) -> None:
     """Makes the checkpoint written to the directory of `prepare` complete, and puts it into its place."""
     saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
-    write_atomically(os.path.join(saving, FILE_NAME), manifest.to_json())
+    durable.sync_tree(saving)
+    durable.write(os.path.join(saving, FILE_NAME), manifest.to_json())
+    durable.sync_directory(os.path.dirname(path))
     if os.path.lexists(path):
         _discard(replaced)
         os.rename(path, replaced)
-    os.rename(saving, path)
+    durable.rename(saving, path)
     _being_written.discard(saving)
     _discard(replaced)
 
@@ -178,7 +168,7 @@ def remove(path: str) -> None:
     removed = path + REMOVED_SUFFIX
     _discard(removed)
     try:
-        os.rename(path, removed)
+        durable.rename(path, removed)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -208,7 +198,7 @@ def clean(path: str) -> None:
 def _finish_or_discard(path: str) -> None:
     saving = path + SAVING_SUFFIX
     if not os.path.lexists(path) and locate(path) == saving:
-        os.rename(saving, path)
+        durable.rename(saving, path)
     else:
         _discard(saving)
 

@@ -16,6 +16,15 @@ _READ_AT_ONCE_BYTES = 32 * 2**20
 _NO_ARRAYS = "(no arrays)"
 
 
+def _is_no_left_over_task(record: logging.LogRecord) -> bool:
+    return f"{os.sep}orbax{os.sep}" not in record.getMessage()
+
+
+# When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
+# are collected.
+logging.getLogger("asyncio").addFilter(_is_no_left_over_task)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps what Orbax logs of its failures, stack traces for the most part, to itself: they are raised as well.

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 
-from hookline.checkpoint import layout
+from hookline.checkpoint import durable, layout
 from hookline.errors import DataLossError, FailedPreconditionError
 
 STATE_FILE_NAME = "checkpoint"
@@ -45,7 +45,7 @@ def write_state(directory: str, state: CheckpointState, latest_filename: str | N
         },
         indent=1,
     )
-    layout.write_atomically(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
+    durable.write(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
 
 
 def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, layout
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -307,7 +307,7 @@ class CheckpointSaverHook(SessionRunHook):
         path = os.path.join(self._checkpoint_dir, "graph.txt")
         try:
             os.makedirs(self._checkpoint_dir, exist_ok=True)
-            layout.write_atomically(path, graph.as_text())
+            durable.write(path, graph.as_text())
         except OSError as error:
             raise from_os_error(error, f"CheckpointSaverHook could not write '{path}'") from error
         if self._writer is not None:

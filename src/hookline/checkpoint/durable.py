@@ -1,0 +1,77 @@
+"""What is on the disk when a call returns: files, directories and renames that outlive a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+
+_logger = logging.getLogger(__name__)
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+_told: set[str] = set()
+
+
+def sync_tree(directory: str) -> None:
+    """Syncs all files and directories below a directory, and itself, each after what is in it."""
+    for folder, _, files in os.walk(directory, topdown=False):
+        for file in sorted(files):
+            _sync(os.path.join(folder, file), os.O_RDONLY)
+        sync_directory(folder)
+
+
+def sync_directory(directory: str) -> None:
+    """Syncs the names in a directory. Where the file system cannot, one warning says so."""
+    try:
+        _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        if directory not in _told:
+            _told.add(directory)
+            _logger.warning(
+                "The file system of '%s' cannot sync directories (%s): a power cut may lose what was saved last.",
+                directory,
+                error,
+            )
+
+
+def make_directories(path: str) -> None:
+    """Makes a directory and those above it that are missing, and syncs where each was made."""
+    missing, above = [], path
+    while not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    os.makedirs(path, exist_ok=True)
+    for directory in reversed(missing):
+        sync_directory(os.path.dirname(directory))
+
+
+def rename(old: str, new: str) -> None:
+    """Renames a file or directory within its directory, and syncs that."""
+    os.rename(old, new)
+    sync_directory(os.path.dirname(new))
+
+
+def write(path: str, text: str) -> None:
+    """Writes a small file such that any reader, at any moment, sees the old or the new text."""
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+    sync_directory(os.path.dirname(path) or ".")
+
+
+def _sync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

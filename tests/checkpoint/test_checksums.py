@@ -1,0 +1,154 @@
+"""What was saved is what is restored: a checkpoint that was changed on the disk is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.checkpoint import Saver, manifest
+from hookline.errors import DataLossError
+
+SIZE = 3000
+
+pytestmark = [
+    pytest.mark.usefixtures("failed_reads"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Returns a session, a saver and the path of what it has saved."""
+    hl.Variable(np.linspace(1, 2, SIZE, dtype=np.float32), name="dense/kernel")
+    hl.Variable({"count": np.arange(7), "key": jax.random.key(3)}, name="slots")
+    session = hl.Session()
+    session.run(hl.global_variables_initializer())
+    saver = Saver()
+    return session, saver, saver.save(session, str(tmp_path / "model.ckpt"), global_step=5)
+
+
+def values(session):
+    kernel, slots = session.run(hl.global_variables())
+    return np.asarray(kernel).tobytes(), np.asarray(slots["count"]).tobytes(), str(jax.random.key_data(slots["key"]))
+
+
+def files_of(path):
+    return sorted(file for file in pathlib.Path(path).rglob("*") if file.is_file())
+
+
+def data_file(path):
+    """The largest file: the one that the arrays are in."""
+    return max(files_of(path), key=lambda file: file.stat().st_size)
+
+
+def test_no_flipped_bit_anywhere_is_restored_as_something_else(saved):
+    session, saver, path = saved
+    before, outcomes = values(session), []
+    generator = random.Random(0)
+    for trial in range(120):
+        file = data_file(path) if trial % 2 else generator.choice(files_of(path))
+        whole = file.read_bytes()
+        if not whole:
+            continue
+        position, bit = generator.randrange(len(whole)), generator.randrange(8)
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+        try:
+            saver.restore(session, path)
+            outcomes.append("same" if values(session) == before else f"changed by bit {bit} of {position} in {file}")
+        except DataLossError:
+            outcomes.append("refused")
+        file.write_bytes(whole)
+    assert set(outcomes) <= {"same", "refused"}, outcomes
+    assert outcomes.count("refused") > 60
+    saver.restore(session, path)
+    assert values(session) == before
+
+
+@pytest.mark.parametrize("size", [512, 4096])
+def test_a_zeroed_block_is_refused_with_variable_file_and_remedy(saved, size):
+    session, saver, path = saved
+    older = Saver().save(session, path.replace("-5", "-4"))
+    file = data_file(path)
+    whole = bytearray(file.read_bytes())
+    start = len(whole) // 2
+    whole[start : start + size] = bytes(len(whole[start : start + size]))
+    file.write_bytes(whole)
+    with pytest.raises(DataLossError) as caught:
+        saver.restore(session, path)
+    message = str(caught.value)
+    assert "'dense/kernel' is not what was saved" in message
+    assert str(file.relative_to(path)) in message
+    assert f"Restore another one, such as the newest of: {older}" in message
+    assert "object at" not in message
+    with pytest.raises(DataLossError, match="'dense/kernel' is not what was saved"):
+        train.verify(path)
+    with pytest.raises(DataLossError, match="'dense/kernel' is not what was saved"):
+        train.load_variable(path, "dense/kernel")
+    train.verify(older)
+
+
+def test_verification_is_left_out_on_request(saved):
+    session, _, path = saved
+    file = data_file(path)
+    whole = file.read_bytes()
+    at = whole.index(np.float32(1).tobytes())
+    file.write_bytes(whole[:at] + np.float32(9).tobytes() + whole[at + 4 :])
+    Saver(verify=False).restore(session, path)
+    assert session.run(hl.global_variables()[0])[0] == 9
+
+
+@pytest.mark.parametrize(("old", "new"), [('"step": 5', '"step": 6'), ("float32", "uint32"), ("fry", "rbg")])
+def test_a_changed_manifest_is_refused(saved, old, new):
+    session, saver, path = saved
+    file = pathlib.Path(path) / manifest.FILE_NAME
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(DataLossError, match="does not have its checksum"):
+        saver.restore(session, path)
+
+
+def test_a_checkpoint_of_an_older_version_is_restored_with_one_warning(saved, caplog):
+    session, saver, path = saved
+    before = values(session)
+    file = pathlib.Path(path) / manifest.FILE_NAME
+    fields = json.loads(file.read_text())
+    del fields["crc32c"]
+    fields["format"] = 1
+    for entry in fields["variables"].values():
+        for leaf in entry["leaves"]:
+            del leaf["pieces"]
+    file.write_text(json.dumps(fields))
+    saver.restore(session, path)
+    assert values(session) == before
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "has no checksums" in line
+    assert path in line
+
+
+SHARDED = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from hookline.checkpoint import checksums
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+array = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, P("a")))
+pieces = checksums.pieces_of(array)
+assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
+assert checksums.are_of(pieces, array) and checksums.are_of(pieces, np.asarray(array))
+assert not checksums.are_of(pieces, array.at[3, 5].add(1))
+"""
+
+
+def test_an_array_that_is_spread_over_devices_has_a_checksum_a_piece(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    subprocess.run([sys.executable, "-c", SHARDED], check=True, timeout=120)
