@@ -14,8 +14,9 @@ from hookline.checkpoint.manifest import Manifest
 
 def through_a_checkpoint(values, path):
     entries, stored = leaves.pack(values)
-    orbax_io.start_writing(layout.prepare(path), stored)()
-    layout.commit(path, Manifest(entries))
+    writing = layout.prepare(path)
+    orbax_io.start_writing(writing, stored)()
+    layout.commit(writing, Manifest(entries))
     return {name: reading.load_variable(path, name) for name in values}
 
 

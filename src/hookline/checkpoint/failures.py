@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
@@ -14,6 +15,12 @@ _ADVICE: dict[type[errors.OpError], str] = {
     errors.AlreadyExistsError: _IN_THE_WAY,
     errors.ResourceExhaustedError: "Make room, or keep fewer checkpoints with max_to_keep.",
 }
+# What another program, a colleague or the network may have mended when the save is tried again.
+_MAY_PASS = frozenset({
+    errno.EAGAIN, errno.EBUSY, errno.ECONNRESET, errno.EDQUOT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR,
+    errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
+    errno.ETIMEDOUT,
+})  # fmt: skip
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
@@ -30,6 +37,11 @@ def not_written(failure: BaseException, path: str) -> BaseException:
         or _mapped(failure)
         or errors.UnknownError(None, None, f"{message}: {_said(failure)}")
     )
+
+
+def may_pass(failure: BaseException) -> bool:
+    """Returns whether the same may succeed when it is tried again."""
+    return _errno(failure) in _MAY_PASS or isinstance(errors.from_exception(failure), errors.UnavailableError)
 
 
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:

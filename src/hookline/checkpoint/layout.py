@@ -1,7 +1,8 @@
 """Checkpoints as directories: complete or invisible, replaced by renames, removed without leaving halves behind.
 
-A checkpoint is written beside its place, as `<path>.hookline-saving`. Once it holds its manifest it is complete;
-renaming it to `<path>` is what remains. Whoever looks for `<path>` in between finds it under that name (`locate`).
+A checkpoint is written beside its place, into a directory that no other attempt uses, and renamed to `<path>` when it
+holds its manifest. Where one is there already, it becomes `<path>.hookline-saving` first: whoever looks for `<path>`
+while the old one makes room finds it under that name (`locate`).
 
 Each step is on the disk before the next one begins: all files and directories before the manifest, the manifest before
 the rename, the rename before anything older is removed, a checkpoint's new name before its files go.
@@ -13,18 +14,23 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import shutil
+from collections.abc import Callable
 
 from hookline import errors
 from hookline.checkpoint import durable, failures
 from hookline.checkpoint.manifest import FILE_NAME, Manifest
 
 SAVING_SUFFIX = ".hookline-saving"
+_WRITING_SUFFIX = ".hookline-writing-"
 REPLACED_SUFFIX = ".hookline-replaced"
 REMOVED_SUFFIX = ".hookline-removed"
+BROKEN_SUFFIX = ".hookline-broken"
 # What Orbax calls a directory in which it is still writing (orbax_io, which is not imported for a look at a directory).
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
-_LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed)(\.orbax-checkpoint-tmp)?")
+_LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed|writing-\w+)(\.orbax-checkpoint-tmp)?")
+_NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
 
 _logger = logging.getLogger(__name__)
 _being_written: set[str] = set()
@@ -50,8 +56,7 @@ def names(directory: str) -> list[str]:
     return sorted(
         name
         for name in found
-        if not name.endswith((REPLACED_SUFFIX, REMOVED_SUFFIX, _ORBAX_SUFFIX))
-        and locate(os.path.join(directory, name)) is not None
+        if not _NO_CHECKPOINT.fullmatch(name) and locate(os.path.join(directory, name)) is not None
     )
 
 
@@ -134,33 +139,53 @@ def prepare(path: str) -> str:
             None,
             f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save elsewhere.",
         )
-    saving = path + SAVING_SUFFIX
     _finish_or_discard(path)
-    _being_written.add(saving)
-    return saving
+    writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
+    _being_written.add(writing)
+    return writing
 
 
-def commit(path: str, manifest: Manifest) -> None:
-    """Makes the checkpoint written to the directory of `prepare` complete, and puts it into its place."""
+def commit(writing: str, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
+    """Makes the checkpoint in the directory of `prepare` complete, and puts it into its place.
+
+    Args:
+        writing: That directory.
+        manifest: What is in it.
+        check: Called when all is on the disk and nothing has been changed yet; what it raises ends the attempt.
+    """
+    path = writing.rpartition(_WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
-    durable.sync_tree(saving)
-    durable.write(os.path.join(saving, FILE_NAME), manifest.to_json())
+    durable.sync_tree(writing)
+    durable.write(os.path.join(writing, FILE_NAME), manifest.to_json())
     durable.sync_directory(os.path.dirname(path))
+    check()
     if os.path.lexists(path):
         _discard(replaced)
-        os.rename(path, replaced)
-    durable.rename(saving, path)
-    _being_written.discard(saving)
-    _discard(replaced)
+        durable.rename(writing, saving)
+        durable.rename(path, replaced)
+        durable.rename(saving, path)
+        _discard(replaced)
+    else:
+        durable.rename(writing, path)
+    _being_written.discard(writing)
 
 
-def abandon(path: str) -> None:
-    """Removes what a failed attempt to write `path` has left."""
-    saving = path + SAVING_SUFFIX
-    _discard(saving + _ORBAX_SUFFIX)
-    with contextlib.suppress(OSError):  # The failure that led here is the one to be told.
-        _finish_or_discard(path)
-    _being_written.discard(saving)
+def abandon(writing: str) -> None:
+    """Removes what a failed attempt has left in the directory of `prepare`."""
+    _discard(writing + _ORBAX_SUFFIX)
+    _discard(writing)
+    _being_written.discard(writing)
+
+
+def move_aside(path: str) -> str:
+    """Renames a broken checkpoint, so that nobody takes it for one, and returns its new name."""
+    directory, number = locate(path) or path, 1
+    aside = path + BROKEN_SUFFIX
+    while os.path.lexists(aside):
+        number += 1
+        aside = f"{path}{BROKEN_SUFFIX}-{number}"
+    durable.rename(directory, aside)
+    return aside
 
 
 def remove(path: str) -> None:

@@ -56,12 +56,14 @@ class Manifest:
         step: The number of completed steps, or None if it was saved without one.
         timestamp: When it became complete, in seconds since the epoch.
         format: Of the file; the first one had no checksums.
+        extra: Whether it is beside those that `max_to_keep` counts.
     """
 
     variables: dict[str, Entry]
     step: int | None = None
     timestamp: float = 0.0
     format: int = FORMAT
+    extra: bool = False
 
     def to_json(self) -> str:
         """Returns the text of the manifest file, which ends with a checksum of what stands before it."""
@@ -102,7 +104,9 @@ class Manifest:
                 name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])
                 for name, entry in fields["variables"].items()
             }
-            return Manifest(variables, fields["step"], fields["timestamp"], fields["format"])
+            return Manifest(
+                variables, fields["step"], fields["timestamp"], fields["format"], fields.get("extra", False)
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"its {FILE_NAME} is not a manifest ({error!r})") from error
 

@@ -7,17 +7,21 @@ import logging
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
 
-from hookline import clock
-from hookline.checkpoint import failures, fitting, layout, leaves, reading
+from hookline import arguments, clock
+from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
+from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retention import Retention
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, recorded, write_state
+from hookline.checkpoint.retry import RetryPolicy
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
+from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, OpError
 from hookline.graph import GraphKeys, Variable
 from hookline.graph.spec import UNKNOWN
@@ -121,6 +125,8 @@ class Saver:
         allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
         pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
         verify: Whether `restore` compares what it reads with the checksums that were taken when it was saved.
+        retry: How often to try a save that fails for a reason which may pass; None means the defaults of `RetryPolicy`.
+        lease_wait_secs: How long a save waits while another process keeps its checkpoints in the directory.
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
@@ -160,12 +166,18 @@ class Saver:
         allow_empty: bool = False,
         pad_step_number: bool = False,
         verify: bool = True,
+        retry: RetryPolicy | None = None,
+        lease_wait_secs: float = DEFAULT_WAIT_SECS,
         **without_effect: Any,
     ) -> None:
         self.name = name or "Saver"
         _take_without_effect("Saver", without_effect, _WITHOUT_EFFECT)
         self._allow_empty, self._reshape, self._pad_step_number = allow_empty, reshape, pad_step_number
         self._verify = verify
+        arguments.instance("Saver", "retry", retry, RetryPolicy)
+        self._retry = retry or RetryPolicy()
+        self._lease_wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
+        self._holds: dict[str, weakref.WeakSet[Session]] = {}
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._pending: PendingSave | None = None
@@ -187,7 +199,8 @@ class Saver:
         found = []
         for path in filter(layout.locate, map(os.fspath, checkpoint_paths)):
             try:
-                found.append((path, layout.read_manifest(path)[1].timestamp))
+                manifest = layout.read_manifest(path)[1]
+                found.append((path, manifest.timestamp, manifest.extra))
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
         self._retention.recover(found)
@@ -218,6 +231,7 @@ class Saver:
                 keeps its checkpoints in that directory.
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
+            FailedPreconditionError: Another process saves there, or has taken the directory over.
             AlreadyExistsError: At that path is something that is not a checkpoint, or its directory is a file.
             InvalidArgumentError: A path or a value that cannot be saved.
         """
@@ -232,6 +246,9 @@ class Saver:
         save_path: str,
         global_step: Any = None,
         latest_filename: str | None = None,
+        *,
+        before_commit: Callable[[], None] | None = None,
+        extra: bool = False,
     ) -> PendingSave:
         """Starts to write a checkpoint, and returns as soon as the values have been copied.
 
@@ -242,6 +259,9 @@ class Saver:
             save_path: As in `save`.
             global_step: As in `save`.
             latest_filename: As in `save`.
+            before_commit: Called in the background before the checkpoint becomes visible: what belongs to it and is
+                kept elsewhere can be made safe there.
+            extra: Whether it is kept beside those that `max_to_keep` counts, in place of the extra one before.
 
         Returns:
             The save under way. Old checkpoints are removed, and the state file is written, when it is complete.
@@ -260,25 +280,34 @@ class Saver:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
             )
-        place = os.path.abspath(path)
+        if os.path.dirname(path) not in self._holds:
+            recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
+        lease = self._lease(sess, path)
+        self._clean(path, state_file)
+        give_back = lease.share()  # The session may be closed before the checkpoint is complete.
         entries, stored = leaves.pack({name: values[variable.op.name] for name, variable in variables.items()})
         for array in stored.values():
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
-        wait_for_orbax = self._begin(path, place, stored, state_file)
+        try:
+            writing = Writing(path, stored, self._retry)
+        except BaseException:
+            give_back()
+            raise
+
+        def manifest() -> Manifest:
+            made = Manifest(entries, step, extra=extra).with_pieces(stored)
+            if before_commit is not None:
+                before_commit()
+            return dataclasses.replace(made, timestamp=clock.time())
 
         def finish() -> None:
             try:
-                manifest = Manifest(entries, step).with_pieces(stored)
-                wait_for_orbax()
-                manifest = dataclasses.replace(manifest, timestamp=clock.time())
-                layout.commit(place, manifest)
-            except Exception as error:
-                layout.abandon(place)
-                raise failures.not_written(error, path) from error
+                written = writing.complete(manifest, lease.check)
+                self._committed(path, written, latest_filename, lease)
             finally:
+                give_back()
                 stored.clear()  # An error's traceback would keep it.
-            self._committed(path, manifest.timestamp, latest_filename)
 
         self._pending = PendingSave(path, finish)
         return self._pending
@@ -297,37 +326,47 @@ class Saver:
         if self._pending is not None:
             self._pending.wait_unless_told()
 
-    def _begin(self, path: str, place: str, stored: Mapping[str, Any], state_file: str) -> Callable[[], None]:
-        from hookline.checkpoint import orbax_io
+    def _lease(self, sess: Session, path: str) -> Lease:
+        """Returns the lease of the directory, held at least until the session is closed."""
+        directory = os.path.dirname(os.path.abspath(path))
+        if sess not in self._holds.setdefault(directory, weakref.WeakSet()):
+            give_back = lease.hold(directory, self._lease_wait_secs, path)
+            self._holds[directory].add(sess)
+            sess.when_closed(give_back)
+        held = lease.of(directory)
+        assert held is not None
+        held.check()
+        return held
 
+    def _clean(self, path: str, state_file: str) -> None:
+        """Removes, once, what processes that were killed have left in a directory."""
+        place = os.path.abspath(path)
+        base = re.sub(r"-\d+$", "", place)
+        if base in self._cleaned:
+            return
         try:
-            saving = layout.prepare(place)
-            self._clean(place, state_file)
-            return orbax_io.start_writing(saving, stored)
+            directory = os.path.dirname(place)
+            layout.clean(base)
+            for old in leaving(directory, state_file):
+                layout.remove(old)
         except Exception as error:
-            layout.abandon(place)
             mapped = failures.not_written(error, path)
             if mapped is error:
                 raise
             raise mapped from error
+        self._cleaned.add(base)
 
-    def _clean(self, place: str, state_file: str) -> None:
-        base = re.sub(r"-\d+$", "", place)
-        if base not in self._cleaned:
-            recorded(os.path.dirname(place), state_file)  # Refuses to write over another program's.
-            layout.clean(base)
-            self._cleaned.add(base)
-
-    def _committed(self, path: str, timestamp: float, latest_filename: str | None) -> None:
-        removed = self._retention.add(path, timestamp)
+    def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
+        removed = self._retention.add(path, manifest.timestamp, manifest.extra)
         state = CheckpointState(path, tuple(self._retention.paths), tuple(self._retention.timestamps))
         directory = os.path.dirname(path) or "."
         try:
-            write_state(directory, state, latest_filename)
+            write_state(directory, state, latest_filename, removed)
         except OSError as error:
             state_file = os.path.join(directory, latest_filename or STATE_FILE_NAME)
             raise failures.not_written(error, state_file) from error
         for old in removed:
+            lease.check()
             layout.remove(old)
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Sequence
 
 from hookline.checkpoint import durable, layout
 from hookline.errors import DataLossError, FailedPreconditionError
@@ -33,8 +34,17 @@ class CheckpointState:
     timestamps: tuple[float, ...] = ()
 
 
-def write_state(directory: str, state: CheckpointState, latest_filename: str | None = None) -> None:
-    """Writes the state file; paths are kept relative to the directory, so that it can be moved as a whole."""
+def write_state(
+    directory: str, state: CheckpointState, latest_filename: str | None = None, leaving: Sequence[str] = ()
+) -> None:
+    """Writes the state file; paths are kept relative to the directory, so that it can be moved as a whole.
+
+    Args:
+        directory: The directory.
+        state: What it holds.
+        latest_filename: The name of the file, if not "checkpoint".
+        leaving: Checkpoints that are about to be removed.
+    """
     text = json.dumps(
         {
             "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
@@ -42,10 +52,20 @@ def write_state(directory: str, state: CheckpointState, latest_filename: str | N
                 os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths
             ],
             "timestamps": list(state.timestamps),
+            "leaving": [os.path.relpath(path, directory) for path in leaving],
         },
         indent=1,
     )
     durable.write(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
+
+
+def leaving(directory: str, latest_filename: str | None = None) -> list[str]:
+    """Returns the checkpoints that were about to be removed when the state file was written."""
+    try:
+        with open(os.path.join(directory, latest_filename or STATE_FILE_NAME), encoding="utf-8") as file:
+            return [os.path.join(directory, name) for name in json.load(file).get("leaving", ())]
+    except (OSError, ValueError, AttributeError):  # None yet, or one that whoever chooses what to restore tells of.
+        return []
 
 
 def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:

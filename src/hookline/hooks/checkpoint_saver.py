@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookline import summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable
+from hookline import arguments, summary
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable, lease
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -54,6 +54,7 @@ class CheckpointSaverHook(SessionRunHook):
         listeners: Called around every save, in order. Like hooks, they need not inherit, nor have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
         trigger: Says when to save, in place of `save_secs` and `save_steps`.
+        lease_wait_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
 
     Attributes:
         trigger: Says when.
@@ -62,6 +63,7 @@ class CheckpointSaverHook(SessionRunHook):
         ValueError: No cadence, one beside a trigger, or both saver and scaffold.
         TypeError: A listener has none of the callbacks.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
+        FailedPreconditionError: From `begin`: another process keeps its checkpoints in the directory.
 
     Example:
         >>> hook = CheckpointSaverHook("/tmp/job", save_secs=600, save_steps=5000)
@@ -89,7 +91,10 @@ class CheckpointSaverHook(SessionRunHook):
         save_graph_def: bool = True,
         *,
         trigger: Trigger | None = None,
+        lease_wait_secs: float = lease.DEFAULT_WAIT_SECS,
     ) -> None:
+        self._lease_wait_secs = arguments.number("CheckpointSaverHook", "lease_wait_secs", lease_wait_secs, at_least=0)
+        self._give_back_lease: Callable[[], None] | None = None
         if saver is not None and scaffold is not None:
             raise ValueError("CheckpointSaverHook takes a saver or a scaffold, got both.")
         self.trigger = chosen_trigger(
@@ -200,8 +205,17 @@ class CheckpointSaverHook(SessionRunHook):
         self._pending = None
         self._saved_step = None
         self._graph_written = False
+        self.release()
+        # Before the checkpoint to restore is chosen: whoever else saves there may still write a newer one.
+        self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
         self._call_listeners("begin")
+
+    def release(self) -> None:
+        """Lets other processes save in the directory; the session calls it when it is closed."""
+        give_back, self._give_back_lease = self._give_back_lease, None
+        if give_back is not None:
+            give_back()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless the state was restored from this very step."""

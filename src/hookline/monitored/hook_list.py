@@ -11,6 +11,7 @@ from typing import Any
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
+from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.triggers import Trigger
 from hookline.hooks.when import bare
 from hookline.monitored.order import in_order
@@ -177,6 +178,8 @@ def release(hook: Any) -> None:
     """Gives up the claim of a session on one hook."""
     with _claims_lock:
         _claims.pop(id(bare(hook)), None)
+    if isinstance(bare(hook), CheckpointSaverHook):
+        bare(hook).release()
 
 
 def create_for(hook: Any, session: Session, coord: Coordinator) -> None:

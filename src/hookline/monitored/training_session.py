@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from hookline import arguments
+from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
@@ -48,6 +49,7 @@ def MonitoredTrainingSession(
     save_graph_def: bool = True,
     *,
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
+    lease_wait_secs: float = DEFAULT_WAIT_SECS,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -76,6 +78,7 @@ def MonitoredTrainingSession(
         summary_dir: Where to write summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
         recovery: What to do when the session is lost; None lets the error pass.
+        lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
 
     Example:
         >>> import hookline as hl
@@ -89,7 +92,8 @@ def MonitoredTrainingSession(
         2
 
     References:
-        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`.
+        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`;
+        one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         if folder is not None and not isinstance(folder, str | os.PathLike):
@@ -128,7 +132,12 @@ def MonitoredTrainingSession(
         if secs or steps:
             all_hooks.append(
                 CheckpointSaverHook(
-                    checkpoint_dir, save_secs=secs, save_steps=steps, scaffold=scaffold, save_graph_def=save_graph_def
+                    checkpoint_dir,
+                    save_secs=secs,
+                    save_steps=steps,
+                    scaffold=scaffold,
+                    save_graph_def=save_graph_def,
+                    lease_wait_secs=lease_wait_secs,
                 )
             )
     all_hooks.extend(hooks)

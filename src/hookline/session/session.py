@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -66,6 +67,8 @@ class Session:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
         self.origin = ""
+        self._at_close: list[Callable[[], None]] = []
+        weakref.finalize(self, _call_all, self._at_close).atexit = False
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -87,6 +90,11 @@ class Session:
                 self._store.close()
             self._store = None
             self._plans = PlanCache(self._graph)
+        _call_all(self._at_close)
+
+    def when_closed(self, function: Callable[[], None]) -> None:
+        """Has a function called when the session is closed, or collected: to give back what was held for its sake."""
+        self._at_close.append(function)
 
     def __enter__(self) -> Session:
         if self._contexts:
@@ -419,3 +427,8 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
+
+
+def _call_all(functions: list[Callable[[], None]]) -> None:
+    while functions:
+        functions.pop()()

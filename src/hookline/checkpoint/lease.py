@@ -1,0 +1,369 @@
+"""One writer a directory: the lease that a process holds while it saves there.
+
+A lock of the file system decides wherever it reaches: it ends with its process, in whatever way that ends, and a
+process that was forked does not have it. An owner file beside it says whose it is. Where locks do not reach (hosts that
+share a directory whose file system does not lock across them) its heartbeat decides: an owner that gives no sign of
+life any more, by the clock of whoever waits, is taken over, and finds that out before it writes anything again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+from hookline import arguments, clock
+from hookline.checkpoint import durable, failures
+from hookline.errors import FailedPreconditionError
+
+# Nothing else opens it: to close any descriptor of it would give up the lock.
+LOCK_NAME = ".hookline-lock"
+OWNER_NAME = ".hookline-owner"
+DEFAULT_WAIT_SECS = 120.0
+
+_HEARTBEAT_SECS = 10.0
+_BEATS_TO_MISS = 3
+_LOOK_EVERY_SECS = 0.2
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """What an owner file says.
+
+    Attributes:
+        token: Random; of one lease.
+        host: Its host's name, for messages.
+        boot_id: Of its host since it was started last: who has the same one is seen by the same locks.
+        pid: Its process.
+        pid_namespace: In which that number counts.
+        started: When the process was started, in the clock ticks of its host.
+        beat_secs: How often it gives a sign of life.
+        beat: How many it has given.
+    """
+
+    token: str
+    host: str
+    boot_id: str
+    pid: int
+    pid_namespace: str
+    started: str
+    beat_secs: float
+    beat: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @staticmethod
+    def this_process() -> Owner:
+        """Returns a new one of this process."""
+        return Owner(
+            secrets.token_hex(16),
+            socket.gethostname(),
+            _boot_id(),
+            os.getpid(),
+            _namespace(),
+            _started(os.getpid()),
+            _HEARTBEAT_SECS,
+        )
+
+
+class Lease:
+    """The right of this process to save in a directory; `hold` gives it. All of a process share it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._acquiring = threading.Lock()
+        self._owner: Owner | None = None
+        self._descriptor: int | None = None
+        self._locked = False
+        self._loss: str | None = None
+        # Of another owner: its last sign of life, and when it was seen first.
+        self._seen: tuple[Owner, float] | None = None
+        self.holds = 0
+
+    def acquire(self, wait_secs: float) -> None:
+        """Waits until it is this process's.
+
+        Raises:
+            FailedPreconditionError: It is another one's, and stays so; or it was, and was lost.
+            OpError: The directory cannot be written to.
+        """
+        with self._acquiring:
+            if self._descriptor is not None:
+                return
+            start, told = clock.monotonic(), False
+            while (obstacle := self._try()) is not None:
+                waited = clock.monotonic() - start
+                if waited >= wait_secs:
+                    raise FailedPreconditionError(
+                        None,
+                        None,
+                        f"'{self._directory}' has a writer: {obstacle} saves its checkpoints there, and still did "
+                        f"after {wait_secs:g} s. End it, or use another directory.",
+                    )
+                if not told:
+                    _logger.warning(
+                        "'%s' has a writer: %s saves its checkpoints there. Waiting up to %g s for its end.",
+                        self._directory,
+                        obstacle,
+                        wait_secs,
+                    )
+                    told = True
+                clock.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
+
+    def share(self) -> Callable[[], None]:
+        """Keeps it, whoever else gives it back; returns the function that gives this share back."""
+        with _guard:
+            self.holds += 1
+        return functools.partial(_give_back, self, iter([None]))
+
+    def check(self) -> None:
+        """Raises `FailedPreconditionError` unless it is still this process's: to be called before anything changes."""
+        with self._acquiring:
+            if self._loss is None and not self._is_mine():
+                self._reacquire()
+        if self._loss is not None:
+            raise FailedPreconditionError(None, None, self._loss)
+
+    def beat(self) -> None:
+        """Gives a sign of life, unless another process has taken over."""
+        if self._owner is not None and self._loss is None and self._is_mine():
+            self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
+            with contextlib.suppress(OSError):  # Who cannot write here cannot save either, and will say so.
+                self._write_owner()
+
+    def give_up(self) -> None:
+        """Lets others in."""
+        if self._descriptor is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._is_mine():
+                os.remove(self._path(OWNER_NAME))
+                os.remove(self._path(LOCK_NAME))  # Who has opened it meanwhile looks whether it is still the one.
+        os.close(self._descriptor)
+        self._descriptor = self._owner = None
+
+    def forget(self) -> None:
+        """Leaves it to the process that this one was forked from."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor, self._loss = None, f"'{self._directory}' is saved to by the process that this one came from."
+
+    def _try(self) -> str | None:
+        """Takes it if it is free. Returns whose it is otherwise."""
+        durable.make_directories(self._directory)
+        descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            owner = self._read_owner()
+            locked = lock(descriptor)
+            if locked is None or not _same_file(descriptor, self._path(LOCK_NAME)):
+                return str(owner or "another process")
+            owner = self._read_owner()
+            if owner is not None and not self._is_gone(owner, locked):
+                return str(owner)
+            self._owner, self._locked = Owner.this_process(), locked
+            self._write_owner()
+            if not locked:
+                clock.sleep(_LOOK_EVERY_SECS)  # Of two that take over in one moment the last has it.
+                if not self._is_mine():
+                    return str(self._read_owner() or "another process")
+            self._descriptor, descriptor = descriptor, None
+            return None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _is_gone(self, owner: Owner, locked: bool) -> bool:
+        if owner.boot_id == _boot_id():
+            if locked:
+                return True  # It would have the lock.
+            if owner.pid_namespace == _namespace() and _started(owner.pid) != owner.started:
+                return True
+        now = clock.monotonic()
+        if self._seen is None or self._seen[0] != owner:
+            self._seen = owner, now
+        return now - self._seen[1] > _BEATS_TO_MISS * owner.beat_secs
+
+    def _is_mine(self) -> bool:
+        if self._owner is None or self._descriptor is None:
+            return False
+        owner = self._read_owner()
+        # Without the file the lock says it, if it is on the file that others would lock.
+        if owner is None:
+            return self._locked and _same_file(self._descriptor, self._path(LOCK_NAME))
+        return owner.token == self._owner.token
+
+    def _reacquire(self) -> None:
+        owner = self._read_owner()
+        if owner is None and self._descriptor is not None:  # Somebody has removed the directory, or what is in it.
+            os.close(self._descriptor)
+            self._descriptor = None
+            obstacle = self._try()
+        else:
+            obstacle = str(owner or "another process")
+        if obstacle is not None:
+            self._loss = (
+                f"'{self._directory}' was taken over by {obstacle}, for this process gave no sign of life for "
+                f"{_BEATS_TO_MISS * _HEARTBEAT_SECS:g} s: it saves nothing more there. Was it stopped?"
+            )
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _read_owner(self) -> Owner | None:
+        try:
+            with open(self._path(OWNER_NAME), encoding="utf-8") as file:
+                return Owner(**json.load(file))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write_owner(self) -> None:
+        assert self._owner is not None
+        temporary = self._path(f"{OWNER_NAME}.{self._owner.token}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(self._owner), file)
+        os.replace(temporary, self._path(OWNER_NAME))
+
+
+def lock(descriptor: int) -> bool | None:
+    """Locks a file for this process: True if it could, None if another one has it, False if there are no locks here."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            return None
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+_leases: dict[str, Lease] = {}
+_guard = threading.RLock()
+_wake = threading.Event()
+
+
+def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Callable[[], None]:
+    """Takes the lease of a directory, or a share in it if this process has it.
+
+    Args:
+        directory: The directory; made if it is missing.
+        wait_secs: How long to wait for another writer to end.
+        path: What is to be written there, for messages.
+
+    Returns:
+        A function that gives it back; further calls do nothing.
+
+    Raises:
+        FailedPreconditionError: Another process saves there, and still did when the time was over; it is named.
+        OpError: The directory cannot be written to.
+    """
+    arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
+    with _guard:
+        lease = _leases.setdefault(os.path.realpath(directory), Lease(os.path.abspath(directory)))
+        give_back = lease.share()
+        _beat_in_background()
+    try:
+        lease.acquire(wait_secs)
+    except BaseException as error:
+        give_back()
+        if isinstance(error, OSError):
+            raise failures.not_written(error, path or directory) from error
+        raise
+    return give_back
+
+
+def of(directory: str) -> Lease | None:
+    """Returns the lease of this process on a directory, if it has one."""
+    return _leases.get(os.path.realpath(directory))
+
+
+def _give_back(lease: Lease, once: Iterator[None]) -> None:
+    for _ in once:
+        with _guard:
+            lease.holds -= 1
+            if lease.holds:
+                return
+            lease.give_up()
+            for name in [name for name, other in _leases.items() if other is lease]:
+                del _leases[name]
+            if not _leases:
+                _wake.set()
+
+
+def _beat_in_background() -> None:
+    global _wake
+    if len(_leases) == 1 and next(iter(_leases.values())).holds == 1:
+        _wake = threading.Event()
+        threading.Thread(target=_beat, args=(_wake,), name="hookline-leases", daemon=True).start()
+
+
+def _beat(over: threading.Event) -> None:
+    while not over.wait(_HEARTBEAT_SECS):
+        with _guard:
+            leases = list(_leases.values())
+        for lease in leases:
+            lease.beat()
+
+
+@atexit.register
+def _give_up_all() -> None:
+    for lease in list(_leases.values()):
+        lease.give_up()
+
+
+def _forget_all() -> None:
+    global _guard
+    _guard = threading.RLock()
+    for lease in _leases.values():
+        lease.forget()
+    _leases.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _same_file(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Returns when a process was started, which tells it from a later one of the same number; "" if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,88 @@
+"""Writing: one checkpoint on its way to the disk, tried again where the reason of a failure may pass."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hookline import clock
+from hookline.checkpoint import failures, layout
+from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.retry import RetryPolicy
+
+_logger = logging.getLogger(__name__)
+
+
+class Writing:
+    """Starts to write named arrays; `complete` ends it.
+
+    Args:
+        path: The checkpoint.
+        stored: What to write. Must not be changed before `complete` returns.
+        retry: How often to try.
+
+    Raises:
+        OpError: It cannot begin, for a reason that will not pass.
+    """
+
+    def __init__(self, path: str, stored: Mapping[str, Any], retry: RetryPolicy) -> None:
+        self._path, self._stored, self._retry = path, stored, retry
+        self._place = os.path.abspath(path)
+        self._failures = 0
+        self._directory = ""
+        self._wait_for_orbax: Callable[[], None] | None = None
+        self._try(self._begin)
+
+    def complete(self, manifest: Callable[[], Manifest], check: Callable[[], None]) -> Manifest:
+        """Blocks until the checkpoint is in its place, and returns the manifest that it has.
+
+        Args:
+            manifest: Makes its manifest, once.
+            check: Called each time when only the renames are left.
+
+        Raises:
+            OpError: It could not be written, as often as it was tried.
+        """
+        made = manifest()
+
+        def end() -> bool:
+            assert self._wait_for_orbax is not None
+            self._wait_for_orbax()
+            layout.commit(self._directory, made, check)
+            return True
+
+        while self._wait_for_orbax is None or not self._try(end):
+            clock.sleep(self._retry.backoff_secs(self._failures))
+            self._try(self._begin)
+        return made
+
+    def _begin(self) -> None:
+        from hookline.checkpoint import orbax_io
+
+        self._directory = layout.prepare(self._place)
+        self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
+
+    def _try(self, part: Callable[[], Any]) -> Any:
+        """Does a part; returns None if it failed and another attempt is to follow."""
+        try:
+            return part()
+        except Exception as error:
+            if self._directory:
+                layout.abandon(self._directory)
+            self._directory, self._wait_for_orbax = "", None
+            self._failures += 1
+            mapped = failures.not_written(error, self._path)
+            if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
+                if mapped is error:
+                    raise
+                raise mapped from error
+            _logger.warning(
+                "%s Attempt %d of %d follows in %g s.",
+                mapped,
+                self._failures + 1,
+                self._retry.max_attempts,
+                self._retry.backoff_secs(self._failures),
+            )
+            return None
