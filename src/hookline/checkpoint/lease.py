@@ -179,8 +179,9 @@ class Lease:
             self._write_owner()
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # Of two that take over in one moment the last has it.
-                if not self._is_mine():
-                    return str(self._read_owner() or "another process")
+                owner = self._read_owner()
+                if owner is None or owner.token != self._owner.token:
+                    return str(owner or "another process")
             self._descriptor, descriptor = descriptor, None
             return None
         finally:

@@ -329,9 +329,9 @@ class Saver:
     def _lease(self, sess: Session, path: str) -> Lease:
         """Returns the lease of the directory, held at least until the session is closed."""
         directory = os.path.dirname(os.path.abspath(path))
-        if sess not in self._holds.setdefault(directory, weakref.WeakSet()):
+        if lease.of(directory) is None or sess not in self._holds.setdefault(directory, weakref.WeakSet()):
             give_back = lease.hold(directory, self._lease_wait_secs, path)
-            self._holds[directory].add(sess)
+            self._holds.setdefault(directory, weakref.WeakSet()).add(sess)
             sess.when_closed(give_back)
         held = lease.of(directory)
         assert held is not None

@@ -1,0 +1,270 @@
+"""One writer a directory, with real processes: held, waited for, refused, inherited from the dead, taken over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.checkpoint import Saver, lease
+from hookline.errors import FailedPreconditionError
+from hookline.testing import FakeClock
+
+# A process that saves when it is told to, and says how that went.
+SAVES = """
+import logging, os, sys
+import hookline as hl
+from hookline.checkpoint import Saver, lease
+logging.basicConfig(stream=sys.stderr)
+options = dict(item.split("=") for item in sys.argv[2:])
+if "beat" in options:
+    lease.lock = lambda descriptor: False
+    lease._HEARTBEAT_SECS = float(options["beat"])
+w = hl.Variable([1.0, 2.0], name="w")
+bump = w.assign_add([1.0, 1.0])
+sess = hl.Session()
+sess.run(hl.global_variables_initializer())
+saver = Saver(max_to_keep=3, lease_wait_secs=float(options.get("wait", 120)))
+print("started", flush=True)
+for line in sys.stdin:
+    word, _, step = line.strip().partition(" ")
+    if word == "fork":
+        child = os.fork()
+        if child == 0:
+            os.execvp("sleep", ["sleep", "120"]) if step == "exec" else os.kill(os.getpid(), 19)
+        print("forked", child, flush=True)
+        continue
+    try:
+        sess.run(bump)
+        print("saved", saver.save(sess, sys.argv[1] + "/model.ckpt", int(step)), flush=True)
+    except Exception as error:
+        print("refused", type(error).__name__, error, flush=True)
+"""
+
+
+class Process:
+    def __init__(self, directory, *prefix, **options):
+        arguments = [f"{key}={value}" for key, value in options.items()]
+        self.popen = subprocess.Popen(
+            [*prefix, sys.executable, "-c", SAVES, str(directory), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.says() == "started"
+
+    def tell(self, line):
+        self.popen.stdin.write(line + "\n")
+        self.popen.stdin.flush()
+
+    def says(self):
+        return self.popen.stdout.readline().strip()
+
+    def save(self, step):
+        self.tell(f"save {step}")
+        return self.says()
+
+    def end(self):
+        return self.popen.communicate(timeout=60)
+
+
+@pytest.fixture
+def process(tmp_path) -> Iterator:
+    """Starts processes that save into one directory."""
+    started = []
+
+    def start(*prefix, **options):
+        started.append(Process(tmp_path, *prefix, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        with contextlib.suppress(ProcessLookupError):
+            each.popen.send_signal(signal.SIGCONT)
+            each.popen.kill()
+        each.popen.communicate()
+
+
+@pytest.fixture
+def session():
+    w = hl.Variable([0.0, 0.0], name="w")
+    with hl.Session() as session:
+        session.run(w.initializer)
+        yield session
+
+
+def names_in(directory):
+    return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
+
+
+def test_a_second_process_is_refused_and_told_whose_the_directory_is(process, session, tmp_path):
+    first = process()
+    assert first.save(1) == f"saved {tmp_path}/model.ckpt-1"
+    with pytest.raises(FailedPreconditionError) as caught:
+        Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+    assert re.match(
+        rf"'{tmp_path}' has a writer: process {first.popen.pid} on .* saves .* still did after 0 s",
+        str(caught.value),
+    )
+    train.get_or_create_global_step()
+    with pytest.raises(FailedPreconditionError, match=f"process {first.popen.pid} on "):
+        train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), lease_wait_secs=0)
+    # Readers are free.
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+    Saver(session.graph.get_collection("variables")[:1]).restore(session, f"{tmp_path}/model.ckpt-1")
+    train.verify(str(tmp_path))
+    assert first.save(3).startswith("saved")
+    first.end()
+    assert names_in(tmp_path) == sorted(os.listdir(tmp_path))
+
+
+def test_a_second_process_waits_for_the_first_and_says_so_at_once(process, tmp_path):
+    first = process()
+    first.save(1)
+    second = process()
+    second.tell("save 7")
+    while f"process {first.popen.pid}" not in second.popen.stderr.readline():
+        pass
+    assert first.save(2).startswith("saved")
+    first.end()
+    assert second.says() == f"saved {tmp_path}/model.ckpt-7"
+
+
+def test_forty_saves_under_a_second_process_are_all_saved_or_clearly_refused(process, tmp_path):
+    first, second = process(), process(wait=0)
+    said = [first.save(0), second.save(100)]
+    for step in range(1, 20):
+        for each, number in ((first, step), (second, 100 + step)):
+            each.tell(f"save {number}")
+        said += [first.says(), second.says()]
+    saved = [line.split()[1] for line in said if line.startswith("saved")]
+    refused = [line for line in said if line.startswith("refused")]
+    assert len(saved) == len(refused) == 20
+    assert all("has a writer: process" in line for line in refused)
+    assert names_in(tmp_path) == ["checkpoint", *sorted(path.rpartition("/")[2] for path in saved[-3:])]
+    for path in saved[-3:]:
+        train.verify(path)
+
+
+@pytest.mark.parametrize("how", ["exec", "stopped"])
+def test_a_fork_that_outlives_a_killed_owner_does_not_keep_the_directory(process, session, tmp_path, how):
+    owner = process()
+    owner.save(1)
+    owner.tell(f"fork {how}")
+    child = int(owner.says().split()[1])
+    try:
+        owner.popen.kill()
+        owner.popen.wait()
+        os.kill(child, 0)
+        assert Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_stopped_owner_on_this_host_is_waited_for_and_then_the_new_one_is_refused(process, session, tmp_path):
+    owner = process()
+    owner.save(1)
+    owner.popen.send_signal(signal.SIGSTOP)
+    with FakeClock() as clock:
+        before = clock.monotonic()
+        with pytest.raises(FailedPreconditionError, match="still did after 300 s"):
+            Saver(lease_wait_secs=300).save(session, str(tmp_path / "model.ckpt"), 2)
+        assert clock.monotonic() - before >= 300
+    owner.popen.send_signal(signal.SIGCONT)
+    assert owner.save(3).startswith("saved")
+
+
+def test_where_locks_do_not_reach_a_silent_owner_is_taken_over_and_writes_nothing_more(process, tmp_path):
+    first, second = process(beat=0.2), process(beat=0.2)
+    assert first.save(1).startswith("saved")
+    second.tell("save 5")
+    first.popen.send_signal(signal.SIGSTOP)
+    assert second.says() == f"saved {tmp_path}/model.ckpt-5"
+    first.popen.send_signal(signal.SIGCONT)
+    before = names_in(tmp_path)
+    for step in (6, 7):
+        answer = first.save(step)
+        assert answer.startswith("refused FailedPreconditionError")
+        assert f"was taken over by process {second.popen.pid}" in answer
+    assert names_in(tmp_path) == before == ["checkpoint", "model.ckpt-1", "model.ckpt-5"]
+    assert second.save(8).startswith("saved")
+    first.end()
+    assert second.save(9).startswith("saved")
+
+
+def test_where_locks_do_not_reach_a_live_owner_is_not_taken_over(process, tmp_path):
+    first, second = process(beat=0.2), process(beat=0.2, wait=1.5)
+    assert first.save(1).startswith("saved")
+    assert second.save(2).startswith("refused")
+    assert first.save(3).startswith("saved")
+    first.popen.kill()
+    assert second.save(4).startswith("saved")
+
+
+def test_two_namespaces_of_process_numbers_share_the_lock(process, session, tmp_path):
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        assert os.geteuid() != 0 or sys.platform != "linux", "unshare is needed"
+        pytest.skip("new namespaces are made by root on Linux")
+    inside = process(unshare, "--pid", "--fork", "--kill-child", "--mount-proc")
+    assert inside.save(1).startswith("saved")
+    with pytest.raises(FailedPreconditionError, match=r"has a writer: process \d+ on "):
+        Saver(lease_wait_secs=0).save(session, str(tmp_path / "model.ckpt"), 2)
+    inside.popen.kill()
+    inside.popen.wait()
+    assert Saver(lease_wait_secs=5).save(session, str(tmp_path / "model.ckpt"), 2)
+
+
+def test_sessions_and_savers_of_one_process_share_it_until_the_last_is_closed(process, tmp_path):
+    other = process(wait=0)
+    train.get_or_create_global_step()
+    init = hl.global_variables_initializer()
+    first = train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path))
+    second = train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path))
+    with hl.Session() as raw:
+        raw.run(init)
+        Saver().save(raw, str(tmp_path / "best"), 1)
+        first.close()
+        second.close()
+        assert other.save(1).startswith("refused")
+    assert other.save(2).startswith("saved")
+
+
+def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
+    train.get_or_create_global_step()
+    with pytest.raises(ValueError, match="no"):
+        train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=train.Scaffold(init_fn=fail))
+    assert lease.of(str(tmp_path)) is None
+    assert lease.LOCK_NAME not in os.listdir(tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name == "hookline-leases" and thread.is_alive()]
+
+
+def fail(scaffold, session):
+    raise ValueError("no")
+
+
+def test_a_directory_that_was_removed_meanwhile_is_made_anew(session, tmp_path):
+    saver, directory = Saver(), tmp_path / "run"
+    saver.save(session, str(directory / "model.ckpt"), 1)
+    shutil.rmtree(directory)
+    saver.save(session, str(directory / "model.ckpt"), 2)
+    assert names_in(directory) == ["checkpoint", "model.ckpt-2"]
+
+
+def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, tmp_path):
+    pending = Saver().save_async(session, str(tmp_path / "model.ckpt"), 1)
+    session.close()
+    pending.wait()
+    assert lease.of(str(tmp_path)) is None
+    assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1"]
