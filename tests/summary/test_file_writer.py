@@ -31,7 +31,7 @@ def test_the_file_has_tensorboards_name_and_first_event(tmp_path: Path):
     with FakeClock(start=77.0):
         FileWriter(tmp_path / "new" / "run", filename_suffix=".mine").close()
     (name,) = os.listdir(tmp_path / "new" / "run")
-    assert name.startswith("events.out.tfevents.0000000077.")
+    assert name.startswith("events.out.tfevents.0000000077_000000.")
     assert name.endswith(".mine")
     (first,) = read_events(tmp_path / "new" / "run")
     assert (first.file_version, first.wall_time) == ("brain.Event:2", 77.0)

@@ -195,21 +195,6 @@ def test_the_cached_writer_goes_on_in_a_new_file_when_its_directory_was_deleted(
         FileWriterCache.clear()
 
 
-def test_the_cached_writer_goes_on_in_a_new_file_when_writing_has_failed(
-    tmp_path: Path, steps: Steps, caplog: pytest.LogCaptureFixture
-):
-    try:
-        writer = FileWriterCache.get(tmp_path)
-        redirect(tmp_path, "/dev/full")
-        writer.add_summary(b"", 1)
-        shutil.rmtree(tmp_path)
-        FileWriterCache.get(tmp_path).add_summary(b"", 2)
-        assert "Going on in a new file: FileWriter could not write" in caplog.text
-    finally:
-        FileWriterCache.clear()
-    assert steps(tmp_path) == [2]
-
-
 def test_a_failure_at_exit_is_a_line_and_no_stack_trace(tmp_path: Path):
     done = python(
         """

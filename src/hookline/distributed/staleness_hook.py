@@ -62,13 +62,14 @@ class StalenessHook(SessionRunHook):
             "StalenessHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
         self._output_dir = output_dir
+        self._given_writer = summary_writer
         self._writer = summary_writer
 
     def begin(self) -> None:
         """Opens the writer."""
         self.trigger.reset()
         self._has_step = get_global_step() is not None
-        if self._writer is None and self._output_dir:
+        if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:

@@ -28,6 +28,7 @@ from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.turn import Turn
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary.writer_cache import SCOPE, WriterScope
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class MonitoredLifecycle:
         stop_grace_period_secs: float,
         recovery: RecoveryPolicy | None,
         summary_dir: str | None,
+        strict_events: bool = False,
     ) -> None:
         self._creator = session_creator
         self._hooks = HookList(hooks)
@@ -69,7 +71,8 @@ class MonitoredLifecycle:
         self._told = object()
         self._graph = get_default_graph()
         self._closed = False
-        self._turn = Turn()
+        self._writers = WriterScope(strict_events)
+        self._turn = Turn(self._writers)
         # While a step function is called, and no run of its own: the session that it runs with hooks.
         self._stepping: CoordinatedSession | None = None
         self._raw: Session | None = None
@@ -84,6 +87,10 @@ class MonitoredLifecycle:
             if self._raw is not None:
                 self._notify(exc)
             self._give_back()
+            try:
+                FileWriterCache.release(self._writers)
+            except Exception as closing:
+                exc.add_note(f"Closing a summary writer failed as well: {closing!r}")
             raise
         finally:
             self._turn.give_back()
@@ -105,8 +112,17 @@ class MonitoredLifecycle:
 
     @property
     def summary_writer(self) -> FileWriter | None:
-        """The writer that the library's hooks share, for summaries of your own; None without a summary directory."""
-        return None if self._summary_dir is None else FileWriterCache.get(self._summary_dir)
+        """The writer that the library's hooks share, for summaries of your own; None without a summary directory.
+
+        It is closed with the session, if nobody else has got it from `FileWriterCache`; later on this is a new one.
+        """
+        if self._summary_dir is None:
+            return None
+        outer = SCOPE.set(self._writers)
+        try:
+            return FileWriterCache.get(self._summary_dir)
+        finally:
+            SCOPE.reset(outer)
 
     def raw_session(self) -> Session:
         """Returns the session inside, whose runs trigger no hooks; after a recovery it is another one.
@@ -377,8 +393,13 @@ class MonitoredLifecycle:
         """Ends or abandons the training and closes everything; returns what went wrong on the way, in order."""
         self._closed = True
         failures: list[BaseException] = []
-        # Whatever comes in between, a second Ctrl-C too: threads, session and graph are not left behind.
-        for part in (lambda: failures.extend(self._wind_up(leaving)), self._session.close, self._give_back):
+        # Whatever comes in between, a second Ctrl-C too: threads, session, files and graph are not left behind.
+        for part in (
+            lambda: failures.extend(self._wind_up(leaving)),
+            self._session.close,
+            lambda: FileWriterCache.release(self._writers),
+            self._give_back,
+        ):
             try:
                 part()
             except BaseException as exc:

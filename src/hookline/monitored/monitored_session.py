@@ -25,6 +25,8 @@ class MonitoredSession(MonitoredLifecycle):
         stop_grace_period_secs: How long closing waits for the threads.
         recovery: What to do when the session is lost; None lets the error pass.
         summary_dir: Directory whose shared writer `summary_writer` is.
+        strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
+            default they are lost, with a warning.
 
     Raises:
         TypeError: An item of `hooks` is no hook.
@@ -44,9 +46,9 @@ class MonitoredSession(MonitoredLifecycle):
         3
 
     References:
-        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `request_stop`; `end` is called on every
-        hook whatever the others raise; a failed construction leaves no thread and no session behind; a hook may define
-        `on_exception` and `settle`.
+        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `request_stop`; `end` is
+        called on every hook whatever the others raise; a failed construction leaves no thread and no session behind;
+        closing closes what it and its hooks took from `FileWriterCache`; a hook may define `on_exception` and `settle`.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class MonitoredSession(MonitoredLifecycle):
         *,
         recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
         summary_dir: str | None = None,
+        strict_events: bool = False,
     ) -> None:
-        super().__init__(session_creator or ChiefSessionCreator(), hooks, stop_grace_period_secs, recovery, summary_dir)
+        creator = session_creator or ChiefSessionCreator()
+        super().__init__(creator, hooks, stop_grace_period_secs, recovery, summary_dir, strict_events)
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.

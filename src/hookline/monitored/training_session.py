@@ -50,6 +50,7 @@ def MonitoredTrainingSession(
     *,
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
     lease_wait_secs: float = DEFAULT_WAIT_SECS,
+    strict_events: bool = False,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -79,6 +80,8 @@ def MonitoredTrainingSession(
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
         recovery: What to do when the session is lost; None lets the error pass.
         lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
+        strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
+            default they are lost, with a warning.
 
     Example:
         >>> import hookline as hl
@@ -93,7 +96,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`;
-        one process at a time saves in a directory.
+        `strict_events`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         if folder is not None and not isinstance(folder, str | os.PathLike):
@@ -116,7 +119,7 @@ def MonitoredTrainingSession(
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        return MonitoredSession(worker, hooks, stop_grace_period_secs, recovery=recovery)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs, recovery=recovery, strict_events=strict_events)
     scaffold = scaffold or Scaffold()
     all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
     if summary_dir:
@@ -147,6 +150,7 @@ def MonitoredTrainingSession(
         stop_grace_period_secs,
         recovery=recovery,
         summary_dir=summary_dir,
+        strict_events=strict_events,
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 
 from hookline import clock
+from hookline.summary.writer_cache import SCOPE, WriterScope
 
 _HOLDER = "holder"
 
 
 class Turn:
     """Says which thread is inside a session, if one is. Taking a free turn costs what a lock costs.
+
+    Args:
+        scope: For whom the thread that is inside takes writers from `FileWriterCache`.
 
     Example:
         >>> turn = Turn()
@@ -21,7 +25,9 @@ class Turn:
         False
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scope: WriterScope | None = None) -> None:
+        self._scope = scope
+        self._outer: WriterScope | None = None
         # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
         self._inside: dict[str, list[int]] = {}
         self._given_back = threading.Condition()
@@ -60,6 +66,8 @@ class Turn:
 
     def give_back(self) -> None:
         """Lets others in."""
+        if SCOPE.get() is self._scope:
+            SCOPE.set(self._outer)
         self._inside.clear()
         if self._waiting:
             with self._given_back:
@@ -67,4 +75,8 @@ class Turn:
 
     def _take(self) -> bool:
         mine = [threading.get_ident()]
-        return self._inside.setdefault(_HOLDER, mine) is mine
+        if self._inside.setdefault(_HOLDER, mine) is not mine:
+            return False
+        self._outer = SCOPE.get()
+        SCOPE.set(self._scope)
+        return True

@@ -1,214 +1,172 @@
-"""One event file being written: a queue, a background thread that empties it, and what happens when writing fails."""
+"""One event file on the disk: a name that sorts by time, whole records only, and making sure that it stays there."""
 
 from __future__ import annotations
 
-import atexit
 import errno
 import itertools
-import logging
 import os
+import re
 import socket
-import struct
 import threading
-from collections import deque
 from contextlib import suppress
 
-from hookline import clock, errors
+from hookline import clock
 from hookline.summary import wire
-from hookline.summary.records import frame
+from hookline.summary.records import event_record
 
 _FILE_VERSION = wire.key(3, 2)
-# Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are spelled out: they are in every event.
-_WALL_TIME = struct.Struct("<Bd")
-_MOST_PENDING = 1000
-_numbers = itertools.count()
-
-_logger = logging.getLogger(__name__)
+_STAMP = re.compile(r"events\.out\.tfevents\.(\d{10})(?:_(\d{6}))?\.")
+_NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
 
 class EventFile:
-    """An open event file. `FileWriter` owns one at a time; it outlives its owner by as long as it takes to close.
+    """A new event file, open for appending. Whatever goes wrong, what is in it are whole records.
 
-    The caller of `add` only appends to a queue. The queue is emptied by whoever comes first: the background thread,
-    once `max_queue` events are pending or `flush_secs` have passed, or a caller of `flush` and `close`. One batch is
-    one write to the operating system; there is no other buffer, so what was written survives a killed process.
+    One thread at a time appends; any may sync and close. There is no buffer: what was appended is with the operating
+    system and survives a killed process, what was synced survives the end of the machine.
 
     Args:
-        logdir: Directory of the file; made if absent.
-        max_queue: How many pending events wake the thread.
-        flush_secs: For how long, at most, an event is pending.
+        logdir: Directory of the file, absolute; made if absent.
         suffix: Last part of the file's name.
 
+    Attributes:
+        path: Where it is.
+        failure: Why a record could not be appended; None until then. Such a file takes no more.
+        events: How many records it holds, the one that begins each event file not counted.
+
     Raises:
-        OpError: The directory or the file cannot be made; the class says why.
+        OSError: The directory or the file cannot be made, or not be begun. No file is left.
     """
 
-    def __init__(self, logdir: str, max_queue: int, flush_secs: float, suffix: str) -> None:
-        # Padded numbers keep files of one second in order when a reader sorts them by name.
-        name = f"{int(clock.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
-        self.path = os.path.join(logdir, f"events.out.tfevents.{name}{suffix}")
-        try:
-            os.makedirs(logdir, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        except OSError as error:
-            message = f"FileWriter requires a directory in which it can make files, got {logdir!r}"
-            raise errors.from_os_error(error, message) from error
-        self._max_queue = max_queue
-        self._flush_secs = flush_secs
-        self._process = os.getpid()
+    def __init__(self, logdir: str, suffix: str) -> None:
+        self.failure: OSError | None = None
+        self.events = 0
+        self._synced = 0
         self._size = 0
-        self._pending: deque[tuple[float, int | None, bytes, bytes]] = deque()
-        self._failure: OSError | None = None
-        self._failure_known = False
-        self._closing = False
         self._closed = False
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self.add(clock.time(), None, _FILE_VERSION, b"brain.Event:2")
-        try:
-            self.flush()
-        except errors.OpError:
-            self._release()
-            raise
-        atexit.register(self._close_at_exit)
-        self._thread = threading.Thread(target=self._work, name=f"hookline-summary:{self.path}", daemon=True)
-        self._thread.start()
-
-    @property
-    def closed(self) -> bool:
-        """Whether events are refused."""
-        return self._closing
-
-    @property
-    def lost(self) -> bool:
-        """Whether nothing more can get into it: a write has failed, or it was deleted."""
-        return self._failure is not None or not os.path.exists(self.path)
-
-    def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
-        """Queues an event.
-
-        Args:
-            wall_time: When it happened, in seconds since the epoch.
-            step: Global step, or None.
-            field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
-            payload: Serialized value of that field.
-
-        Raises:
-            RuntimeError: The file is closed.
-            OpError: An earlier write failed.
-        """
-        if self._closing or self._failure is not None:
-            raise self._refusal()
-        self._pending.append((wall_time, step, field, payload))
-        if self._closing:  # Closed by another thread in between, perhaps after its last write.
-            raise self._refusal()
-        count = len(self._pending)
-        if count >= _MOST_PENDING:
-            self._write_pending()
-        elif count >= self._max_queue and not self._wake.is_set():
-            self._wake.set()
-
-    def flush(self) -> None:
-        """Writes all events queued so far; does nothing once the file is closed.
-
-        Raises:
-            OpError: This or an earlier write failed.
-        """
-        self._write_pending()
-        if self._failure is not None and not self._closing:
-            raise self._refusal()
-
-    def request_close(self) -> None:
-        """Lets the background thread close the file when it next wakes.
-
-        For the garbage collector, which may call this inside any other code of this class: hence no locks.
-        """
-        self._closing = True
-
-    def close(self) -> None:
-        """Writes what is pending and closes the file; harmless when repeated.
-
-        Raises:
-            OpError: A write failed and no earlier call has said so.
-        """
-        if os.getpid() != self._process:
-            return  # A fork: file and queue are the parent's, which writes them itself.
-        atexit.unregister(self._close_at_exit)
-        self._closing = True
-        self._wake.set()
-        self._release()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._failure is not None and not self._failure_known:
-            raise self._failed(self._failure)
-
-    def _close_at_exit(self) -> None:
-        try:
+        self._using = threading.Lock()
+        self._unsynced_directories = _made(logdir)
+        self.path, self._descriptor = _created(logdir, suffix)
+        self.append([event_record(clock.time(), None, _FILE_VERSION, b"brain.Event:2")])
+        self.events = 0
+        if self.failure is not None:
             self.close()
-        except errors.OpError as error:
-            _logger.error("%s", error)
+            raise self.failure
 
-    def _work(self) -> None:
-        # Real time, also under a fake clock: an idle writer must not push the time of somebody's test ahead.
-        real_time = clock.Clock()
-        while not self._closing:
-            real_time.wait(self._wake, self._flush_secs)
-            self._wake.clear()
-            self._write_pending()
-        self._release()
+    @property
+    def unsynced(self) -> int:
+        """How many of its events may not survive the end of the machine."""
+        return self.events - self._synced
 
-    def _release(self) -> None:
-        self._write_pending()
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                with suppress(OSError):
-                    os.close(self._descriptor)
+    @property
+    def deleted(self) -> bool:
+        """Whether nothing is at its path any more."""
+        return not os.path.exists(self.path)
 
-    def _write_pending(self) -> None:
-        with self._lock:
-            # Counted first: a caller who adds without pause must not keep this loop running for ever.
-            batch = [frame(_event(*self._pending.popleft())) for _ in range(len(self._pending))]
-            if batch and self._failure is None and not self._closed:
-                self._write(batch)
+    def append(self, records: list[bytes]) -> int:
+        """Appends records.
 
-    def _write(self, batch: list[bytes]) -> None:
-        data = memoryview(b"".join(batch))
-        written = 0
+        Returns:
+            How many of them are in the file; where that is not all, `failure` says why.
+        """
+        data = memoryview(b"".join(records))
+        written, whole = 0, len(records)
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
             if not os.fstat(self._descriptor).st_nlink:
+                written = 0
                 raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was being written")
         except OSError as error:
-            # Cut a torn record off, so that even strict readers can read what was written before.
-            whole = max((end for end in itertools.accumulate(map(len, batch)) if end <= written), default=0)
+            self.failure = error
+            ends = [end for end in itertools.accumulate(map(len, records)) if end <= written]
+            written, whole = max(ends, default=0), len(ends)
+            # A torn record is cut off, so that even strict readers can read what is before it.
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size + whole)
-            self._failure = error
-        else:
-            self._size += len(data)
+                os.ftruncate(self._descriptor, self._size + written)
+        self._size += written
+        self.events += whole
+        return whole
 
-    def _refusal(self) -> Exception:
-        if self._failure is None or self._closing:
-            return RuntimeError(f"The FileWriter of {self.path} is closed; reopen() it to write to a new file.")
-        return self._failed(self._failure)
+    def sync(self) -> None:
+        """Returns when everything appended before the call is on the disk, and the file is found in its directory.
 
-    def _failed(self, failure: OSError) -> errors.OpError:
-        self._failure_known = True
-        error = errors.from_os_error(
-            failure,
-            f"FileWriter could not write {self.path} and has lost its latest events (remove the cause, then close() "
-            f"and reopen() to go on in a new file)",
-        )
-        error.__cause__ = failure
-        return error
+        Raises:
+            OSError: It may not be.
+        """
+        with self._using:
+            self._sync()
+
+    def _sync(self) -> None:
+        events = self.events  # Before the sync: what is appended during it may not be covered.
+        if self._closed or events == self._synced:
+            return
+        os.fsync(self._descriptor)
+        while self._unsynced_directories:
+            _sync_directory(self._unsynced_directories[-1])
+            self._unsynced_directories.pop()
+        self._synced = events
+
+    def close(self) -> None:
+        """Syncs and closes the file; harmless when repeated. One that failed before it held an event is removed.
+
+        Raises:
+            OSError: It is closed, but its latest events may not be on the disk.
+        """
+        with self._using:
+            if self._closed:
+                return
+            try:
+                self._sync()
+            finally:
+                self._closed = True
+                with suppress(OSError):
+                    os.close(self._descriptor)
+                if self.failure is not None and not self.events:
+                    with suppress(OSError):
+                        os.unlink(self.path)
 
 
-def _event(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    if not field:
-        return payload
-    head = _WALL_TIME.pack(9, wall_time)
-    if step is not None:
-        head += b"\x10" + wire.varint(step)
-    return head + field + wire.varint(len(payload)) + payload
+def _made(logdir: str) -> list[str]:
+    """Makes a directory and returns the directories to sync, so that what is put into it can be found again."""
+    entered = [logdir]
+    while not os.path.lexists(entered[-1]):
+        entered.append(os.path.dirname(entered[-1]))
+    os.makedirs(logdir, exist_ok=True)
+    return entered
+
+
+def _created(logdir: str, suffix: str) -> tuple[str, int]:
+    """Makes a file whose name sorts behind those of all event files in the directory; returns its path and descriptor.
+
+    Readers take the files of a directory in the order of their names and do not come back to an earlier one. Behind the
+    second stands the microsecond, after a character that sorts behind the point of other writers. Where the calendar
+    was set back, or the time stands still, the newest file decides.
+    """
+    while True:
+        stamp = max(int(clock.time() * 1e6), 1 + max(map(_stamp, os.listdir(logdir)), default=-1))
+        secs, micros = divmod(stamp, 1_000_000)
+        name = f"events.out.tfevents.{secs:010d}_{micros:06d}.{socket.gethostname()}.{os.getpid()}{suffix}"
+        path = os.path.join(logdir, name)
+        try:
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError:
+            continue  # Another thread was quicker.
+
+
+def _stamp(name: str) -> int:
+    found = _STAMP.match(name)
+    return int(found[1]) * 1_000_000 + int(found[2] or 0) if found else -1
+
+
+def _sync_directory(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync a directory, some do not let everybody, and some directories have been deleted.
+        if error.errno not in _NOTHING_TO_SYNC:
+            raise

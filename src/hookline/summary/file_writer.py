@@ -12,7 +12,7 @@ from typing import Any, Self, SupportsInt
 from hookline import clock
 from hookline.graph import Graph
 from hookline.summary import encode, wire
-from hookline.summary.event_file import EventFile
+from hookline.summary.event_queue import EventQueue
 
 _logger = logging.getLogger(__name__)
 
@@ -28,8 +28,10 @@ class FileWriter:
 
     Events reach the operating system in the order of the calls: when `max_queue` of them are pending, when `flush_secs`
     have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the death of the
-    process (not of the machine). A write that fails in the background (a full disk, a deleted file) is raised by the
-    next call and by all later ones until `close`; what was written before stays readable. Any thread may call any
+    process; that of the machine from `sync` and `close` on. A write that fails in the background (a full disk, a
+    deleted file) is raised by the next call and by all later ones until `close`. A writer that is not strict goes on in
+    a new file instead; while that cannot be made, what it is given is lost, at once and without using memory: a WARNING
+    says so, and an INFO line when it can write again. What was written before stays readable. Any thread may call any
     method.
 
     Args:
@@ -40,6 +42,7 @@ class FileWriter:
         graph_def: A `GraphDef` message to write in place of a graph.
         filename_suffix: Appended to the file's name.
         session: Taken, without effect.
+        strict: Whether a failed write is raised. If not, a full disk is no error in the constructor either.
 
     Raises:
         TypeError: `graph` is none.
@@ -61,7 +64,7 @@ class FileWriter:
     References:
         `tf.compat.v1.summary.FileWriter`. Differences: a bad
         directory is an error here and not in the background; background failures are raised; writing after `close` is
-        an error instead of a warning.
+        an error instead of a warning; `strict` and `sync`.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class FileWriter:
         graph_def: Any = None,
         filename_suffix: str | None = None,
         session: Any = None,
+        *,
+        strict: bool = True,
     ) -> None:
         self._logdir = os.fspath(logdir)
         if not self._logdir or "://" in self._logdir:
@@ -87,7 +92,9 @@ class FileWriter:
             raise TypeError(f"FileWriter requires a hookline.Graph as its graph, got {graph!r}.")
         if session is not None:
             _logger.info("FileWriter: the session has no effect; a hookline session writes with any writer.")
-        self._settings = (max_queue, flush_secs, filename_suffix or "")
+        # A new file should not go elsewhere because the working directory has changed.
+        self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
+        self._strict = strict
         self._run_metadata_tags: set[str] = set()
         self._open()
         if graph is not None:
@@ -96,9 +103,9 @@ class FileWriter:
             self._add(_GRAPH_DEF, _serialized(graph_def, "GraphDef"), None)
 
     def _open(self) -> None:
-        self._file = EventFile(self._logdir, *self._settings)
-        # The file's thread must not keep a forgotten writer alive. At exit the file closes itself.
-        weakref.finalize(self, self._file.request_close).atexit = False
+        self._queue = EventQueue(*self._settings, self._strict)
+        # The queue's thread must not keep a forgotten writer alive. At exit the queue closes itself.
+        weakref.finalize(self, self._queue.request_close).atexit = False
 
     def get_logdir(self) -> str:
         """Returns the directory as it was given."""
@@ -106,13 +113,23 @@ class FileWriter:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more gets into its file: a write has failed, or the file was deleted."""
-        return self._file.lost
+        """Whether nothing more gets into its file: a write has failed and it is strict, or the file was deleted."""
+        return self._queue.lost
+
+    @property
+    def strict(self) -> bool:
+        """Whether a failed write is raised."""
+        return self._strict
+
+    def be_strict(self) -> None:
+        """Raises failed writes from the next one on."""
+        self._strict = True
+        self._queue.be_strict()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called, and `reopen` not since."""
-        return self._file.closed
+        return self._queue.closed
 
     def add_summary(self, summary: bytes | Any, global_step: SupportsInt | None = None) -> None:
         """Writes a summary.
@@ -185,14 +202,14 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
-        self._file.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
+        self._queue.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
         # The step may be an array of the device: it is read here, never on the background thread.
         step = None if global_step is None else int(global_step)
         if step is not None and not -(2**63) <= step < 2**63:
             raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
-        self._file.add(clock.time(), step, field, payload)
+        self._queue.add(clock.time(), step, field, payload)
 
     def flush(self) -> None:
         """Hands everything written so far to the operating system before it returns; nothing to do once closed.
@@ -200,15 +217,25 @@ class FileWriter:
         Raises:
             OpError: This or an earlier write failed.
         """
-        self._file.flush()
+        self._queue.flush()
+
+    def sync(self) -> None:
+        """Returns when everything written so far is on the disk, as far as the operating system can tell.
+
+        Others may write meanwhile, without waiting for it. Nothing to do once closed, or with nothing new.
+
+        Raises:
+            OpError: This or an earlier write failed, and the writer is strict.
+        """
+        self._queue.sync()
 
     def close(self) -> None:
-        """Flushes and closes the file; harmless when repeated.
+        """Flushes, syncs and closes the file; harmless when repeated.
 
         Raises:
             OpError: A write failed and no earlier call has said so.
         """
-        self._file.close()
+        self._queue.close()
 
     def reopen(self) -> None:
         """Lets a closed writer write again, to a new file; does nothing to an open one.

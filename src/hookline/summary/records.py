@@ -7,6 +7,10 @@ import struct
 
 import google_crc32c
 
+from hookline.summary import wire
+
+# Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are spelled out: they are in every event.
+_WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
 
@@ -45,3 +49,20 @@ def frame(data: bytes) -> bytes:
         The TFRecord format of TensorFlow's documentation.
     """
     return _header(len(data)) + data + masked_checksum(data)
+
+
+def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
+    """Returns the record of an event.
+
+    Args:
+        wall_time: When it happened, in seconds since the epoch.
+        step: Global step, or None.
+        field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
+        payload: Serialized value of that field.
+    """
+    if not field:
+        return frame(payload)
+    head = _WALL_TIME.pack(9, wall_time)
+    if step is not None:
+        head += b"\x10" + wire.varint(step)
+    return frame(head + field + wire.varint(len(payload)) + payload)

@@ -1,0 +1,277 @@
+"""The events of a writer: a queue, the background thread that empties it, and what follows when writing fails."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+
+from hookline import clock, errors
+from hookline.summary.event_file import EventFile
+from hookline.summary.outage import Outage
+from hookline.summary.records import event_record
+
+_MOST_PENDING = 1000
+
+_logger = logging.getLogger(__name__)
+
+
+class EventQueue:
+    """Events on their way to a file. `FileWriter` owns one at a time; it outlives its owner until it has closed.
+
+    The caller of `add` only appends to a queue. The queue is emptied by whoever comes first: the background thread,
+    once `max_queue` events are pending or `flush_secs` have passed, or a caller of `flush`, `sync` and `close`. One
+    batch is one write to the operating system.
+
+    Where a write fails, a strict queue refuses all that comes later; any other goes on in a new file, and while that
+    cannot be made either, it loses what it is given.
+
+    Args:
+        logdir: Directory of its files, absolute; made if absent.
+        max_queue: How many pending events wake the thread.
+        flush_secs: For how long, at most, an event is pending.
+        suffix: Last part of the files' names.
+        strict: Whether its callers are told of failures.
+
+    Raises:
+        OpError: The directory or the file cannot be made; the class says why. A full disk is told of only if strict.
+    """
+
+    def __init__(self, logdir: str, max_queue: int, flush_secs: float, suffix: str, strict: bool) -> None:
+        self._logdir = logdir
+        self._max_queue = max_queue
+        self._flush_secs = flush_secs
+        self._suffix = suffix
+        self._strict = strict
+        self._process = os.getpid()
+        self._pending: deque[tuple[float, int | None, bytes, bytes]] = deque()
+        self._failure: OSError | None = None
+        self._failure_known = False
+        self._outage = Outage()
+        self._closing = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        # None after it has failed.
+        self._file: EventFile | None = None
+        self._place = logdir
+        try:
+            self._use(EventFile(logdir, suffix))
+        except OSError as failure:
+            message = f"FileWriter requires a directory in which it can make files, got {logdir!r}"
+            error = errors.from_os_error(failure, message)
+            if strict or not isinstance(error, errors.ResourceExhaustedError):
+                raise error from failure
+            self._outage.begin(error, lost=0)
+        atexit.register(self._close_at_exit)
+        self._thread = threading.Thread(target=self._work, name=f"hookline-summary:{logdir}", daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether events are refused."""
+        return self._closing
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more gets into its file: a write has failed and it is strict, or the file was deleted."""
+        file = self._file
+        return self._failure is not None or (file is not None and file.deleted)
+
+    def be_strict(self) -> None:
+        """Refuses what comes after the next failure."""
+        self._strict = True
+
+    def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
+        """Queues an event.
+
+        Args:
+            wall_time: When it happened, in seconds since the epoch.
+            step: Global step, or None.
+            field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
+            payload: Serialized value of that field.
+
+        Raises:
+            RuntimeError: The queue is closed.
+            OpError: An earlier write failed.
+        """
+        if self._closing or self._failure is not None:
+            raise self._refusal()
+        self._pending.append((wall_time, step, field, payload))
+        if self._closing:  # Closed by another thread in between, perhaps after its last write.
+            raise self._refusal()
+        count = len(self._pending)
+        if count >= _MOST_PENDING:
+            self._write_pending()
+        elif count >= self._max_queue and not self._wake.is_set():
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Writes all events queued so far; does nothing once closed.
+
+        Raises:
+            OpError: This or an earlier write failed.
+        """
+        self._write_pending(insist=True)
+        if self._failure is not None and not self._closing:
+            raise self._refusal()
+
+    def sync(self) -> None:
+        """Writes all events queued so far and returns when they are on the disk; does nothing once closed.
+
+        Raises:
+            OpError: This or an earlier write failed.
+        """
+        if os.getpid() != self._process:
+            return  # A fork: its parent does it.
+        self._write_pending(insist=True)
+        file = self._file
+        if file is not None:
+            try:
+                # Without the lock: adding and writing go on, however long the disk takes.
+                file.sync()
+            except OSError as failure:
+                with self._lock:
+                    if self._file is file:
+                        self._replace(file, failure, [], lost=file.unsynced)
+        if self._failure is not None and not self._closing:
+            raise self._refusal()
+
+    def request_close(self) -> None:
+        """Lets the background thread close the file when it next wakes.
+
+        For the garbage collector, which may call this inside any other code of this class: hence no locks.
+        """
+        self._closing = True
+
+    def close(self) -> None:
+        """Writes what is pending, syncs and closes the file; harmless when repeated.
+
+        Raises:
+            OpError: A write failed and no earlier call has said so.
+        """
+        if os.getpid() != self._process:
+            return  # A fork: file and queue are the parent's, which writes them itself.
+        atexit.unregister(self._close_at_exit)
+        self._closing = True
+        self._wake.set()
+        self._release()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._failure is not None and not self._failure_known:
+            raise self._told(self._failure)
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except errors.OpError as error:
+            _logger.error("%s", error)
+
+    def _work(self) -> None:
+        # Real time, also under a fake clock: an idle writer must not push the time of somebody's test ahead.
+        real_time = clock.Clock()
+        while not self._closing:
+            real_time.wait(self._wake, self._flush_secs)
+            self._wake.clear()
+            self._write_pending()
+        self._release()
+
+    def _release(self) -> None:
+        self._write_pending()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            file = self._file
+            if file is not None:
+                try:
+                    file.close()
+                except OSError as failure:
+                    self._replace(file, failure, [], lost=file.unsynced)
+            if self._outage.under_way:
+                self._outage.end(f"The FileWriter of {self._logdir} was closed before it could write again.")
+
+    def _write_pending(self, insist: bool = False) -> None:
+        with self._lock:
+            # Counted first: a caller who adds without pause must not keep this loop running for ever.
+            events = [self._pending.popleft() for _ in range(len(self._pending))]
+            if not events or self._closed:
+                return
+            if self._file is not None or self._may_begin(insist):
+                self._write([event_record(*event) for event in events])
+            else:
+                self._outage.lost += len(events)
+
+    def _may_begin(self, insist: bool) -> bool:
+        """Returns whether to try it with a new file."""
+        return self._failure is None and not self._closing and (insist or self._outage.is_time_to_try)
+
+    def _write(self, records: list[bytes]) -> None:
+        file = self._file
+        if file is not None:
+            left = records[file.append(records) :]
+            if file.failure is not None:
+                self._replace(file, file.failure, left)
+            return
+        left, failure = self._begin_with(records)
+        if failure is None:
+            self._outage.end(f"FileWriter goes on in {self._place}.")
+        elif self._strict:
+            self._failure = failure
+        else:
+            self._outage.begin(self._explained(failure), len(left))
+
+    def _replace(self, file: EventFile, failure: OSError, left: list[bytes], lost: int = 0) -> None:
+        """Gives up a file that has failed; what did not get into it is written to a new one if that can be."""
+        self._file = None
+        try:
+            file.close()
+        except OSError:
+            lost = file.unsynced
+        if self._strict:
+            self._failure = failure
+            return
+        explained = self._explained(failure)
+        if not self._closing:
+            left, _ = self._begin_with(left)
+        self._outage.begin(explained, lost + len(left))
+        if self._file is not None:
+            self._outage.end(f"FileWriter goes on in {self._place}.")
+
+    def _begin_with(self, records: list[bytes]) -> tuple[list[bytes], OSError | None]:
+        """Begins a new file with records; returns those that are not in it, and why."""
+        try:
+            file = EventFile(self._logdir, self._suffix)
+        except OSError as failure:
+            return records, failure
+        left = records[file.append(records) :]
+        if file.failure is None:
+            self._use(file)
+        else:
+            with suppress(OSError):
+                file.close()
+        return left, file.failure
+
+    def _use(self, file: EventFile) -> None:
+        self._file, self._place = file, file.path
+
+    def _refusal(self) -> Exception:
+        if self._failure is None or self._closing:
+            return RuntimeError(
+                f"The FileWriter of {self._logdir} is closed; reopen() it to write to a new file. (What a session got "
+                "from FileWriterCache is closed with that session: get it anew in begin.)"
+            )
+        return self._told(self._failure)
+
+    def _told(self, failure: OSError) -> errors.OpError:
+        self._failure_known = True
+        advice = "and has lost its latest events (remove the cause, then close() and reopen() to go on in a new file)"
+        return self._explained(failure, f" {advice}")
+
+    def _explained(self, failure: OSError, advice: str = "") -> errors.OpError:
+        error = errors.from_os_error(failure, f"FileWriter could not write {self._place}{advice}")
+        error.__cause__ = failure
+        return error

@@ -1,0 +1,64 @@
+"""Outage: a time in which a writer cannot write, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+
+from hookline import clock
+
+_RETRY_SECS = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Outage:
+    """Counts what a writer loses while it cannot write; one WARNING says when it begins, one INFO line when it is over.
+
+    Example:
+        >>> outage = Outage()
+        >>> outage.begin(OSError("No space left on device."), lost=3)
+        >>> outage.under_way, outage.lost, outage.is_time_to_try
+        (True, 3, False)
+        >>> outage.end("It writes again.")
+        >>> outage.under_way
+        False
+    """
+
+    def __init__(self) -> None:
+        self.under_way = False
+        self.lost = 0
+        self._began_at = 0.0
+        self._tried_at = 0.0
+
+    @property
+    def is_time_to_try(self) -> bool:
+        """Whether the last attempt was long enough ago."""
+        return clock.monotonic() >= self._tried_at + _RETRY_SECS
+
+    def begin(self, failure: BaseException, lost: int) -> None:
+        """Notes that an attempt to write has failed, the first one or a later one.
+
+        Args:
+            failure: Why.
+            lost: How many events were lost with it.
+        """
+        self._tried_at = clock.monotonic()
+        self.lost += lost
+        if self.under_way:
+            return
+        self.under_way = True
+        self._began_at = self._tried_at
+        _logger.warning(
+            "%s The program goes on. Events lost so far: %d, and more until a new file can be written, which is tried "
+            "every %g s or so.",
+            failure,
+            lost,
+            _RETRY_SECS,
+        )
+
+    def end(self, how: str) -> None:
+        """Says how many events were lost in all, and begins to count anew."""
+        secs = clock.monotonic() - self._began_at
+        _logger.info("%s Events lost: %d, in %.0f s.", how, self.lost, secs)
+        self.under_way = False
+        self.lost = 0

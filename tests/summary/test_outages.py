@@ -1,0 +1,243 @@
+"""A writer that is not strict, where nothing can be written for a while: a really full disk, or a deleted directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookline import errors
+from hookline.summary import FileWriter, FileWriterCache, encode
+from hookline.testing import FakeClock
+
+Steps = Callable[[Path], list[int]]
+
+RETRY_SECS = 10.0
+
+
+@pytest.fixture(autouse=True)
+def info_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.INFO, logger="hookline.summary")
+    yield
+    FileWriterCache.clear()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux may mount a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        FileWriterCache.clear()
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leaves not a byte, and returns the file whose removal frees the disk."""
+    ballast = disk / "ballast"
+    with open(ballast, "ab", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(512))
+        except OSError:
+            return ballast
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def add(writer: FileWriter, *steps: int) -> None:
+    for step in steps:
+        writer.add_summary(encode.text("note", "x" * 5000), step)  # More than what is left in the file's last block.
+    writer.flush()
+
+
+def test_events_are_lost_while_the_disk_is_full_and_written_once_it_is_not(
+    small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+):
+    writer = FileWriterCache.get(small_disk / "run")
+    add(writer, 1)
+    ballast = fill(small_disk)
+    add(writer, *range(2, 12))
+    add(writer, 12)
+    ((level, message),) = logged(caplog)
+    assert level == "WARNING"
+    assert f"could not write {small_disk}/run/events" in message
+    assert "No space left on device" in message
+    lost_at_first = 10 - (len(steps(small_disk / "run")) - 1)
+    assert f"lost so far: {lost_at_first}," in message
+    assert "goes on" in message
+
+    ballast.unlink()
+    add(writer, 13)
+    (_, (level, message)) = logged(caplog)
+    assert level == "INFO"
+    assert f"goes on in {small_disk}/run/events" in message
+    assert f"lost: {lost_at_first + 1}," in message
+    writer.close()
+    written = steps(small_disk / "run")
+    assert written == [*range(1, len(written)), 13]
+    assert len(written) == 13 - lost_at_first - 1
+    assert len(logged(caplog)) == 2
+
+
+def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
+    small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+):
+    with FakeClock() as clock:
+        writer = FileWriterCache.get(small_disk / "run")
+        ballast = fill(small_disk)
+        add(writer, 1)
+        ballast.unlink()
+        for step in range(2, 5002):
+            writer.add_summary(b"", step)
+        clock.advance(RETRY_SECS)
+        pause = threading.Event()
+        for step in range(5002, 10_000):
+            writer.add_summary(b"", step)
+            if any(level == "INFO" for level, _ in logged(caplog)):
+                break
+            pause.wait(0.01)
+        writer.close()
+    written = steps(small_disk / "run")
+    assert written
+    assert written[0] > 4000
+    (_, (_, message)) = logged(caplog)
+    assert f"lost: {written[0] - 1}," in message
+
+
+def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture):
+    ballast = fill(small_disk)
+    writer = FileWriterCache.get(small_disk)
+    add(writer, 1)
+    assert not list(small_disk.glob("events*"))
+    ballast.unlink()
+    add(writer, 2)
+    assert steps(small_disk) == [2]
+    assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]
+    assert "lost: 1," in logged(caplog)[1][1]
+
+
+def test_closing_in_an_outage_says_how_many_events_were_lost(small_disk: Path, caplog: pytest.LogCaptureFixture):
+    writer = FileWriterCache.get(small_disk)
+    ballast = fill(small_disk)
+    add(writer, 1)
+    add(writer, 2, 3)
+    ballast.unlink()
+    writer.close()
+    assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]
+    assert "closed before it could write again" in logged(caplog)[1][1]
+    assert "lost: 3," in logged(caplog)[1][1]
+
+
+def test_no_empty_files_are_left_by_attempts_that_were_in_vain(small_disk: Path):
+    writer = FileWriterCache.get(small_disk)
+    add(writer, 1)
+    fill(small_disk)
+    for step in range(2, 30):
+        add(writer, step)
+    assert len(list(small_disk.glob("events*"))) == 1
+
+
+def test_a_strict_writer_of_the_cache_raises(small_disk: Path):
+    FileWriterCache.get(small_disk)
+    writer = FileWriterCache.get(small_disk, strict=True)
+    assert FileWriterCache.get(small_disk) is writer
+    assert writer.strict
+    fill(small_disk)
+    with pytest.raises(errors.ResourceExhaustedError, match=r"events.*No space left on device"):
+        add(writer, 1)
+    FileWriterCache.sync()
+    with pytest.raises(errors.ResourceExhaustedError):
+        add(writer, 2)
+
+
+def test_a_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_disk: Path):
+    writer = FileWriterCache.get(small_disk)
+    fill(small_disk)
+    add(writer, 1)
+    assert FileWriterCache.get(small_disk, strict=True) is writer
+    with pytest.raises(errors.ResourceExhaustedError):
+        add(writer, 2)
+
+
+def test_a_strict_writer_needs_room_at_the_start(small_disk: Path):
+    fill(small_disk)
+    with pytest.raises(errors.ResourceExhaustedError, match="No space left"):
+        FileWriter(small_disk)
+    assert not list(small_disk.glob("events*"))
+
+
+def test_a_sync_does_not_raise_in_an_outage(small_disk: Path, steps: Steps):
+    writer = FileWriterCache.get(small_disk)
+    ballast = fill(small_disk)
+    writer.add_summary(encode.text("note", "x" * 5000), 1)
+    FileWriterCache.sync()
+    ballast.unlink()
+    writer.add_summary(b"", 2)
+    FileWriterCache.sync()
+    assert steps(small_disk) == [2]
+
+
+def test_a_file_that_was_deleted_is_replaced_and_nothing_new_is_lost(
+    tmp_path: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+):
+    writer = FileWriter(tmp_path / "run", strict=False)
+    add(writer, 1)
+    shutil.rmtree(tmp_path / "run")
+    add(writer, 2, 3)
+    writer.close()
+    assert steps(tmp_path / "run") == [2, 3]
+    assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]
+    assert "deleted while it was being written" in logged(caplog)[0][1]
+    assert "lost: 0," in logged(caplog)[1][1]
+
+
+def test_closing_does_not_bring_a_deleted_directory_back(tmp_path: Path):
+    writer = FileWriter(tmp_path / "run", strict=False)
+    writer.add_summary(b"", 1)
+    shutil.rmtree(tmp_path / "run")
+    writer.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_new_file_goes_where_the_first_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps):
+    monkeypatch.chdir(tmp_path)
+    writer = FileWriter("run", strict=False)
+    shutil.rmtree("run")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    add(writer, 1)
+    writer.close()
+    assert steps(tmp_path / "run") == [1]
+    assert writer.get_logdir() == "run"
+
+
+def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: Steps):
+    program = """
+        import resource, sys
+        from hookline.summary import FileWriterCache, encode
+        writer = FileWriterCache.get(sys.argv[1])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        for step in range(100):
+            writer.add_summary(encode.scalar("loss", step), step)
+            writer.flush()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "File too large" in done.stderr
+    assert steps(tmp_path) == list(range(100))
