@@ -70,7 +70,6 @@ def run(session, train_op) -> None:
             session.run(train_op)
 
 
-
 def training(logdir: Path) -> None:
     train_op = model()
     hooks = [train.StopAtStepHook(last_step=3), Writes(logdir)]

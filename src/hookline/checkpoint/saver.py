@@ -131,6 +131,10 @@ class Saver:
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
 
+    Attributes:
+        before_commit: Called in the background before each checkpoint becomes visible, to make safe what belongs to it
+            and is kept elsewhere; None for nothing.
+
     Raises:
         TypeError: An item of `var_list` is not a variable; an argument that is not documented.
         ValueError: `var_list` is empty or names a variable twice; a number is out of range.
@@ -176,6 +180,7 @@ class Saver:
         self._verify = verify
         arguments.instance("Saver", "retry", retry, RetryPolicy)
         self._retry = retry or RetryPolicy()
+        self.before_commit: Callable[[], None] | None = None
         self._lease_wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
         self._holds: dict[str, weakref.WeakSet[Session]] = {}
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
@@ -247,7 +252,6 @@ class Saver:
         global_step: Any = None,
         latest_filename: str | None = None,
         *,
-        before_commit: Callable[[], None] | None = None,
         extra: bool = False,
     ) -> PendingSave:
         """Starts to write a checkpoint, and returns as soon as the values have been copied.
@@ -259,8 +263,6 @@ class Saver:
             save_path: As in `save`.
             global_step: As in `save`.
             latest_filename: As in `save`.
-            before_commit: Called in the background before the checkpoint becomes visible: what belongs to it and is
-                kept elsewhere can be made safe there.
             extra: Whether it is kept beside those that `max_to_keep` counts, in place of the extra one before.
 
         Returns:
@@ -297,8 +299,8 @@ class Saver:
 
         def manifest() -> Manifest:
             made = Manifest(entries, step, extra=extra).with_pieces(stored)
-            if before_commit is not None:
-                before_commit()
+            if self.before_commit is not None:
+                self.before_commit()
             return dataclasses.replace(made, timestamp=clock.time())
 
         def finish() -> None:

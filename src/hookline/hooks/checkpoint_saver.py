@@ -224,6 +224,8 @@ class CheckpointSaverHook(SessionRunHook):
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self._saver = saver
+        # What was summarised up to the saved step is to be on the disk when the checkpoint is.
+        saver.before_commit = FileWriterCache.sync
         self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
@@ -268,6 +270,28 @@ class CheckpointSaverHook(SessionRunHook):
             self._call_listeners("end", session, global_step)
             if self._writer is not None:
                 self._writer.flush()
+
+    def save_last(self, session: Session, exception: BaseException) -> None:
+        """Saves what the last completed run left, when a run or the body of the session has failed.
+
+        Not where that step is saved already. The checkpoint is the newest one then, and is kept beside those that
+        `max_to_keep` counts, in place of the last one of this kind. Listeners are not called.
+
+        Raises:
+            OpError: It could not be written.
+        """
+        if self._saver is None:
+            return
+        try:
+            self._finish_pending()
+        except Exception as failure:
+            _logger.error("%s", failure)
+        global_step = session.global_step
+        if global_step != self._saved_step:
+            pending = self._saver.save_async(session, self._save_path, global_step, extra=True)
+            pending.wait()
+            self._note_commit(pending.path)
+            _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Waits for a save that is under way: the checkpoint that a restart needs."""

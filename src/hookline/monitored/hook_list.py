@@ -113,6 +113,11 @@ class HookList:
                 failures.append(failure)
         return failures
 
+    @property
+    def savers(self) -> list[CheckpointSaverHook]:
+        """The hooks that save checkpoints."""
+        return [hook for hook in map(bare, self.hooks) if isinstance(hook, CheckpointSaverHook)]
+
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Calls every `on_exception`, the last hook first; what they raise is logged."""
         for hook, on_exception in reversed(self._on_exception):

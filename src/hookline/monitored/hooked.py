@@ -78,6 +78,8 @@ class HookedSession:
         self._stop = stop or StopRequest()
         self.use(hooks)
         self._args_of_fetches = SessionRunArgs(None)
+        self._at_callbacks = False
+        self._failed_inside = False
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
 
@@ -86,6 +88,14 @@ class HookedSession:
         self._hooks = hooks
         self._everyone = Ridership(hooks.hooks)
         self._pacing = Pacing.of(self.raw, hooks, self._everyone)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the variables are as the last completed run left them: no run has failed half-way since.
+
+        A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
+        """
+        return not self._failed_inside
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""
@@ -109,6 +119,7 @@ class HookedSession:
         """
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
+        writes, self._at_callbacks, self._failed_inside = self.raw.writes, False, False
         try:
             pacing = self._pacing
             if pacing is None:
@@ -123,6 +134,7 @@ class HookedSession:
                 pacing.plan()
             return result
         except BaseException as exc:
+            self._failed_inside = self._at_callbacks or self.raw.writes != writes
             mapped = self.raw.map_error(exc)
             if mapped is exc:
                 raise
@@ -145,12 +157,15 @@ class HookedSession:
 
         context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle)
         try:
+            self._at_callbacks = True
             riders.ask(context)
+            self._at_callbacks = False
             if riders.asks:
                 result = self._run_watched(riders, context, results, fetches, feed_dict, options, run_metadata)
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 run_metadata = run_metadata or self._no_metadata
+                self._at_callbacks = True
                 results.arrived(riders.after, context, riders.watched, options or _NO_OPTIONS, run_metadata)
                 results.deliver()
         except BaseException:
@@ -187,6 +202,7 @@ class HookedSession:
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
+        self._at_callbacks = True
         results.arrived(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
         results.deliver()
         return result

@@ -221,6 +221,7 @@ class MonitoredLifecycle:
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             if not self._closed:
+                self._save_last(exc)
                 self._notify(exc)
             raise
         finally:
@@ -251,6 +252,7 @@ class MonitoredLifecycle:
             try:
                 return self._session.call(step)
             except BaseException as exc:
+                self._save_last(exc)
                 self._notify(exc)
                 raise
             finally:
@@ -409,6 +411,7 @@ class MonitoredLifecycle:
     def _wind_up(self, leaving: BaseException | None) -> list[BaseException]:
         lost = self._session.failure
         if leaving is not None and not isinstance(leaving, END_OF_INPUT):
+            self._save_last(leaving)
             self._notify(leaving)
         elif lost is None:
             return self._end()
@@ -432,6 +435,26 @@ class MonitoredLifecycle:
                 self._notify(failure)
                 return [failure]
         return self._hooks.end(raw)
+
+    def _save_last(self, exception: BaseException) -> None:
+        """Lets the savers among the hooks keep what the last completed run left, when a run or the body has failed."""
+        if self._knows(exception) or isinstance(exception, END_OF_INPUT) or self._session.failure is not None:
+            return
+        savers = self._hooks.savers
+        hooked = self._session.current.hooked
+        if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
+            return
+        try:
+            self._hooks.settle(hooked.raw)  # A NaN that was not reported yet is: such a state is not worth keeping.
+            for saver in savers:
+                saver.save_last(hooked.raw, exception)
+        except Exception as failure:
+            logger.error(
+                "After %s no last checkpoint was saved: %s: %s",
+                type(exception).__name__,
+                type(failure).__name__,
+                failure,
+            )
 
     def _notify(self, exception: BaseException) -> None:
         """Tells the hooks of a failure, once: what a run raised usually leaves the `with` block as well."""

@@ -67,6 +67,7 @@ class Session:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
         self.origin = ""
+        self.writes = 0
         self._at_close: list[Callable[[], None]] = []
         weakref.finalize(self, _call_all, self._at_close).atexit = False
 
@@ -302,6 +303,8 @@ class Session:
         except Exception as error:
             self._check_lost(error, store)
             raise
+        if execution.writes:
+            self.writes += 1
         if metadata is not None:
             metadata.global_step = self._step_or_none(store)
         return begun

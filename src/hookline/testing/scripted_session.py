@@ -74,6 +74,7 @@ class ScriptedSession:
         self.asked: list[Asked] = []
         self.closed = False
         self.origin = ""
+        self.writes = 0
         self._script = iter(script)
         self._values = dict(values or {})
         self._global_step = global_step
