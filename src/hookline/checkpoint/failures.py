@@ -39,6 +39,14 @@ def not_written(failure: BaseException, path: str) -> BaseException:
     )
 
 
+def refuse_url(who: str, path: str) -> None:
+    """Raises `InvalidArgumentError` for the address of an object store: renames and locks are of a file system."""
+    if "://" in path:
+        raise errors.InvalidArgumentError(
+            None, None, f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
+        )
+
+
 def may_pass(failure: BaseException) -> bool:
     """Returns whether the same may succeed when it is tried again."""
     return _errno(failure) in _MAY_PASS or isinstance(errors.from_exception(failure), errors.UnavailableError)

@@ -75,6 +75,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         DataLossError: The manifest cannot be read.
     """
     path = os.fspath(path)
+    failures.refuse_url("Restoring", path)
     directory = locate(path)
     if directory is None:
         raise _absent(path)

@@ -439,10 +439,7 @@ def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | N
 
 def _checked(save_path: str, suffix: str) -> str:
     path = os.fspath(save_path)
-    if "://" in path:
-        raise InvalidArgumentError(
-            None, None, f"Saver writes to directories of the file system, got '{path}': mount it as a directory."
-        )
+    failures.refuse_url("Saver", path)
     if not os.path.basename(path):
         raise InvalidArgumentError(
             None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."

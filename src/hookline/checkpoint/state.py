@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from hookline.checkpoint import durable, layout
+from hookline.checkpoint import durable, failures, layout
 from hookline.errors import DataLossError, FailedPreconditionError
 
 STATE_FILE_NAME = "checkpoint"
@@ -122,6 +122,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
     checkpoint_dir = os.fspath(checkpoint_dir)
+    failures.refuse_url("Looking for checkpoints", checkpoint_dir)
     state = recorded(checkpoint_dir, latest_filename)
     listed: list[tuple[str, float]] = []
     newest, since = None, float("-inf")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import arguments, summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable, lease
+from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable, failures, lease
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -62,6 +62,7 @@ class CheckpointSaverHook(SessionRunHook):
     Raises:
         ValueError: No cadence, one beside a trigger, or both saver and scaffold.
         TypeError: A listener has none of the callbacks.
+        InvalidArgumentError: The directory is the address of an object store.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
         FailedPreconditionError: From `begin`: another process keeps its checkpoints in the directory.
 
@@ -100,6 +101,7 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
+        failures.refuse_url("CheckpointSaverHook", os.fspath(checkpoint_dir))
         self._checkpoint_dir = checkpoint_dir
         self._save_path = os.path.join(checkpoint_dir, checkpoint_basename)
         self._given_saver = saver

@@ -8,7 +8,7 @@ from typing import Any
 from hookline import arguments
 from hookline.graph import get_default_graph
 from hookline.monitored.scaffold import Scaffold
-from hookline.monitored.session_manager import SessionManager, check_one_source
+from hookline.monitored.session_manager import LATEST, SessionManager, check_one_source, check_restore
 from hookline.session import Session, StoreTarget
 
 
@@ -38,9 +38,11 @@ class ChiefSessionCreator(SessionCreator):
         config: Of the session.
         checkpoint_dir: Restore its newest checkpoint, if there is one.
         checkpoint_filename_with_path: Restore this checkpoint.
+        restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
+            `<path>.hookline-broken`, and the one before it is restored.
 
     Raises:
-        ValueError: Both a directory and a checkpoint are given.
+        ValueError: Both a directory and a checkpoint are given; `restore` is something else.
 
     Example:
         >>> import hookline as hl
@@ -51,7 +53,7 @@ class ChiefSessionCreator(SessionCreator):
         2.0
 
     References:
-        `tf.train.ChiefSessionCreator`.
+        `tf.train.ChiefSessionCreator`. `restore` is new.
     """
 
     def __init__(
@@ -61,8 +63,12 @@ class ChiefSessionCreator(SessionCreator):
         config: Any = None,
         checkpoint_dir: str | None = None,
         checkpoint_filename_with_path: str | None = None,
+        *,
+        restore: str = LATEST,
     ) -> None:
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        check_restore(restore)
+        self._restore = restore
         self._scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master
         self._config = config
@@ -86,6 +92,7 @@ class ChiefSessionCreator(SessionCreator):
             config=self._config,
             init_feed_dict=scaffold.init_feed_dict,
             init_fn=scaffold.init_fn,
+            restore=self._restore,
         )
 
 

@@ -9,14 +9,25 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookline import clock
-from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
+from hookline.checkpoint.restart import Restart
 from hookline.checkpoint.saver import finish_saves
-from hookline.errors import PREEMPTION_ERRORS, DeadlineExceededError, FailedPreconditionError, from_exception
+from hookline.checkpoint.state import write_state
+from hookline.errors import (
+    PREEMPTION_ERRORS,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    from_exception,
+)
 from hookline.graph import Graph, GraphKeys, Operation, Tensor
 from hookline.graph.global_step import counted_global_step
 from hookline.session import RunOptions, Session, StoreTarget
 
 logger = logging.getLogger(__name__)
+
+LATEST, LATEST_READABLE = "latest", "latest-readable"
+"""What may be restored: the newest checkpoint, or the newest that can be read."""
 
 INITIALISED = "initialised anew"
 """The `origin` of a session whose model came from no checkpoint and from nobody else."""
@@ -83,6 +94,8 @@ class SessionManager:
         config: Any = None,
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Session], Any] | None = None,
+        *,
+        restore: str = LATEST,
     ) -> Session:
         """Returns a session whose model is ready: restored if there is a checkpoint, else initialised.
 
@@ -99,6 +112,8 @@ class SessionManager:
             config: Of the session.
             init_feed_dict: Feed of `init_op`.
             init_fn: Called with the session after `init_op`.
+            restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
+                `<path>.hookline-broken`, and the one before it is restored.
 
         Raises:
             ValueError: Both a directory and a checkpoint are given.
@@ -106,6 +121,7 @@ class SessionManager:
             OpError: The checkpoint cannot be read or does not fit.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        check_restore(restore)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
             # Local variables say nothing of the servers: they are new in each process.
@@ -114,14 +130,15 @@ class SessionManager:
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
                 session.origin = _SHARED
                 self._run_local_init_op(session)
+                if saver is not None and checkpoint_dir:
+                    _take_over(saver, checkpoint_dir)
                 session.publish()
                 return session
-            source = self._source(
+            sources = self._sources(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
             )
-            if source is not None:
-                self._restore(session, saver, source, checkpoint_dir)
-            else:
+            source = self._restore(session, saver, sources, checkpoint_dir, restore)
+            if source is None:
                 session.origin = INITIALISED
                 if init_op is None and init_fn is None and self._local_init_op is None:
                     raise RuntimeError(
@@ -150,6 +167,8 @@ class SessionManager:
         wait_for_checkpoint: bool = False,
         max_wait_secs: float = 7200,
         config: Any = None,
+        *,
+        restore: str = LATEST,
     ) -> tuple[Session, bool]:
         """Returns a session, and whether it was restored and is ready.
 
@@ -158,13 +177,14 @@ class SessionManager:
         `Session.publish` where workers wait for the model.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
+        check_restore(restore)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
-            source = self._source(
+            sources = self._sources(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
             )
+            source = self._restore(session, saver, sources, checkpoint_dir, restore)
             if source is None:
                 return session, False
-            self._restore(session, saver, source, checkpoint_dir)
             missing = _missing(session, self._ready_for_local_init_op)
             if not missing:
                 self._run_local_init_op(session)
@@ -215,30 +235,51 @@ class SessionManager:
             session.origin = _SHARED
             return session
 
-    def _source(
+    def _sources(
         self, saver: Saver | None, directory: str | None, path: str | None, wait: bool, max_wait_secs: float
-    ) -> str | None:
-        """Returns the checkpoint to restore, or None."""
-        if saver is None:
-            return None
+    ) -> Restart:
+        """Returns what may be restored, the newest first."""
+        if saver is None or not (path or directory):
+            return Restart((), "")
         if path or not directory:
-            return path or None
+            return Restart((path,) if path else (), "")
         _finish_pending(saver)
         finish_saves(directory)
-        if not wait:
-            return latest_checkpoint(directory)
-        return self._await(
-            lambda: latest_checkpoint(directory), lambda: f"a checkpoint in {directory!r}", max_wait_secs
-        )
+        if wait:
+            self._await(lambda: latest_checkpoint(directory), lambda: f"a checkpoint in {directory!r}", max_wait_secs)
+        return restart.find(directory)
 
-    def _restore(self, session: Session, saver: Saver | None, source: str, directory: str | None) -> None:
-        assert saver is not None
-        logger.info("Restoring %s", source)
-        saver.restore(session, source)
-        session.origin = f"restored from {source}"
-        state = get_checkpoint_state(directory) if directory else None
-        if state is not None:
-            saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+    def _restore(
+        self, session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
+    ) -> str | None:
+        """Restores the first that can be, as far as it is allowed to look, and returns it."""
+        surprise = found.surprise
+        for source in found.candidates:
+            assert saver is not None
+            logger.info("Restoring %s", source)
+            try:
+                saver.restore(session, source)
+            except DataLossError as error:
+                if restore != LATEST_READABLE or not directory:
+                    raise _with_advice(error, directory) from error
+                # Only who is to save there may change anything.
+                moved = f", moved to '{layout.move_aside(source)}'," if lease.of(directory) else ""
+                surprise = f"'{source}'{moved} is skipped: {error}"
+                logger.error("The training does not go on from its newest checkpoint: %s", surprise)
+                continue
+            session.origin = f"restored from {source}"
+            if surprise:
+                logger.error("The training in '%s' goes on from '%s', for %s.", directory, source, _short(surprise))
+            if directory:
+                _take_over(saver, directory, write=bool(surprise))
+            return source
+        if surprise:
+            logger.error(
+                "The training in '%s' begins anew, for %s, and there is no other checkpoint.",
+                directory,
+                _short(surprise),
+            )
+        return None
 
     def _run_local_init_op(self, session: Session) -> None:
         if self._local_init_op is not None:
@@ -283,6 +324,39 @@ def _init_own(session: Session) -> None:
 
 def _at_step(session: Session) -> str:
     return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
+
+
+def check_restore(restore: str) -> None:
+    """Checks what is to be done about a broken checkpoint.
+
+    Raises:
+        ValueError: It is something else than documented.
+    """
+    if restore not in (LATEST, LATEST_READABLE):
+        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
+
+
+def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
+    if not directory:
+        return error
+    return DataLossError(
+        None,
+        None,
+        f"{error} To go on from the newest that can be read, start with restore={LATEST_READABLE!r} (an argument of "
+        "MonitoredTrainingSession and ChiefSessionCreator).",
+    )
+
+
+def _short(surprise: str) -> str:
+    return surprise.partition(": ")[0]
+
+
+def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
+    state = get_checkpoint_state(directory)
+    if state is not None:
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        if write and lease.of(directory):
+            write_state(directory, state)
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:

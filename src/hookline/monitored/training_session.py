@@ -16,6 +16,7 @@ from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
+from hookline.monitored.session_manager import LATEST
 from hookline.session import StoreTarget, resolve_target
 
 N = TypeVar("N", int, float)
@@ -49,6 +50,7 @@ def MonitoredTrainingSession(
     save_graph_def: bool = True,
     *,
     recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
+    restore: str = LATEST,
     lease_wait_secs: float = DEFAULT_WAIT_SECS,
     strict_events: bool = False,
 ) -> MonitoredSession:
@@ -79,6 +81,8 @@ def MonitoredTrainingSession(
         summary_dir: Where to write summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
         recovery: What to do when the session is lost; None lets the error pass.
+        restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
+            `<path>.hookline-broken`, and the one before it is restored.
         lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
         strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
             default they are lost, with a warning.
@@ -95,8 +99,8 @@ def MonitoredTrainingSession(
         2
 
     References:
-        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`;
-        `strict_events`; one process at a time saves in a directory.
+        `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
+        `restore` and `strict_events`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         if folder is not None and not isinstance(folder, str | os.PathLike):
@@ -145,7 +149,7 @@ def MonitoredTrainingSession(
             )
     all_hooks.extend(hooks)
     return MonitoredSession(
-        ChiefSessionCreator(scaffold, master, config, checkpoint_dir),
+        ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore),
         all_hooks,
         stop_grace_period_secs,
         recovery=recovery,

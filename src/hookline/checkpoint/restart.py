@@ -1,0 +1,67 @@
+"""Where a training goes on: what its directory should hold, what it does hold, and which of that can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+
+from hookline.checkpoint import layout
+from hookline.checkpoint.state import STATE_FILE_NAME, get_checkpoint_state, recorded
+from hookline.errors import DataLossError
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Restart:
+    """What a directory offers to a training that starts.
+
+    Attributes:
+        candidates: The complete checkpoints, the one to go on from first.
+        surprise: What is not as the last training left it; empty where all is.
+    """
+
+    candidates: tuple[str, ...]
+    surprise: str
+
+
+def find(directory: str) -> Restart:
+    """Looks at a directory of checkpoints, before one is chosen.
+
+    Raises:
+        FailedPreconditionError: The directory is another program's.
+    """
+    state_file = os.path.join(directory, STATE_FILE_NAME)
+    expected = recorded(directory)
+    found = get_checkpoint_state(directory)
+    known = []
+    if found is not None:
+        newest = found.model_checkpoint_path
+        known = [newest, *(path for path in reversed(found.all_model_checkpoint_paths) if path != newest)]
+    others = [path for name in layout.names(directory) if (path := os.path.join(directory, name)) not in known]
+    # What cannot even be dated may be the newest, if its number says so.
+    reached = _step(known[0]) if known else -1
+    others.sort(key=_step, reverse=True)
+    first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
+    rest = [path for path in others if path not in first]
+    surprise = ""
+    if expected is None and os.path.isfile(state_file):
+        surprise = f"its state file '{state_file}' cannot be read"
+    elif expected is not None and layout.locate(expected.model_checkpoint_path) is None:
+        surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
+    return Restart((*first, *known, *rest), surprise)
+
+
+def _has_manifest(path: str) -> bool:
+    try:
+        layout.read_manifest(path)
+    except DataLossError:
+        return False
+    return True
+
+
+def _step(path: str) -> int:
+    found = re.search(r"-(\d+)$", path)
+    return int(found.group(1)) if found else -1

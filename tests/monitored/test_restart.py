@@ -1,0 +1,273 @@
+"""Going on when something is broken: where a start goes on from, and what a failed training still saves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pathlib
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.checkpoint import manifest
+from hookline.errors import DataLossError, InvalidArgumentError, NanLossDuringTrainingError
+from hookline.hooks import CheckpointSaverHook, NanTensorHook, SessionRunHook
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
+
+pytestmark = [
+    pytest.mark.usefixtures("failed_reads"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Model:
+    """`train` counts, also into the weight; `fail_first` raises before anything is changed, `fail_last` afterwards."""
+
+    def __init__(self):
+        self.weight = hl.Variable(np.zeros(2000, np.float32), name="weight")
+        step = train.get_or_create_global_step()
+        self.step = step
+        self.train = hl.group(step.assign_add(1), self.weight.assign_add(np.ones(2000, np.float32)))
+        self.spoil = self.weight.assign(np.full(2000, np.nan, np.float32))
+        self.loss = hl.op(lambda weight: weight.sum())(self.weight)
+        with hl.control_dependencies([hl.host_op(fail).node()]):
+            self.fail_first = step.assign_add(1).op
+        self.fail_last = hl.host_op(fail)(step.assign_add(1))
+
+    def session(self, directory, *hooks, **arguments):
+        saver = CheckpointSaverHook(str(directory), save_steps=10, scaffold=(scaffold := Scaffold()))
+        creator = ChiefSessionCreator(scaffold, checkpoint_dir=str(directory), **arguments)
+        return MonitoredSession(creator, [saver, *hooks])
+
+
+def fail(*_):
+    raise ValueError("bad record")
+
+
+@pytest.fixture
+def model():
+    with hl.Graph().as_default():
+        yield Model()
+
+
+def trained(model, directory, steps=25):
+    with model.session(directory) as session:
+        for _ in range(steps):
+            session.run(model.train)
+    return sorted(path for path in pathlib.Path(directory).glob("model.ckpt-*"))
+
+
+def errors_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def spoil(path):
+    file = max((file for file in pathlib.Path(path).rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    whole = bytearray(file.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    file.write_bytes(whole)
+
+
+# Where a start goes on from -------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_goes_on_from_the_last_state_says_nothing(model, tmp_path, caplog):
+    trained(model, tmp_path)
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 25
+    assert errors_in(caplog) == []
+
+
+def test_a_checkpoint_that_is_gone_is_told(model, tmp_path, caplog):
+    trained(model, tmp_path)
+    shutil.rmtree(tmp_path / "model.ckpt-25")
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 20
+    (line,) = errors_in(caplog)
+    assert (
+        f"goes on from '{tmp_path}/model.ckpt-20', for '{tmp_path}/model.ckpt-25', which its state file names, is gone"
+        in line
+    )
+
+
+def test_checkpoints_that_are_all_gone_are_told(model, tmp_path, caplog):
+    for path in trained(model, tmp_path):
+        shutil.rmtree(path)
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 0
+    (line,) = errors_in(caplog)
+    assert f"begins anew, for '{tmp_path}/model.ckpt-25', which its state file names, is gone" in line
+
+
+def test_a_damaged_state_file_is_told(model, tmp_path, caplog):
+    trained(model, tmp_path)
+    (tmp_path / "checkpoint").write_bytes(b"\x00" * 100)
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 25
+    (line,) = errors_in(caplog)
+    assert "for its state file" in line
+    assert "cannot be read" in line
+
+
+@pytest.mark.parametrize("damage", ["data", "manifest", "manifest and state file"])
+def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_moved_aside(
+    model, tmp_path, caplog, damage
+):
+    trained(model, tmp_path)
+    broken = tmp_path / "model.ckpt-25"
+    if damage == "data":
+        spoil(broken)
+    else:
+        (broken / manifest.FILE_NAME).write_text("{}")
+    if "state" in damage:
+        (tmp_path / "checkpoint").unlink()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"model.ckpt-25' .*restore='latest-readable'"):
+            model.session(tmp_path)
+    assert broken.is_dir()
+    with model.session(tmp_path, restore="latest-readable") as session:
+        assert session.run(model.step) == 20
+        np.testing.assert_array_equal(session.run(model.weight), np.full(2000, 20, np.float32))
+    assert not (broken / manifest.FILE_NAME).exists() or train.load_variable(str(broken), "global_step") == 25
+    assert (tmp_path / "model.ckpt-25.hookline-broken" / "state").is_dir()
+    skipped, goes_on = errors_in(caplog)
+    assert f"'{broken}', moved to '{broken}.hookline-broken', is skipped: " in skipped
+    assert f"goes on from '{tmp_path}/model.ckpt-20'" in goes_on
+    caplog.clear()
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 20
+    assert errors_in(caplog) == []
+
+
+def test_where_no_checkpoint_can_be_read_the_training_begins_anew_and_loses_none(model, tmp_path, caplog):
+    paths = trained(model, tmp_path)
+    for path in paths:
+        spoil(path)
+    with model.session(tmp_path, restore="latest-readable") as session:
+        assert session.run(model.step) == 0
+    assert len(errors_in(caplog)) == len(paths) + 1
+    assert sorted(path.name for path in tmp_path.glob("*broken")) == [f"{path.name}.hookline-broken" for path in paths]
+
+
+def test_a_reader_moves_nothing(model, tmp_path):
+    trained(model, tmp_path)
+    spoil(tmp_path / "model.ckpt-25")
+    with MonitoredSession(ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")) as session:
+        assert session.run(model.step) == 20
+    assert (tmp_path / "model.ckpt-25").is_dir()
+
+
+def test_other_words_and_places_are_refused(model, tmp_path):
+    with pytest.raises(ValueError, match=r"requires restore='latest' or 'latest-readable', got 'newest'"):
+        ChiefSessionCreator(restore="newest")
+    for make in (
+        lambda: train.MonitoredTrainingSession(checkpoint_dir="gs://bucket/run"),
+        lambda: train.latest_checkpoint("s3://bucket/run"),
+        lambda: train.load_variable("gs://bucket/run/model.ckpt-1", "w"),
+    ):
+        with pytest.raises(
+            InvalidArgumentError, match="requires a directory of a file system, got '(gs|s3)://bucket/run"
+        ):
+            make()
+    assert not os.path.exists("gs:")
+
+
+# What a failed training still saves -----------------------------------------------------------------------------------
+
+
+def leaves_with(error, session, body):
+    with pytest.raises(error), session:
+        body(session)
+
+
+def run_into(model, directory, what, steps=13, **arguments):
+    """Trains, fails as told, and returns the number of the newest checkpoint."""
+
+    class Failing(SessionRunHook):
+        def before_run(self, run_context):
+            if what == "before_run":
+                fail()
+
+        def after_run(self, run_context, run_values):
+            if what == "after_run":
+                fail()
+
+    def body(session):
+        start = session.run(model.step)
+        for _ in range(steps):
+            session.run(model.train)
+        assert session.run(model.step) == start + steps
+        if what == "body":
+            fail()
+        if what.endswith("_run"):
+            session.add_hook(Failing())
+            session.run(model.train)
+        if what == "nan":
+            session.run(model.spoil)
+            session.run(model.step)
+            fail()
+        session.run(getattr(model, what))
+
+    leaves_with((ValueError, NanLossDuringTrainingError), model.session(directory, NanTensorHook(model.loss)), body)
+    return int(train.latest_checkpoint(str(directory)).rpartition("-")[2])
+
+
+@pytest.mark.parametrize(
+    ("what", "newest"),
+    [("fail_first", 13), ("body", 13), ("fail_last", 10), ("before_run", 10), ("after_run", 10), ("nan", 10)],
+)
+def test_the_state_that_the_last_completed_run_left_is_saved_if_it_is_whole(model, tmp_path, what, newest, caplog):
+    assert run_into(model, tmp_path, what) == newest
+    saved = [record for record in caplog.records if "ends the training" in record.getMessage()]
+    assert len(saved) == (newest == 13)
+    if newest == 13:
+        np.testing.assert_array_equal(
+            train.load_variable(f"{tmp_path}/model.ckpt-13", "weight"), np.full(2000, 13, np.float32)
+        )
+
+
+def test_at_most_one_of_these_is_kept_beside_the_others(model, tmp_path):
+    for _ in range(12):
+        run_into(model, tmp_path, "body", steps=3)
+    state = train.get_checkpoint_state(str(tmp_path))
+    steps = [int(path.rpartition("-")[2]) for path in state.all_model_checkpoint_paths]
+    assert steps == sorted(steps)
+    assert steps[-1] == 36
+    assert len(steps) <= 6
+    extra = [
+        step
+        for step in steps
+        if json.loads((tmp_path / f"model.ckpt-{step}" / manifest.FILE_NAME).read_text())["extra"]
+    ]
+    assert extra == [36]
+    assert {f"model.ckpt-{step}" for step in steps} == {path.name for path in tmp_path.glob("model.ckpt-*")}
+
+
+def test_a_last_save_that_fails_leaves_the_first_error_alone(model, tmp_path, caplog):
+    def body(session):
+        session.run(model.train)
+        while not (tmp_path / "checkpoint").exists():  # The save of the start goes on in the background.
+            pass
+        shutil.rmtree(tmp_path)
+        tmp_path.write_text("a file in the way")
+        fail()
+
+    leaves_with(ValueError, model.session(tmp_path), body)
+    assert "After ValueError no last checkpoint was saved" in errors_in(caplog)[-1] + errors_in(caplog)[0]
+    tmp_path.unlink()
+
+
+def test_an_interrupted_training_keeps_what_it_has(model, tmp_path):
+    def body(session):
+        for _ in range(3):
+            session.run(model.train)
+        raise KeyboardInterrupt
+
+    leaves_with(KeyboardInterrupt, model.session(tmp_path), body)
+    assert train.latest_checkpoint(str(tmp_path)).endswith("-3")
+    assert jnp.all(train.load_variable(str(tmp_path), "weight") == 3)
