@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed lint bench
+.PHONY: demo demo-workers test test-distributed leaks lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -18,6 +18,9 @@ test: $(READY)
 
 test-distributed: $(READY)
 	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
+
+leaks: $(READY)
+	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
 
 lint: $(READY)
 	@$(BIN)/ruff check .

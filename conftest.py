@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,41 @@ def failed_reads() -> Iterator[None]:
     """
     yield
     gc.collect()
+
+
+class SmallDisk:
+    """A file system of 64 KiB at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Leaves not a byte."""
+        with open(self._ballast, "ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(512))
+            except OSError:
+                pass
+
+    def free(self) -> None:
+        """Gives back what `fill` has taken."""
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A disk that can really be full."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux may mount a small disk")
+    path = tmp_path / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)], check=True)
+    try:
+        yield SmallDisk(path)
+    finally:
+        from hookline.summary import FileWriterCache
+
+        FileWriterCache.clear()
+        subprocess.run(["umount", str(path)], check=True)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -218,3 +220,56 @@ def test_a_graph_may_be_given_at_once(tmp_path: Path, accumulate: Accumulate):
         FileWriter(tmp_path / "c", 10)  # type: ignore[arg-type]
     with FileWriter(tmp_path / "d") as writer, pytest.raises(TypeError, match=r"requires a hookline\.Graph, got 5"):
         writer.add_graph(5)  # type: ignore[arg-type]
+
+
+def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(tmp_path: Path, steps: Steps):
+    program = """if True:
+        import os, sys
+        from hookline.summary import FileWriter
+        from hookline.testing import FakeClock
+        with FakeClock(start=77.0):
+            for step in range(5):
+                # Each child has a greater number than its parent, which writes after it.
+                child = os.fork()
+                if child:
+                    os.waitpid(child, 0)
+                with FileWriter(sys.argv[1]) as writer:
+                    writer.add_summary(b"", 2 * step + bool(child))
+                if not child:
+                    os._exit(0)
+    """
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=120, check=True)
+    assert len({name.partition("_")[0] for name in os.listdir(tmp_path)}) == 1
+    assert steps(tmp_path) == list(range(10))
+
+
+@pytest.mark.parametrize("earlier", ["0000000077.10.9.0001", "0000000077.zz.9.0001.mine", "0000000078.v.1.0"])
+def test_a_new_file_sorts_behind_those_of_earlier_versions_and_of_a_calendar_set_back(tmp_path: Path, earlier: str):
+    (tmp_path / f"events.out.tfevents.{earlier}").touch()
+    with FakeClock(start=77.9):
+        FileWriter(tmp_path).close()
+    names = sorted(os.listdir(tmp_path))
+    assert len(names) == 2
+    assert names[0].endswith(earlier)
+
+
+def test_a_new_file_sorts_before_those_of_the_next_second(tmp_path: Path):
+    with FakeClock(start=77.999999):
+        FileWriter(tmp_path).close()
+    (name,) = os.listdir(tmp_path)
+    assert name < "events.out.tfevents.0000000078.0"
+
+
+def test_threads_that_make_a_file_at_the_same_time_get_one_each(tmp_path: Path, steps: Steps):
+    def write(step: int) -> None:
+        with FileWriter(tmp_path) as writer:
+            writer.add_summary(b"", step)
+
+    with FakeClock():
+        threads = [threading.Thread(target=write, args=(step,)) for step in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(steps(tmp_path)) == list(range(16))
+    assert len(os.listdir(tmp_path)) == 16

@@ -11,6 +11,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,32 +31,6 @@ def info_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     FileWriterCache.clear()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root on Linux may mount a small disk")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        FileWriterCache.clear()
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Leaves not a byte, and returns the file whose removal frees the disk."""
-    ballast = disk / "ballast"
-    with open(ballast, "ab", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(512))
-        except OSError:
-            return ballast
-
-
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
@@ -67,42 +42,56 @@ def add(writer: FileWriter, *steps: int) -> None:
 
 
 def test_events_are_lost_while_the_disk_is_full_and_written_once_it_is_not(
-    small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+    small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
-    writer = FileWriterCache.get(small_disk / "run")
+    writer = FileWriterCache.get(small_disk.path / "run")
     add(writer, 1)
-    ballast = fill(small_disk)
+    small_disk.fill()
     add(writer, *range(2, 12))
     add(writer, 12)
     ((level, message),) = logged(caplog)
     assert level == "WARNING"
-    assert f"could not write {small_disk}/run/events" in message
+    assert f"could not write {small_disk.path}/run/events" in message
     assert "No space left on device" in message
-    lost_at_first = 10 - (len(steps(small_disk / "run")) - 1)
+    lost_at_first = 10 - (len(steps(small_disk.path / "run")) - 1)
     assert f"lost so far: {lost_at_first}," in message
     assert "goes on" in message
 
-    ballast.unlink()
+    small_disk.free()
     add(writer, 13)
     (_, (level, message)) = logged(caplog)
     assert level == "INFO"
-    assert f"goes on in {small_disk}/run/events" in message
+    assert f"goes on in {small_disk.path}/run/events" in message
     assert f"lost: {lost_at_first + 1}," in message
     writer.close()
-    written = steps(small_disk / "run")
+    written = steps(small_disk.path / "run")
     assert written == [*range(1, len(written)), 13]
     assert len(written) == 13 - lost_at_first - 1
     assert len(logged(caplog)) == 2
 
 
+def test_events_that_were_written_but_cannot_be_synced_are_counted_as_lost(
+    small_disk: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    writer = FileWriterCache.get(small_disk.path)
+    add(writer, 1)
+    small_disk.fill()
+    monkeypatch.setattr(os, "fsync", refused)
+    add(writer, 2)
+    assert "lost so far: 2," in logged(caplog)[0][1]
+
+
 def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
-    small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture
+    small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture
 ):
     with FakeClock() as clock:
-        writer = FileWriterCache.get(small_disk / "run")
-        ballast = fill(small_disk)
+        writer = FileWriterCache.get(small_disk.path / "run")
+        small_disk.fill()
         add(writer, 1)
-        ballast.unlink()
+        small_disk.free()
         for step in range(2, 5002):
             writer.add_summary(b"", step)
         clock.advance(RETRY_SECS)
@@ -113,52 +102,52 @@ def test_an_outage_is_tried_again_by_the_thread_but_not_at_every_event(
                 break
             pause.wait(0.01)
         writer.close()
-    written = steps(small_disk / "run")
+    written = steps(small_disk.path / "run")
     assert written
     assert written[0] > 4000
     (_, (_, message)) = logged(caplog)
     assert f"lost: {written[0] - 1}," in message
 
 
-def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Path, steps: Steps, caplog: pytest.LogCaptureFixture):
-    ballast = fill(small_disk)
-    writer = FileWriterCache.get(small_disk)
+def test_a_full_disk_at_the_start_is_an_outage_too(small_disk: Any, steps: Steps, caplog: pytest.LogCaptureFixture):
+    small_disk.fill()
+    writer = FileWriterCache.get(small_disk.path)
     add(writer, 1)
-    assert not list(small_disk.glob("events*"))
-    ballast.unlink()
+    assert not list(small_disk.path.glob("events*"))
+    small_disk.free()
     add(writer, 2)
-    assert steps(small_disk) == [2]
+    assert steps(small_disk.path) == [2]
     assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]
     assert "lost: 1," in logged(caplog)[1][1]
 
 
-def test_closing_in_an_outage_says_how_many_events_were_lost(small_disk: Path, caplog: pytest.LogCaptureFixture):
-    writer = FileWriterCache.get(small_disk)
-    ballast = fill(small_disk)
+def test_closing_in_an_outage_says_how_many_events_were_lost(small_disk: Any, caplog: pytest.LogCaptureFixture):
+    writer = FileWriterCache.get(small_disk.path)
+    small_disk.fill()
     add(writer, 1)
     add(writer, 2, 3)
-    ballast.unlink()
+    small_disk.free()
     writer.close()
     assert [level for level, _ in logged(caplog)] == ["WARNING", "INFO"]
     assert "closed before it could write again" in logged(caplog)[1][1]
     assert "lost: 3," in logged(caplog)[1][1]
 
 
-def test_no_empty_files_are_left_by_attempts_that_were_in_vain(small_disk: Path):
-    writer = FileWriterCache.get(small_disk)
+def test_no_empty_files_are_left_by_attempts_that_were_in_vain(small_disk: Any):
+    writer = FileWriterCache.get(small_disk.path)
     add(writer, 1)
-    fill(small_disk)
+    small_disk.fill()
     for step in range(2, 30):
         add(writer, step)
-    assert len(list(small_disk.glob("events*"))) == 1
+    assert len(list(small_disk.path.glob("events*"))) == 1
 
 
-def test_a_strict_writer_of_the_cache_raises(small_disk: Path):
-    FileWriterCache.get(small_disk)
-    writer = FileWriterCache.get(small_disk, strict=True)
-    assert FileWriterCache.get(small_disk) is writer
+def test_a_strict_writer_of_the_cache_raises(small_disk: Any):
+    FileWriterCache.get(small_disk.path)
+    writer = FileWriterCache.get(small_disk.path, strict=True)
+    assert FileWriterCache.get(small_disk.path) is writer
     assert writer.strict
-    fill(small_disk)
+    small_disk.fill()
     with pytest.raises(errors.ResourceExhaustedError, match=r"events.*No space left on device"):
         add(writer, 1)
     FileWriterCache.sync()
@@ -166,31 +155,31 @@ def test_a_strict_writer_of_the_cache_raises(small_disk: Path):
         add(writer, 2)
 
 
-def test_a_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_disk: Path):
-    writer = FileWriterCache.get(small_disk)
-    fill(small_disk)
+def test_a_writer_made_strict_in_an_outage_raises_when_it_cannot_write(small_disk: Any):
+    writer = FileWriterCache.get(small_disk.path)
+    small_disk.fill()
     add(writer, 1)
-    assert FileWriterCache.get(small_disk, strict=True) is writer
+    assert FileWriterCache.get(small_disk.path, strict=True) is writer
     with pytest.raises(errors.ResourceExhaustedError):
         add(writer, 2)
 
 
-def test_a_strict_writer_needs_room_at_the_start(small_disk: Path):
-    fill(small_disk)
+def test_a_strict_writer_needs_room_at_the_start(small_disk: Any):
+    small_disk.fill()
     with pytest.raises(errors.ResourceExhaustedError, match="No space left"):
-        FileWriter(small_disk)
-    assert not list(small_disk.glob("events*"))
+        FileWriter(small_disk.path)
+    assert not list(small_disk.path.glob("events*"))
 
 
-def test_a_sync_does_not_raise_in_an_outage(small_disk: Path, steps: Steps):
-    writer = FileWriterCache.get(small_disk)
-    ballast = fill(small_disk)
+def test_a_sync_does_not_raise_in_an_outage(small_disk: Any, steps: Steps):
+    writer = FileWriterCache.get(small_disk.path)
+    small_disk.fill()
     writer.add_summary(encode.text("note", "x" * 5000), 1)
     FileWriterCache.sync()
-    ballast.unlink()
+    small_disk.free()
     writer.add_summary(b"", 2)
     FileWriterCache.sync()
-    assert steps(small_disk) == [2]
+    assert steps(small_disk.path) == [2]
 
 
 def test_a_file_that_was_deleted_is_replaced_and_nothing_new_is_lost(

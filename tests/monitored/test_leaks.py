@@ -1,0 +1,35 @@
+"""Many sessions one after the other leave nothing behind. `make leaks` runs a thousand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "many_sessions.py"
+COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "30"))
+
+# What the allocator and the libraries may keep: less than a tenth of what a model with its programs takes.
+MIB_AT_MOST = 10
+MIB_A_SESSION = 0.04
+
+
+def test_many_sessions_leave_no_threads_files_graphs_and_memory():
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("what a process has open is read from /proc")
+    command = [sys.executable, str(PROGRAM), str(COUNT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 4 * COUNT, check=False)
+    assert done.returncode == 0, done.stderr
+    samples = [json.loads(line) for line in done.stdout.splitlines()]
+    print(done.stdout)
+    assert samples[-1]["sessions"] == COUNT
+    # The first samples: threads and files that libraries keep for the next time.
+    settled = samples[len(samples) // 2 :]
+    for what in ("threads", "files", "graphs"):
+        assert len({sample[what] for sample in settled}) == 1, (what, samples)
+    grown = settled[-1]["mib"] - settled[0]["mib"]
+    assert grown <= MIB_AT_MOST + MIB_A_SESSION * COUNT, samples
