@@ -21,7 +21,7 @@ from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
 from hookline.graph.keys import GraphKeys
-from hookline.testing import FakeClock
+from hookline.testing import FakeClock, read_events
 
 
 class Target:
@@ -371,6 +371,19 @@ def test_loading_one_variable_leaves_the_others_and_everybody_s_session():
     assert snapshot["b"].dtype == jnp.float32
     assert int(snapshot["global_step"]) == 1
     worker.run()
+
+
+def test_a_staleness_hook_writes_in_its_next_session_too(tmp_path):
+    hook = StalenessHook(every_n_steps=1, output_dir=str(tmp_path))
+    for _ in range(2):
+        model = Model()
+        with (
+            model.graph.as_default(),
+            hl.train.MonitoredSession(hl.train.ChiefSessionCreator(master=Target(in_process(1))), [hook]) as sess,
+        ):
+            sess.run(model.train, {"x:0": np.zeros((4, 3), np.float32)})
+    tags = [value.tag for event in read_events(tmp_path) for value in event.summary.value]
+    assert tags.count("staleness/chief/mean") == 2
 
 
 @pytest.mark.parametrize("servers", [1, 3])
