@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import pathlib
@@ -21,7 +22,7 @@ from orbax.checkpoint import v1 as ocp
 
 import hookline as hl
 from hookline import checkpoint, errors
-from hookline.checkpoint import Saver, reading
+from hookline.checkpoint import RetryPolicy, Saver, layout, reading
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
 
@@ -221,8 +222,8 @@ def test_what_orbax_logs_of_a_failure_is_kept_to_itself_and_nothing_else(path, c
     hl.Variable(jnp.ones(2), name="w")
     sess = started()
     saver = Saver()
-    absl, before = logging.getLogger("absl"), list(logging.getLogger("absl").filters)
     saver.save(sess, path, 0)
+    absl, before = logging.getLogger("absl"), list(logging.getLogger("absl").filters)
     with small_files(100):
         pending = saver.save_async(sess, path, 1)
         absl.error("of the user's program")
@@ -535,3 +536,90 @@ def test_names_that_are_a_value_and_a_folder_are_loaded_one_by_one(path: str):
     with pytest.raises(ValueError, match="load each by its full name"):
         hl.train.load_variable(saved, "n")
     assert [float(hl.train.load_variable(saved, name)) for name in ("n/w", "n/w/v")] == [1.0, 2.0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file system of 4 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("file systems are mounted by root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], check=True)
+    yield tmp_path
+    gc.collect()
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+class Freeing(logging.Handler):
+    """Makes room when a line of the log says that the save is tried again for the second time."""
+
+    def __init__(self, filler):
+        super().__init__()
+        self.filler, self.lines = filler, []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+        if "Attempt 3 of 4" in self.lines[-1]:
+            self.filler.unlink()
+
+
+def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
+    hl.Variable(jnp.ones(200_000), name="w")
+    sess, saver, filler = started(), Saver(), small_disk / "filler"
+    path = str(small_disk / "model.ckpt")
+    saver.save(sess, path, 1)
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
+    freeing = Freeing(filler)
+    logger = logging.getLogger("hookline.checkpoint.writing")
+    logger.addHandler(freeing)
+    try:
+        with FakeClock() as clock:
+            before = clock.monotonic()
+            saver.save(sess, path, 2)
+            assert clock.monotonic() - before == 1 + 2
+    finally:
+        logger.removeHandler(freeing)
+    assert [line.rpartition("Attempt")[2] for line in freeing.lines] == [
+        " 2 of 4 follows in 1 s.",
+        " 3 of 4 follows in 2 s.",
+    ]
+    checkpoint.verify(path + "-2")
+    assert names_in(small_disk) == ["checkpoint", "model.ckpt-1", "model.ckpt-2"]
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
+    with (
+        FakeClock(),
+        pytest.raises(errors.ResourceExhaustedError, match=r"model.ckpt-3' could not be written.*Make room"),
+    ):
+        Saver(retry=RetryPolicy(max_attempts=2)).save(sess, path, 3)
+    assert names_in(small_disk) == ["checkpoint", "filler", "model.ckpt-1", "model.ckpt-2"]
+    sess.close()
+
+
+def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_next(path, logdir, monkeypatch):
+    hl.Variable(1.0, name="w")
+    with started() as sess:
+        saver = Saver(max_to_keep=2)
+        saver.save(sess, path, 1)
+        saver.save(sess, path, 2)
+        with monkeypatch.context() as killed:
+            killed.setattr(layout, "remove", lambda old: None)
+            saver.save(sess, path, 3)
+        assert names_in(logdir) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
+        again = Saver(max_to_keep=2)
+        again.recover_last_checkpoints(checkpoint.get_checkpoint_state(logdir).all_model_checkpoint_paths)
+        again.save(sess, path, 4)
+    assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
+
+
+def test_a_failed_save_does_not_keep_the_values_alive(path):
+    w = hl.Variable(jnp.ones(300_000), name="w")
+    sess = started()
+    saver = Saver(retry=RetryPolicy(max_attempts=1))
+    saver.save(sess, path, 1)
+    sess.run(w.assign(jnp.zeros(300_000)))
+    gc.collect()
+    before = sum(array.nbytes for array in jax.live_arrays())
+    with small_files(), pytest.raises(errors.ResourceExhaustedError) as caught:
+        saver.save(sess, path, 2)
+    gc.collect()
+    assert sum(array.nbytes for array in jax.live_arrays()) <= before
+    assert caught.value is not None

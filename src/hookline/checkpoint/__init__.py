@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
 from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable, verify
+from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.saver import PendingSave, Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
@@ -11,6 +12,7 @@ __all__ = [
     "CheckpointSaverListener",
     "CheckpointState",
     "PendingSave",
+    "RetryPolicy",
     "Saver",
     "checkpoint_exists",
     "checkpoints_iterator",

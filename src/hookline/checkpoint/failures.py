@@ -69,6 +69,15 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     )
 
 
+def without_tracebacks(failure: BaseException) -> BaseException:
+    """Returns an error of another library without its stack traces, whose frames would keep a copy of the model."""
+    seen: BaseException | None = failure
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return failure
+
+
 def _mapped(failure: BaseException) -> BaseException | None:
     mapped = errors.from_exception(failure)
     return mapped if isinstance(mapped, errors.OpError) else None

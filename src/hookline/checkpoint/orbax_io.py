@@ -20,6 +20,12 @@ def _is_no_left_over_task(record: logging.LogRecord) -> bool:
     return f"{os.sep}orbax{os.sep}" not in record.getMessage()
 
 
+def _is_not_of_an_abandoned_save(record: logging.LogRecord) -> bool:
+    return ".hookline-writing-" not in record.getMessage()
+
+
+# When a save fails, threads of Orbax find that out one after the other, also when it has been given up already.
+logging.getLogger("absl").addFilter(_is_not_of_an_abandoned_save)
 # When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
 # are collected.
 logging.getLogger("asyncio").addFilter(_is_no_left_over_task)

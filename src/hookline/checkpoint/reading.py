@@ -55,7 +55,9 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool
                         path,
                     )
                 return values
-            raise failures.not_read(failure, path, layout.previous_advice(path)) from failure
+            raise failures.not_read(failure, path, layout.previous_advice(path)) from failures.without_tracebacks(
+                failure
+            )
 
 
 def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Writing:
             if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
                 if mapped is error:
                     raise
-                raise mapped from error
+                raise mapped from failures.without_tracebacks(error)
             _logger.warning(
                 "%s Attempt %d of %d follows in %g s.",
                 mapped,
