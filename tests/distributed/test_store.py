@@ -251,6 +251,23 @@ def test_a_chief_that_comes_again_lets_a_finished_training_go_on(tmp_path):
     assert hl.train.load_variable(str(tmp_path / "model.ckpt-5"), "total") == 5.0
 
 
+def test_a_chief_that_comes_again_knows_the_checkpoints_of_the_one_before(tmp_path):
+    transport = in_process(1)
+    for last_step in (4, 8):
+        with hl.Graph().as_default():
+            train = hl.train.get_or_create_global_step().assign_add(1)
+            with hl.train.MonitoredTrainingSession(
+                Target(transport),
+                checkpoint_dir=str(tmp_path),
+                save_checkpoint_steps=1,
+                scaffold=hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=2)),
+                hooks=[hl.train.StopAtStepHook(last_step=last_step)],
+            ) as sess:
+                while not sess.should_stop():
+                    sess.run(train)
+    assert sorted(path.name for path in tmp_path.glob("model.ckpt-*")) == ["model.ckpt-7", "model.ckpt-8"]
+
+
 def test_a_chief_that_comes_back_restores_nothing_though_its_local_variables_are_new():
     transport = in_process(1)
     seen = []
