@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import hookline as hl
 from hookline import errors
 from hookline.summary import Event, FileWriter, FileWriterCache, SessionLog, Summary, encode
+from hookline.summary.event_queue import EventQueue
 from hookline.testing import FakeClock, read_events
 
 Steps = Callable[[Path], list[int]]
@@ -144,6 +146,11 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
 
 
 def test_a_forgotten_writer_gives_its_thread_and_file_back(tmp_path: Path, steps: Steps):
+    def queues() -> int:
+        gc.collect()
+        return sum(isinstance(known, EventQueue) for known in gc.get_objects())
+
+    before = queues()
     writer = FileWriter(tmp_path, flush_secs=0.01)
     (thread,) = [t for t in threading.enumerate() if str(tmp_path) in t.name]
     writer.add_summary(b"", 1)
@@ -151,6 +158,8 @@ def test_a_forgotten_writer_gives_its_thread_and_file_back(tmp_path: Path, steps
     thread.join(10)
     assert not thread.is_alive()
     assert steps(tmp_path) == [1]
+    del thread
+    assert queues() == before
 
 
 def test_run_metadata_is_text_for_a_dataclass_and_a_message_for_a_message(tmp_path: Path, accumulate: Accumulate):

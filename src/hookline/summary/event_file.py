@@ -161,7 +161,7 @@ def _stamp(name: str) -> int:
 
 def _sync_directory(path: str) -> None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -155,7 +155,6 @@ class EventQueue:
         """
         if os.getpid() != self._process:
             return  # A fork: file and queue are the parent's, which writes them itself.
-        atexit.unregister(self._close_at_exit)
         self._closing = True
         self._wake.set()
         self._release()
@@ -193,6 +192,7 @@ class EventQueue:
                     self._replace(file, failure, [], lost=file.unsynced)
             if self._outage.under_way:
                 self._outage.end(f"The FileWriter of {self._logdir} was closed before it could write again.")
+        atexit.unregister(self._close_at_exit)
 
     def _write_pending(self, insist: bool = False) -> None:
         with self._lock:
