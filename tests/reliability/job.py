@@ -1,0 +1,119 @@
+"""Jobs that save checkpoints whose contents follow from the global step alone, so that anybody can tell what is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
+from hookline import train
+
+MAX_TO_KEEP = 2
+MANNERS = ("numbered", "replaced", "listener", "background")
+
+Report = Callable[[str, int], None]
+
+
+def contents(step: Any) -> tuple[Any, Any]:
+    """Returns the values of the two variables, an array and a pytree, after so many steps: random ones."""
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(7), step), 3)
+    layer = {"kernel": jax.random.bits(keys[1], (64, 32), jnp.uint8), "bias": jax.random.bits(keys[2], (32,))}
+    return jax.random.bits(keys[0], (100, 80)), {"layer": layer, "updates": jnp.asarray(step, jnp.int32)}
+
+
+class Model:
+    """The variables of a job, in a graph of their own, and the update that takes them one step further."""
+
+    def __init__(self) -> None:
+        self.graph = hl.Graph()
+        with self.graph.as_default():
+            weights, tree = contents(0)
+            self.variables = (hl.Variable(weights, name="weights"), hl.Variable(tree, name="tree"))
+            self.step = train.get_or_create_global_step()
+            change = hl.update(self.variables, lambda _, step: contents(step + 1), self.step)
+            self.advance = hl.group(change, self.step.assign_add(1))
+            self.initialise = hl.global_variables_initializer()
+
+
+def found_step(model: Model, sess: hl.Session) -> int | None:
+    """Returns the global step of a session whose variables are exactly what they were then; None if they are not."""
+    values, step = sess.run((model.variables, model.step))
+    expected = jax.jit(contents)(step)
+    same = jax.tree.map(lambda one, other: one.dtype == other.dtype and np.array_equal(one, other), values, expected)
+    return int(step) if jax.tree.all(same) else None
+
+
+def run(manner: str, directory: str, saves: int, report: Report) -> None:
+    """Trains and saves.
+
+    Args:
+        manner: One of `MANNERS`.
+        directory: Of the checkpoints; need not exist.
+        saves: How many.
+        report: Called with path and step of each checkpoint, at the moment where it is said to be safe.
+    """
+    model = Model()
+    with model.graph.as_default():
+        if manner in ("numbered", "replaced"):
+            _run_saver(model, directory, saves, report, numbered=manner == "numbered")
+        else:
+            _run_hook(model, directory, saves, report, listens=manner == "listener")
+
+
+def _run_saver(model: Model, directory: str, saves: int, report: Report, numbered: bool) -> None:
+    saver = train.Saver(max_to_keep=MAX_TO_KEEP)
+    with hl.Session() as sess:
+        sess.run(model.initialise)
+        for step in range(1, saves + 1):
+            sess.run(model.advance)
+            report(saver.save(sess, f"{directory}/model.ckpt", model.step if numbered else None), step)
+
+
+class _Listener(train.CheckpointSaverListener):
+    def __init__(self, directory: str, report: Report) -> None:
+        self.directory, self.report = directory, report
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        self.report(f"{self.directory}/model.ckpt-{global_step_value}", global_step_value)
+
+
+class _Log(logging.Handler):
+    """Reports what the log says to be saved."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.INFO)
+        self.report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("Saved checkpoint"):
+            path = record.getMessage().removeprefix("Saved checkpoint ").rstrip(".")
+            self.report(path, int(path.rpartition("-")[2]))
+
+
+def _run_hook(model: Model, directory: str, saves: int, report: Report, listens: bool) -> None:
+    listeners = [_Listener(directory, report)] if listens else []
+    hooks = [
+        train.CheckpointSaverHook(
+            directory, save_steps=1, saver=train.Saver(max_to_keep=MAX_TO_KEEP), listeners=listeners
+        ),
+        train.StopAtStepHook(last_step=saves - 1),
+    ]
+    logger = logging.getLogger("hookline")
+    log, level = _Log(report), logger.level
+    if not listens:
+        logger.addHandler(log)
+        logger.setLevel(logging.INFO)
+    try:
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=directory, hooks=hooks, save_checkpoint_secs=None, save_summaries_steps=None
+        ) as sess:
+            while not sess.should_stop():
+                sess.run(model.advance)
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(level)

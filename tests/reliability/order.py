@@ -1,0 +1,258 @@
+"""In which order a program changes, syncs, renames and removes files, and whether a power cut could do harm in between.
+
+Nothing is assumed of the file system but what POSIX promises: a file's contents are on the disk when it was synced
+after its last write, and a name when its directory was synced after it got that name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hookline.checkpoint import layout
+
+from .file_calls import FileCall, watched
+
+Names = dict[str, int]  # The inode behind each name.
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A file or directory: what its inode is, and for a file what tells whether it was written to since."""
+
+    inode: int
+    version: tuple[int, int] | None
+
+
+Tree = dict[str, Node]  # By path, relative to the root; the root itself is "".
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A call, or the report of a checkpoint.
+
+    Attributes:
+        name: "fsync", "rename", "remove", "rmdir", "mkdir" or "report".
+        path: Relative to the root.
+        target: Of a rename.
+        before: The tree before it.
+        shown: The checkpoints that a reader would find before it: the inode of the directory, by name.
+        shown_after: Those found after it.
+    """
+
+    name: str
+    path: str
+    target: str
+    before: Tree
+    shown: Names
+    shown_after: Names
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, [self.name, kind(self.path), kind(self.target)]))
+
+
+def kind(path: str) -> str:
+    """Returns a path without what differs from save to save: step numbers and the random names of data files."""
+    return re.sub(r"\b[0-9a-f]{32}\b", "*", re.sub(r"(model\.ckpt)(-\d+)?", r"\1", path))
+
+
+class Recorder:
+    """Records what this process does to the files below a directory.
+
+    Args:
+        root: What exists below it when recording begins counts as being on the disk.
+        directory: Where the checkpoints are, relative to the root.
+        without: The site of the syncs to leave out, as `sites` names them.
+    """
+
+    def __init__(self, root: str, directory: str, without: str | None = None) -> None:
+        self.root, self.directory = root, directory
+        self.start = _look(root)
+        self.events: list[Event] = []
+        self.sites: list[str] = []
+        self._without, self._last_change = without, "start"
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records what happens inside."""
+        with watched(self._around):
+            yield
+
+    def report(self, path: str) -> None:
+        """Takes note that a checkpoint has been reported as saved."""
+        shown = self._shown()
+        self.events.append(Event("report", os.path.relpath(path, self.root), "", _look(self.root), shown, shown))
+
+    def _around(self, call: FileCall, proceed: Callable[[], Any]) -> Any:
+        if call.name == "open":
+            return proceed()
+        with self._lock:
+            before, shown = _look(self.root), self._shown()
+            path = self._place(call, before)
+            if path is None:
+                return proceed()
+            if call.name == "fsync":
+                site = f"{kind(os.path.relpath(path, self.directory))} after {self._last_change}"
+                if site not in self.sites:
+                    self.sites.append(site)
+                if site == self._without:
+                    return None
+            result = proceed()
+            target = os.path.relpath(call.target, self.root) if call.target else ""
+            event = Event(call.name, path, target, before, shown, self._shown())
+            self.events.append(event)
+            if call.name == "rename":
+                self._last_change = f"rename to {kind(os.path.relpath(target, self.directory))}"
+            return result
+
+    def _place(self, call: FileCall, tree: Tree) -> str | None:
+        base = os.path.abspath(self.root)
+        if call.inode is not None:
+            found = [path for path, node in tree.items() if node.inode == call.inode]
+            return os.path.join(found[0], call.path).rstrip(os.sep) if found else None
+        path = os.path.abspath(call.path)
+        return os.path.relpath(path, base) if path.startswith(base + os.sep) else None
+
+    def _shown(self) -> Names:
+        directory = os.path.join(self.root, self.directory)
+        found = {name: layout.locate(os.path.join(directory, name)) for name in layout.names(directory)}
+        return {name: os.stat(place).st_ino for name, place in found.items() if place is not None}
+
+
+def _look(root: str) -> Tree:
+    tree = {"": Node(os.stat(root).st_ino, None)}
+
+    def visit(folder: str) -> None:
+        for entry in os.scandir(os.path.join(root, folder)):
+            try:
+                status = entry.stat(follow_symlinks=False)
+                directory = entry.is_dir(follow_symlinks=False)
+                version = None if directory else (status.st_mtime_ns, status.st_size)
+                tree[os.path.join(folder, entry.name)] = Node(status.st_ino, version)
+                if directory:
+                    visit(os.path.join(folder, entry.name))
+            except FileNotFoundError:  # Removed, or renamed, while we looked.
+                continue
+
+    visit("")
+    return tree
+
+
+class Disk:
+    """What is certainly on the disk, according to the syncs so far."""
+
+    def __init__(self, start: Tree) -> None:
+        self.contents = {node.inode: node.version for node in start.values()}
+        self.names = {node.inode: _names(start, path) for path, node in start.items() if node.version is None}
+
+    def sync(self, path: str, tree: Tree) -> None:
+        node = tree[path]
+        if node.version is None:
+            self.names[node.inode] = _names(tree, path)
+        else:
+            self.contents[node.inode] = node.version
+
+    def has_name(self, path: str, tree: Tree) -> bool:
+        """Returns whether this path leads, on the disk, from the directory it is in to what it leads to now."""
+        folder, name = os.path.split(path)
+        return self.names.get(tree[folder].inode, {}).get(name) == tree[path].inode
+
+    def has_contents(self, path: str, tree: Tree) -> bool:
+        node = tree[path]
+        return node.version is None or self.contents.get(node.inode) == node.version
+
+    def lacks(self, top: str, tree: Tree, but: str = "") -> list[str]:
+        """Returns what below a directory is not on the disk; `but` is left out: it is just being renamed."""
+        missing = []
+        for path in sorted(path for path in tree if path.startswith(top + os.sep) and path != but):
+            if not self.has_name(path, tree):
+                missing.append(f"the name of {kind(path)}")
+            if not self.has_contents(path, tree):
+                missing.append(f"the contents of {kind(path)}")
+        return missing
+
+
+def violations(recorder: Recorder) -> list[str]:
+    """Returns what a power cut could have destroyed: a line for each rule that was broken, and when; none if all is well.
+
+    - A file is synced before it is renamed.
+    - All of a checkpoint is synced before the rename by which it is found, and before its directory is renamed.
+    - Before a checkpoint goes out of sight, each one still in sight is on the disk, with its name, as is the state file.
+    - Files of a checkpoint are removed only when its name is gone on the disk too.
+    - A checkpoint is reported when it, its name, the state file and the directories above are on the disk.
+    """
+    disk, found = Disk(recorder.start), []
+    once_shown: set[int] = set()
+    for event in recorder.events:
+        once_shown |= set(event.shown.values())
+        if event.name == "fsync":
+            disk.sync(event.path, event.before)
+        else:
+            found += [f"{event}: {what}" for what in _broken(event, disk, recorder.directory, once_shown)]
+    return list(dict.fromkeys(found))
+
+
+def _broken(event: Event, disk: Disk, directory: str, once_shown: set[int]) -> Iterator[str]:
+    tree = event.before
+    if event.name == "report":
+        yield from _missing(_top(event.path, directory), disk, tree)
+        yield from _missing_around(directory, disk, tree)
+    elif event.name in ("remove", "rmdir"):
+        yield from _still_named(event, disk, directory, once_shown)
+    elif event.name == "rename" and event.path in tree:
+        top = _top(event.path, directory)
+        if not disk.has_contents(event.path, tree):
+            yield f"before the contents of {kind(event.path)} were synced"
+        shows = set(event.shown_after.values()) - set(event.shown.values())
+        moved = {tree[event.path].inode} & (set(event.shown.values()) | shows)
+        for path in (path for path, node in tree.items() if node.inode in shows | moved):
+            yield from (f"before {what} was synced" for what in disk.lacks(path, tree, but=event.path))
+        if set(event.shown.values()) - set(event.shown_after.values()):
+            for path in (path for path, node in tree.items() if node.inode in event.shown_after.values()):
+                yield from _missing(path, disk, tree)
+            yield from (what for what in _missing_around(directory, disk, tree) if top)
+
+
+def _missing(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
+    if not disk.has_name(path, tree):
+        yield f"before the name of {kind(path)} was synced"
+    yield from (f"before {what} was synced" for what in disk.lacks(path, tree))
+
+
+def _missing_around(directory: str, disk: Disk, tree: Tree) -> Iterator[str]:
+    """Looks at the state file and at the directories above."""
+    state = os.path.join(directory, "checkpoint")
+    if state in tree and not (disk.has_name(state, tree) and disk.has_contents(state, tree)):
+        yield "before the state file was synced"
+    while directory:
+        if not disk.has_name(directory, tree):
+            yield f"before the name of the directory {directory} was synced"
+        directory = os.path.dirname(directory)
+
+
+def _still_named(event: Event, disk: Disk, directory: str, once_shown: set[int]) -> Iterator[str]:
+    top = _top(event.path, directory)
+    if event.path not in event.before or event.before[top].inode not in once_shown:
+        return
+    on_disk = disk.names.get(event.before[directory].inode, {})
+    for name, inode in on_disk.items():
+        if inode == event.before[top].inode and name != os.path.basename(top):
+            yield f"while the disk still calls it {kind(name)}"
+
+
+def _top(path: str, directory: str) -> str:
+    """Returns the entry of the directory of checkpoints that a path is, or is in."""
+    inside = os.path.relpath(path, directory)
+    return os.path.join(directory, inside.split(os.sep)[0])
+
+
+def _names(tree: Tree, folder: str) -> Names:
+    return {
+        os.path.basename(path): node.inode for path, node in tree.items() if path and os.path.dirname(path) == folder
+    }
