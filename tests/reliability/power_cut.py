@@ -1,0 +1,167 @@
+"""Runs a job on a disk of its own, cuts the power at every moment, and looks at what is left.
+
+Run as `unshare --mount python -m reliability.power_cut SETTINGS`, where SETTINGS are the fields of `Settings` as JSON:
+what it mounts is gone with the process, however that ends. Prints `Findings` as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+
+import hookline as hl
+from hookline import train
+from hookline.errors import OpError
+
+from . import images, job
+from .file_calls import watched
+
+_DIRECTORY = "runs/a"
+_NOT_OF_SAVERS = ("checkpoint", "graph.txt", "events.out.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to try.
+
+    Attributes:
+        manner: Of the job.
+        kind: Of the disk.
+        neighbour: Whether another program on that disk syncs a file of its own all the time. In a journal that brings
+            every new name to the disk, but not what was written to other files.
+        saves: How many checkpoints the job saves.
+        at_most: How many pictures to look at, evenly spread; 0 for all.
+    """
+
+    manner: str
+    kind: str
+    neighbour: bool = False
+    saves: int = 5
+    at_most: int = 0
+
+
+@dataclasses.dataclass
+class Findings:
+    """What was found.
+
+    Attributes:
+        moments: How often the power could have been cut.
+        pictures: How many different disks that would have left, or left after different reports.
+        looked_at: How many of them were looked at.
+        bad: How many of these were not as they should be.
+        wrong: What was wrong at which moment, a line for each.
+    """
+
+    moments: int = 0
+    pictures: int = 0
+    looked_at: int = 0
+    bad: int = 0
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+
+def cut_everywhere(settings: Settings, folder: str) -> Findings:
+    """Runs the job, and looks at the pictures that were taken of its disk."""
+    camera = _run(settings, folder)
+    findings = Findings(moments=camera.moments, pictures=len(camera.pictures))
+    image, place = os.path.join(folder, "left"), os.path.join(folder, "looked-at")
+    os.mkdir(place)
+    for picture, disk in _chosen(camera.pictures, settings.at_most):
+        disk.tofile(image)
+        with images.mounted(image, place, settings.kind):
+            problems = list(_problems(picture, os.path.join(place, _DIRECTORY), settings.manner))
+        findings.looked_at += 1
+        findings.bad += bool(problems)
+        findings.wrong += [f"{picture.moment}: {problem}".replace(f"{folder}/", "") for problem in problems]
+    return findings
+
+
+def _run(settings: Settings, folder: str) -> images.Camera:
+    image, place = os.path.join(folder, "image"), os.path.join(folder, "disk")
+    os.mkdir(place)
+    images.make(image, settings.kind)
+    images.mount(image, place, settings.kind)  # For good: the job may leave files open.
+    with open(os.path.join(place, "neighbour"), "wb", buffering=0) as file:
+
+        def sync() -> None:
+            file.write(b"!")
+            os.fsync(file.fileno())
+
+        camera = images.Camera(image, place, sync if settings.neighbour else lambda: None)
+        with watched(camera.around):
+            job.run(settings.manner, os.path.join(place, _DIRECTORY), settings.saves, camera.report)
+    return camera
+
+
+def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[images.Picture, np.ndarray]]:
+    last = len(pictures) - 1
+    wanted = set(np.linspace(0, last, at_most).astype(int)) if at_most else range(last + 1)
+    return (found for number, found in enumerate(images.disks(pictures)) if number in wanted)
+
+
+def _problems(picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
+    """Starts anew in what is left, and yields what is not as it should be."""
+    model = job.Model()
+    with model.graph.as_default(), hl.Session() as sess:
+        state = train.get_checkpoint_state(directory)
+        listed = () if state is None else state.all_model_checkpoint_paths
+        steps = {}
+        for path in listed:
+            try:
+                train.Saver().restore(sess, path)
+            except OpError as error:
+                yield f"{path} is listed and unreadable: {error}"
+                continue
+            steps[path] = job.found_step(model, sess)
+            if steps[path] is None:
+                yield f"{path} does not hold what was saved"
+        yield from _lost(picture, directory, steps)
+        if None in steps.values() or len(steps) < len(listed):
+            return
+        try:
+            yield from _started_anew(model, sess, state, directory, manner)
+        except OpError as error:
+            yield f"the next start fails: {error}"
+
+
+def _started_anew(
+    model: job.Model, sess: hl.Session, state: train.CheckpointState | None, directory: str, manner: str
+) -> Iterator[str]:
+    """Goes on from there, saves once more, and yields what is there that should not be."""
+    saver = train.Saver(max_to_keep=job.MAX_TO_KEEP)
+    if state is None:
+        sess.run(model.initialise)
+    else:
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        saver.restore(sess, state.model_checkpoint_path)
+    sess.run(model.advance)
+    saver.save(sess, f"{directory}/model.ckpt", None if manner == "replaced" else model.step)
+    state = train.get_checkpoint_state(directory)
+    kept = {os.path.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
+    left = [name for name in os.listdir(directory) if not name.startswith(_NOT_OF_SAVERS) and name not in kept]
+    if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
+        yield f"after the next save there are {sorted(left)}, beside {sorted(kept)}"
+
+
+def _lost(picture: images.Picture, directory: str, steps: dict[str, int | None]) -> Iterator[str]:
+    """Compares what is there with what was reported and is not old enough to have been removed."""
+    if not picture.reported:
+        return
+    reported = {os.path.join(directory, os.path.basename(path)): step for path, step in picture.reported}
+    known = {path: max(step, steps.get(path) or 0) for path, step in reported.items()} | steps
+    for path in sorted(known, key=lambda path: known[path] or 0)[-job.MAX_TO_KEEP :]:
+        if path not in steps:
+            yield f"{path} was reported and is lost"
+    newest = train.latest_checkpoint(directory)
+    if newest is None or steps.get(newest, -1) < max(reported.values()):
+        yield f"step {max(reported.values())} was reported, and the newest is {newest} of {steps}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        print(json.dumps(dataclasses.asdict(cut_everywhere(Settings(**json.loads(sys.argv[1])), temporary))))
