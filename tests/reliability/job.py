@@ -1,4 +1,4 @@
-"""Jobs that save checkpoints whose contents follow from the global step alone, so that anybody can tell what is right."""
+"""Jobs that save checkpoints whose contents follow from the global step alone: anybody can tell whether they are right."""
 
 from __future__ import annotations
 

@@ -163,5 +163,6 @@ def _lost(picture: images.Picture, directory: str, steps: dict[str, int | None])
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # Syncs of what is kept in memory are quick.
+    with tempfile.TemporaryDirectory(dir=memory, ignore_cleanup_errors=True) as temporary:
         print(json.dumps(dataclasses.asdict(cut_everywhere(Settings(**json.loads(sys.argv[1])), temporary))))
