@@ -1,4 +1,4 @@
-"""Jobs that save checkpoints whose contents follow from the global step alone: anybody can tell whether they are right."""
+"""Jobs that save checkpoints whose contents follow from the global step alone, so that anybody can check them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def contents(step: Any) -> tuple[Any, Any]:
     return jax.random.bits(keys[0], (100, 80)), {"layer": layer, "updates": jnp.asarray(step, jnp.int32)}
 
 
+_contents = jax.jit(contents)
+
+
 class Model:
     """The variables of a job, in a graph of their own, and the update that takes them one step further."""
 
@@ -43,7 +46,7 @@ class Model:
 def found_step(model: Model, sess: hl.Session) -> int | None:
     """Returns the global step of a session whose variables are exactly what they were then; None if they are not."""
     values, step = sess.run((model.variables, model.step))
-    expected = jax.jit(contents)(step)
+    expected = _contents(step)
     same = jax.tree.map(lambda one, other: one.dtype == other.dtype and np.array_equal(one, other), values, expected)
     return int(step) if jax.tree.all(same) else None
 

@@ -57,8 +57,8 @@ class Event:
 
 
 def kind(path: str) -> str:
-    """Returns a path without what differs from save to save: step numbers and the random names of data files."""
-    return re.sub(r"\b[0-9a-f]{32}\b", "*", re.sub(r"(model\.ckpt)(-\d+)?", r"\1", path))
+    """Returns a path without what differs from save to save: step numbers and random names."""
+    return re.sub(r"\b[0-9a-f]{8}([0-9a-f]{24})?\b", "*", re.sub(r"model\.ckpt-\d+", "model.ckpt", path))
 
 
 class Recorder:
@@ -98,7 +98,7 @@ class Recorder:
             if path is None:
                 return proceed()
             if call.name == "fsync":
-                site = f"{kind(os.path.relpath(path, self.directory))} after {self._last_change}"
+                site = f"{kind(os.path.relpath(path or os.curdir, self.directory))} after {self._last_change}"
                 if site not in self.sites:
                     self.sites.append(site)
                 if site == self._without:
@@ -179,77 +179,76 @@ class Disk:
 
 
 def violations(recorder: Recorder) -> list[str]:
-    """Returns what a power cut could have destroyed: a line for each rule that was broken, and when; none if all is well.
+    """Returns what a power cut could have destroyed: a line for each event that broke a rule; none if all is well.
 
     - A file is synced before it is renamed.
     - All of a checkpoint is synced before the rename by which it is found, and before its directory is renamed.
-    - Before a checkpoint goes out of sight, each one still in sight is on the disk, with its name, as is the state file.
+    - Before a checkpoint goes out of sight, those in sight are on the disk, with their names, and so is the state file.
     - Files of a checkpoint are removed only when its name is gone on the disk too.
     - A checkpoint is reported when it, its name, the state file and the directories above are on the disk.
     """
     disk, found = Disk(recorder.start), []
-    once_shown: set[int] = set()
+    once_shown: set[str] = set()
     for event in recorder.events:
-        once_shown |= set(event.shown.values())
+        once_shown |= event.shown.keys()
         if event.name == "fsync":
             disk.sync(event.path, event.before)
-        else:
-            found += [f"{event}: {what}" for what in _broken(event, disk, recorder.directory, once_shown)]
+        elif event.name in ("remove", "rmdir"):
+            found += [
+                f"{event} while the disk calls it {name}"
+                for name in _names_left(event, disk, recorder.directory, once_shown)
+            ]
+        elif missing := list(_missing(event, disk, recorder.directory)):
+            found.append(f"{event} before these were synced: {', '.join(dict.fromkeys(missing))}")
     return list(dict.fromkeys(found))
 
 
-def _broken(event: Event, disk: Disk, directory: str, once_shown: set[int]) -> Iterator[str]:
+def _missing(event: Event, disk: Disk, directory: str) -> Iterator[str]:
     tree = event.before
     if event.name == "report":
-        yield from _missing(_top(event.path, directory), disk, tree)
+        yield from _missing_of(event.path, disk, tree)
         yield from _missing_around(directory, disk, tree)
-    elif event.name in ("remove", "rmdir"):
-        yield from _still_named(event, disk, directory, once_shown)
     elif event.name == "rename" and event.path in tree:
-        top = _top(event.path, directory)
         if not disk.has_contents(event.path, tree):
-            yield f"before the contents of {kind(event.path)} were synced"
-        shows = set(event.shown_after.values()) - set(event.shown.values())
-        moved = {tree[event.path].inode} & (set(event.shown.values()) | shows)
-        for path in (path for path, node in tree.items() if node.inode in shows | moved):
-            yield from (f"before {what} was synced" for what in disk.lacks(path, tree, but=event.path))
-        if set(event.shown.values()) - set(event.shown_after.values()):
-            for path in (path for path, node in tree.items() if node.inode in event.shown_after.values()):
-                yield from _missing(path, disk, tree)
-            yield from (what for what in _missing_around(directory, disk, tree) if top)
+            yield f"the contents of {kind(event.path)}"
+        before, after = set(event.shown.values()), set(event.shown_after.values())
+        moved = {tree[event.path].inode} & (before | after)
+        for path in _paths(tree, moved | after - before):
+            yield from disk.lacks(path, tree, but=event.path)
+        if before - after:
+            for path in _paths(tree, after):
+                yield from _missing_of(path, disk, tree)
+            yield from _missing_around(directory, disk, tree)
 
 
-def _missing(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
+def _missing_of(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
     if not disk.has_name(path, tree):
-        yield f"before the name of {kind(path)} was synced"
-    yield from (f"before {what} was synced" for what in disk.lacks(path, tree))
+        yield f"the name of {kind(path)}"
+    yield from disk.lacks(path, tree)
 
 
 def _missing_around(directory: str, disk: Disk, tree: Tree) -> Iterator[str]:
     """Looks at the state file and at the directories above."""
     state = os.path.join(directory, "checkpoint")
     if state in tree and not (disk.has_name(state, tree) and disk.has_contents(state, tree)):
-        yield "before the state file was synced"
+        yield "the state file"
     while directory:
         if not disk.has_name(directory, tree):
-            yield f"before the name of the directory {directory} was synced"
+            yield f"the name of the directory {directory}"
         directory = os.path.dirname(directory)
 
 
-def _still_named(event: Event, disk: Disk, directory: str, once_shown: set[int]) -> Iterator[str]:
-    top = _top(event.path, directory)
-    if event.path not in event.before or event.before[top].inode not in once_shown:
-        return
-    on_disk = disk.names.get(event.before[directory].inode, {})
-    for name, inode in on_disk.items():
-        if inode == event.before[top].inode and name != os.path.basename(top):
-            yield f"while the disk still calls it {kind(name)}"
+def _names_left(event: Event, disk: Disk, directory: str, once_shown: set[str]) -> Iterator[str]:
+    """Yields the names by which a reader would find, on the disk, the checkpoint in which something is removed."""
+    top = os.path.join(directory, os.path.relpath(event.path, directory).split(os.sep)[0])
+    if event.path in event.before and top in event.before:
+        for name, inode in disk.names.get(event.before[directory].inode, {}).items():
+            if inode == event.before[top].inode and name in once_shown and name != os.path.basename(top):
+                yield kind(name)
 
 
-def _top(path: str, directory: str) -> str:
-    """Returns the entry of the directory of checkpoints that a path is, or is in."""
-    inside = os.path.relpath(path, directory)
-    return os.path.join(directory, inside.split(os.sep)[0])
+def _paths(tree: Tree, inodes: set[int]) -> Iterator[str]:
+    return (path for path, node in tree.items() if node.inode in inodes)
 
 
 def _names(tree: Tree, folder: str) -> Names:

@@ -1,7 +1,7 @@
 """Runs a job on a disk of its own, cuts the power at every moment, and looks at what is left.
 
-Run as `unshare --mount python -m reliability.power_cut SETTINGS`, where SETTINGS are the fields of `Settings` as JSON:
-what it mounts is gone with the process, however that ends. Prints `Findings` as JSON.
+Run as `unshare --mount python -m reliability.power_cut SETTINGS FOLDER`: what it mounts is gone with the process,
+however that ends. SETTINGS are the fields of `Settings` as JSON, FOLDER an empty one. Prints `Findings` as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -71,10 +70,11 @@ def cut_everywhere(settings: Settings, folder: str) -> Findings:
     findings = Findings(moments=camera.moments, pictures=len(camera.pictures))
     image, place = os.path.join(folder, "left"), os.path.join(folder, "looked-at")
     os.mkdir(place)
+    model = job.Model()
     for picture, disk in _chosen(camera.pictures, settings.at_most):
         disk.tofile(image)
         with images.mounted(image, place, settings.kind):
-            problems = list(_problems(picture, os.path.join(place, _DIRECTORY), settings.manner))
+            problems = list(_problems(model, picture, os.path.join(place, _DIRECTORY), settings.manner))
         findings.looked_at += 1
         findings.bad += bool(problems)
         findings.wrong += [f"{picture.moment}: {problem}".replace(f"{folder}/", "") for problem in problems]
@@ -104,9 +104,8 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
     return (found for number, found in enumerate(images.disks(pictures)) if number in wanted)
 
 
-def _problems(picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
+def _problems(model: job.Model, picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
     """Starts anew in what is left, and yields what is not as it should be."""
-    model = job.Model()
     with model.graph.as_default(), hl.Session() as sess:
         state = train.get_checkpoint_state(directory)
         listed = () if state is None else state.all_model_checkpoint_paths
@@ -163,6 +162,4 @@ def _lost(picture: images.Picture, directory: str, steps: dict[str, int | None])
 
 
 if __name__ == "__main__":
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # Syncs of what is kept in memory are quick.
-    with tempfile.TemporaryDirectory(dir=memory, ignore_cleanup_errors=True) as temporary:
-        print(json.dumps(dataclasses.asdict(cut_everywhere(Settings(**json.loads(sys.argv[1])), temporary))))
+    print(json.dumps(dataclasses.asdict(cut_everywhere(Settings(**json.loads(sys.argv[1])), sys.argv[2]))))
