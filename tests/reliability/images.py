@@ -83,7 +83,7 @@ class Camera:
     Args:
         image: The file behind the mounted disk.
         place: Where it is mounted.
-        nudge: Called before each picture.
+        nudge: Called before each file call, ahead of its picture.
     """
 
     def __init__(self, image: str, place: str, nudge: Callable[[], None] = lambda: None) -> None:
@@ -101,7 +101,7 @@ class Camera:
 
     def around(self, call: FileCall, proceed: Callable[[], Any]) -> Any:
         """For `watched`."""
-        self.shoot(f"before {call}")
+        self.shoot(f"before {call}", self._nudge)
         try:
             return proceed()
         finally:
@@ -113,14 +113,14 @@ class Camera:
             self._reported.append((path, step))
         self.shoot(f"when {path} was reported")
 
-    def shoot(self, moment: str) -> None:
-        """Takes a picture."""
+    def shoot(self, moment: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """Takes a picture, unless it is for taking one that files are being used."""
         with self._lock:
             if self._shooting:
                 return
             self._shooting = True
             try:
-                self._nudge()
+                prepare()
                 self._shoot(moment)
             finally:
                 self._shooting = False

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hookline.checkpoint import layout
+from hookline.checkpoint import layout, lease, manifest
+from hookline.checkpoint.state import STATE_FILE_NAME
 
 from .file_calls import FileCall, watched
 
@@ -181,10 +182,13 @@ class Disk:
 def violations(recorder: Recorder) -> list[str]:
     """Returns what a power cut could have destroyed: a line for each event that broke a rule; none if all is well.
 
-    - A file is synced before it is renamed.
-    - All of a checkpoint is synced before the rename by which it is found, and before its directory is renamed.
+    - A file is synced before it is renamed. (That of the lease, which only tells who lives, is left out.)
+    - All else in a checkpoint is synced before its manifest, and all of it before the rename by which it is found, or
+      by which its directory gets another name.
+    - A name is free on the disk before a directory takes it.
     - Before a checkpoint goes out of sight, those in sight are on the disk, with their names, and so is the state file.
     - Files of a checkpoint are removed only when its name is gone on the disk too.
+    - Before the state file names a checkpoint, that is on the disk, with its name.
     - A checkpoint is reported when it, its name, the state file and the directories above are on the disk.
     """
     disk, found = Disk(recorder.start), []
@@ -209,16 +213,28 @@ def _missing(event: Event, disk: Disk, directory: str) -> Iterator[str]:
         yield from _missing_of(event.path, disk, tree)
         yield from _missing_around(directory, disk, tree)
     elif event.name == "rename" and event.path in tree:
-        if not disk.has_contents(event.path, tree):
-            yield f"the contents of {kind(event.path)}"
-        before, after = set(event.shown.values()), set(event.shown_after.values())
-        moved = {tree[event.path].inode} & (before | after)
-        for path in _paths(tree, moved | after - before):
-            yield from disk.lacks(path, tree, but=event.path)
-        if before - after:
-            for path in _paths(tree, after):
+        yield from _missing_before_rename(event, disk, tree)
+        if event.target == os.path.join(directory, STATE_FILE_NAME):
+            for path in _paths(tree, set(event.shown.values())):
+                yield from _missing_of(path, disk, tree)
+        if set(event.shown.values()) - set(event.shown_after.values()):
+            for path in _paths(tree, set(event.shown_after.values())):
                 yield from _missing_of(path, disk, tree)
             yield from _missing_around(directory, disk, tree)
+
+
+def _missing_before_rename(event: Event, disk: Disk, tree: Tree) -> Iterator[str]:
+    folder, name = os.path.split(event.target)
+    inode = tree[event.path].inode
+    if not disk.has_contents(event.path, tree) and name != lease.OWNER_NAME:
+        yield f"the contents of {kind(event.path)}"
+    if tree[event.path].version is None and disk.names.get(tree[folder].inode, {}).get(name, inode) != inode:
+        yield f"that the name {kind(event.target)} is free"
+    if name == manifest.FILE_NAME:
+        yield from disk.lacks(folder, tree, but=event.path)
+    before, after = set(event.shown.values()), set(event.shown_after.values())
+    for path in _paths(tree, {inode} & (before | after) | after - before):
+        yield from disk.lacks(path, tree, but=event.path)
 
 
 def _missing_of(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
@@ -229,7 +245,7 @@ def _missing_of(path: str, disk: Disk, tree: Tree) -> Iterator[str]:
 
 def _missing_around(directory: str, disk: Disk, tree: Tree) -> Iterator[str]:
     """Looks at the state file and at the directories above."""
-    state = os.path.join(directory, "checkpoint")
+    state = os.path.join(directory, STATE_FILE_NAME)
     if state in tree and not (disk.has_name(state, tree) and disk.has_contents(state, tree)):
         yield "the state file"
     while directory:

@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from hookline import train
 from hookline.errors import OpError
 
 from . import images, job
-from .file_calls import watched
+from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
-_NOT_OF_SAVERS = ("checkpoint", "graph.txt", "events.out.")
+_NOT_OF_SAVERS = ("checkpoint", "graph.txt", "events.out.", ".hookline-lock", ".hookline-owner")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Settings:
         neighbour: Whether another program on that disk syncs a file of its own all the time. In a journal that brings
             every new name to the disk, but not what was written to other files.
         saves: How many checkpoints the job saves.
+        syncs: Whether the syncs that the job asks for are done.
         at_most: How many pictures to look at, evenly spread; 0 for all.
     """
 
@@ -42,6 +44,7 @@ class Settings:
     kind: str
     neighbour: bool = False
     saves: int = 5
+    syncs: bool = True
     at_most: int = 0
 
 
@@ -88,12 +91,15 @@ def _run(settings: Settings, folder: str) -> images.Camera:
     images.mount(image, place, settings.kind)  # For good: the job may leave files open.
     with open(os.path.join(place, "neighbour"), "wb", buffering=0) as file:
 
-        def sync() -> None:
+        def sync(really: Callable[[int], None] = os.fsync) -> None:
             file.write(b"!")
-            os.fsync(file.fileno())
+            really(file.fileno())
+
+        def around(call: FileCall, proceed: Callable[[], Any]) -> Any:
+            return camera.around(call, proceed if settings.syncs or call.name != "fsync" else lambda: None)
 
         camera = images.Camera(image, place, sync if settings.neighbour else lambda: None)
-        with watched(camera.around):
+        with watched(around):
             job.run(settings.manner, os.path.join(place, _DIRECTORY), settings.saves, camera.report)
     return camera
 

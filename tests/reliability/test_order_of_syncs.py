@@ -1,0 +1,78 @@
+"""What a step of a save relies on was synced before it; and no sync is there without need."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from .job import MANNERS, run
+from .order import Recorder, violations
+
+_DIRECTORY = "runs/a"
+_WRITING = "model.ckpt.hookline-writing-*"
+# Where a save syncs what: each after the rename named.
+_IN_CHECKPOINT = [
+    "_CHECKPOINT_METADATA",
+    "commit_success.txt",
+    "orbax.checkpoint",
+    "state",
+    "state/_METADATA",
+    "state/_sharding",
+    "state/d",
+    "state/d/*",
+    "state/manifest.ocdbt",
+    "state/ocdbt.process_0",
+    "state/ocdbt.process_0/d",
+    "state/ocdbt.process_0/d/*",
+    "state/ocdbt.process_0/manifest.ocdbt",
+    "hookline.json.tmp",
+]
+_ALWAYS = [
+    "../.. after start",
+    ".. after start",
+    *(f"{_WRITING}/{name} after rename to {_WRITING}" for name in _IN_CHECKPOINT),
+    f"{_WRITING} after rename to {_WRITING}",
+    f"{_WRITING} after rename to {_WRITING}/hookline.json",
+    ". after rename to model.ckpt",
+    "checkpoint.tmp after rename to model.ckpt",
+    ". after rename to checkpoint",
+]
+_WITH_REMOVAL = [". after rename to model.ckpt.hookline-removed"]
+_WITH_REPLACEMENT = [
+    ". after rename to model.ckpt.hookline-saving",
+    ". after rename to model.ckpt.hookline-replaced",
+]
+# The one for the new directory's name, which the rename that follows takes away again.
+_NEEDLESS = [f". after rename to {_WRITING}/hookline.json"]
+
+
+def recorded(folder: pathlib.Path, manner: str, without: str | None = None) -> Recorder:
+    """Saves three checkpoints, of which two are kept."""
+    recorder = Recorder(str(folder), _DIRECTORY, without)
+    with recorder.recording():
+        run(manner, os.path.join(folder, _DIRECTORY), 3, lambda path, step: recorder.report(path))
+    return recorder
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_each_step_of_a_save_is_on_the_disk_before_the_next(manner, tmp_path):
+    recorder = recorded(tmp_path, manner)
+    assert violations(recorder) == []
+    assert sum(event.name == "report" for event in recorder.events) == 3
+
+
+@pytest.mark.parametrize(("manner", "own"), [("numbered", _WITH_REMOVAL), ("replaced", _WITH_REPLACEMENT)])
+def test_each_sync_of_a_save_is_known_here(manner, own, tmp_path):
+    assert sorted(recorded(tmp_path, manner).sites) == sorted([*_ALWAYS, *own, *_NEEDLESS])
+
+
+@pytest.mark.parametrize("site", [*_ALWAYS, *_WITH_REMOVAL])
+def test_a_sync_that_is_left_out_is_noticed(site, tmp_path):
+    assert violations(recorded(tmp_path, "numbered", without=site)) != []
+
+
+@pytest.mark.parametrize("site", _WITH_REPLACEMENT)
+def test_a_sync_that_is_left_out_where_a_checkpoint_is_replaced_is_noticed(site, tmp_path):
+    assert violations(recorded(tmp_path, "replaced", without=site)) != []

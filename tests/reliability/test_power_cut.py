@@ -1,0 +1,38 @@
+"""Whatever was reported as saved is there after a power cut, at whichever moment; and what is left does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from .job import MANNERS
+from .power_cut import Settings
+
+_DISKS = {
+    "journal": {"kind": "journal"},
+    "journal-and-neighbour": {"kind": "journal", "neighbour": True},
+    "no-journal": {"kind": "no journal"},
+}
+_SHORT = [("numbered", "journal-and-neighbour"), ("replaced", "no-journal"), ("background", "journal")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.config.getoption("--every-power-cut", default=False)
+    if "manner" in metafunc.fixturenames:
+        everything = [(manner, disk) for manner in MANNERS for disk in _DISKS]
+        metafunc.parametrize(("manner", "disk"), everything if every else _SHORT)
+    elif "disk" in metafunc.fixturenames:
+        metafunc.parametrize("disk", _DISKS if every else ["journal"])
+
+
+def test_what_was_reported_as_saved_survives_a_power_cut(manner, disk, cut_everywhere, every_power_cut):
+    saves, at_most = (5, 0) if every_power_cut else (3, 8)
+    findings = cut_everywhere(Settings(manner, saves=saves, at_most=at_most, **_DISKS[disk]))
+    print(f"{manner}, {disk}: {findings.moments} moments, {findings.looked_at} of {findings.pictures} disks looked at")
+    assert findings.wrong == []
+    assert findings.pictures >= 10 * saves  # A save syncs so often, at least.
+    assert findings.looked_at == (at_most or findings.pictures)
+
+
+def test_a_power_cut_without_the_syncs_is_noticed(disk, cut_everywhere):
+    findings = cut_everywhere(Settings("numbered", saves=2, at_most=5, syncs=False, **_DISKS[disk]))
+    assert findings.bad >= 2
