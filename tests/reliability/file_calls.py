@@ -24,16 +24,17 @@ class FileCall:
         name: Such as "rename".
         path: What it was given; empty where it was given an open file.
         target: The second path of a rename.
-        inode: Of the open file; of the directory that `path` starts from, where an open one was given.
+        descriptor: Of the open file; of the directory that `path` starts from, where an open one was given.
     """
 
     name: str
     path: str = ""
     target: str = ""
-    inode: int | None = None
+    descriptor: int | None = None
 
     def __str__(self) -> str:
-        return " ".join(filter(None, [self.name, self.path, self.target]))
+        where = "" if self.descriptor is None else os.path.realpath(f"/proc/self/fd/{self.descriptor}")
+        return " ".join(filter(None, [self.name, os.path.join(where, self.path).rstrip(os.sep), self.target]))
 
 
 Around = Callable[[FileCall, Callable[[], Any]], Any]
@@ -76,12 +77,8 @@ def watched(around: Around) -> Iterator[None]:
             setattr(owner, name, real)
 
 
-def _inode(descriptor: int | None) -> int | None:
-    return None if descriptor is None else os.fstat(descriptor).st_ino
-
-
 def _by_path(name: str, path: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> FileCall:
-    return FileCall({"unlink": "remove"}.get(name, name), os.fsdecode(path), inode=_inode(dir_fd))
+    return FileCall({"unlink": "remove"}.get(name, name), os.fsdecode(path), descriptor=dir_fd)
 
 
 def _by_two_paths(name: str, path: Any, target: Any, **_: Any) -> FileCall:
@@ -89,7 +86,7 @@ def _by_two_paths(name: str, path: Any, target: Any, **_: Any) -> FileCall:
 
 
 def _by_descriptor(name: str, file: Any) -> FileCall:
-    return FileCall("fsync", inode=_inode(file if isinstance(file, int) else file.fileno()))
+    return FileCall("fsync", descriptor=file if isinstance(file, int) else file.fileno())
 
 
 def _opened(path: Any, flags: int, *_: Any, **__: Any) -> FileCall | None:

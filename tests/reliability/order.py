@@ -114,9 +114,9 @@ class Recorder:
 
     def _place(self, call: FileCall, tree: Tree) -> str | None:
         base = os.path.abspath(self.root)
-        if call.inode is not None:
-            found = [path for path, node in tree.items() if node.inode == call.inode]
-            return os.path.join(found[0], call.path).rstrip(os.sep) if found else None
+        if call.descriptor is not None:
+            found = next(_paths(tree, {os.fstat(call.descriptor).st_ino}), None)
+            return None if found is None else os.path.join(found, call.path).rstrip(os.sep)
         path = os.path.abspath(call.path)
         return os.path.relpath(path, base) if path.startswith(base + os.sep) else None
 

@@ -23,7 +23,8 @@ from . import images, job
 from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
-_NOT_OF_SAVERS = ("checkpoint", "graph.txt", "events.out.", ".hookline-lock", ".hookline-owner")
+_NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
+_BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,18 +116,20 @@ def _problems(model: job.Model, picture: images.Picture, directory: str, manner:
     with model.graph.as_default(), hl.Session() as sess:
         state = train.get_checkpoint_state(directory)
         listed = () if state is None else state.all_model_checkpoint_paths
-        steps = {}
+        steps: dict[str, int] = {}
         for path in listed:
             try:
                 train.Saver().restore(sess, path)
             except OpError as error:
                 yield f"{path} is listed and unreadable: {error}"
                 continue
-            steps[path] = job.found_step(model, sess)
-            if steps[path] is None:
+            step = job.found_step(model, sess)
+            if step is None:
                 yield f"{path} does not hold what was saved"
+            else:
+                steps[path] = step
         yield from _lost(picture, directory, steps)
-        if None in steps.values() or len(steps) < len(listed):
+        if len(steps) < len(listed):
             return
         try:
             yield from _started_anew(model, sess, state, directory, manner)
@@ -148,18 +151,18 @@ def _started_anew(
     saver.save(sess, f"{directory}/model.ckpt", None if manner == "replaced" else model.step)
     state = train.get_checkpoint_state(directory)
     kept = {os.path.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
-    left = [name for name in os.listdir(directory) if not name.startswith(_NOT_OF_SAVERS) and name not in kept]
+    left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
     if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
         yield f"after the next save there are {sorted(left)}, beside {sorted(kept)}"
 
 
-def _lost(picture: images.Picture, directory: str, steps: dict[str, int | None]) -> Iterator[str]:
+def _lost(picture: images.Picture, directory: str, steps: dict[str, int]) -> Iterator[str]:
     """Compares what is there with what was reported and is not old enough to have been removed."""
     if not picture.reported:
         return
     reported = {os.path.join(directory, os.path.basename(path)): step for path, step in picture.reported}
-    known = {path: max(step, steps.get(path) or 0) for path, step in reported.items()} | steps
-    for path in sorted(known, key=lambda path: known[path] or 0)[-job.MAX_TO_KEEP :]:
+    known = {path: max(step, steps.get(path, 0)) for path, step in reported.items()} | steps
+    for path in sorted(known, key=lambda path: known[path])[-job.MAX_TO_KEEP :]:
         if path not in steps:
             yield f"{path} was reported and is lost"
     newest = train.latest_checkpoint(directory)
