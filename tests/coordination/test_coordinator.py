@@ -375,3 +375,19 @@ class CoordinatorAgainstModel(RuleBasedStateMachine):
 
 
 TestAnyOrderOfCalls = CoordinatorAgainstModel.TestCase
+
+
+def test_what_is_to_happen_on_a_stop_happens_once_with_the_first_request():
+    coord, calls = Coordinator(), []
+    coord.on_stop(lambda: calls.append(coord.should_stop()))
+    assert calls == []
+    coord.request_stop()
+    coord.request_stop()
+    assert calls == [True]
+
+
+def test_what_is_to_happen_on_a_stop_happens_at_once_where_it_was_requested_before():
+    coord, calls = Coordinator(), []
+    coord.request_stop()
+    coord.on_stop(lambda: calls.append("called"))
+    assert calls == ["called"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from hookline import clock, errors
@@ -54,6 +54,7 @@ class Coordinator:
         self._joined = False
         self._error: tuple[BaseException, TracebackType | None] | None = None
         self._registered: list[threading.Thread] = []
+        self._on_stop: list[Callable[[], object]] = []
 
     @property
     def joined(self) -> bool:
@@ -94,8 +95,30 @@ class Coordinator:
                 self._error = error
                 self._stop_requested = True
                 self._changed.notify_all()
+                for callback in self._on_stop:
+                    callback()
             elif error is not None and (self._error is None or self._error[0] is not error[0]):
                 _logger.warning("Error reported after a stop was requested, not raised: %r", error[0])
+
+    def on_stop(self, callback: Callable[[], object]) -> None:
+        """Has a function called when a stop is requested, or at once if it was: to wake what waits for something else.
+
+        Args:
+            callback: Called by the thread that requests the stop. It must not block and must not raise.
+
+        Example:
+            >>> coord = Coordinator()
+            >>> coord.on_stop(lambda: print("over"))
+            >>> coord.request_stop()
+            over
+
+        References:
+            None in `tf.train`.
+        """
+        with self._changed:
+            self._on_stop.append(callback)
+            if self._stop_requested:
+                callback()
 
     def clear_stop(self) -> None:
         """Forgets the stop, its exception, and that `join` was called: the coordinator is as new.

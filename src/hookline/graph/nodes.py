@@ -146,6 +146,33 @@ class SessionCall(Operation):
         super().__init__(name)
 
 
+class Source(Operation):
+    """A node whose value is the next of a sequence, in each run that needs it.
+
+    Where the sequence stands is the session's: each opens the source for itself. It waits for nothing that a
+    `control_dependencies` block around it names.
+
+    Args:
+        name: Its name.
+        open_for: `open_for(node, shared)` returns what a session reads from, as `hookline.session.OpenSource` describes
+            it; `shared` says that the session's variables outlive it, so the sequence goes on where this process was.
+        spec: Of each value, as far as that is known.
+        host_only: The values are text or objects.
+        resumes: A session that is restored goes on where the checkpoint is, instead of beginning anew.
+    """
+
+    type = "Iterator"
+
+    def __init__(
+        self, name: str, open_for: Callable[[Source, bool], Any], spec: Any, *, host_only: bool, resumes: bool
+    ) -> None:
+        self.open_for = open_for
+        self.resumes = resumes
+        self.host_only = host_only
+        with get_default_graph().control_dependencies(None):
+            super().__init__(name, spec=spec)
+
+
 class Group(Operation):
     """A node without a value, which waits for its control inputs."""
 

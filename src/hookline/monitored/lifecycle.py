@@ -479,6 +479,7 @@ class MonitoredLifecycle:
             coord = Coordinator(clean_stop_exception_types=())
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
             try:
+                raw.serve(coord)
                 self._hooks.after_create_session(raw, coord)
             except BaseException as exc:
                 mapped = raw.map_error(exc)

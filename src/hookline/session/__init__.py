@@ -3,10 +3,13 @@
 from hookline.session.options import RunMetadata, RunOptions, merge_options
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
+from hookline.session.sources import OpenSource, Position
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
 __all__ = [
     "RETRY",
+    "OpenSource",
+    "Position",
     "Retry",
     "RunMetadata",
     "RunOptions",

@@ -91,11 +91,11 @@ def _run(
         store.put(values)
     if remote:
         inputs = [list(given) for given in jax.device_get(sent)]
-        applied = store.submit(list(zip(remote, inputs, strict=True)), last_step)
-        if applied and refusable:
+        run.applied = store.submit(list(zip(remote, inputs, strict=True)), last_step)
+        if run.applied and refusable:
             store.put(values)
         if metadata is not None:
-            metadata.applied = applied
+            metadata.applied = run.applied
 
 
 def _run_up_to(
@@ -111,6 +111,7 @@ def _run_up_to(
     if store.step() < last_step:
         return _run(execution, program, store, run, arguments, None, metadata)
     _, run.outputs, _ = program.dry(*arguments)
+    run.applied = False
     if metadata is not None:
         metadata.applied = False
     return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from hookline.errors import OutOfRangeError
 from hookline.graph.graph import Operation, Tensor
-from hookline.graph.nodes import Constant, Group, HostCall, SessionCall
+from hookline.graph.nodes import Constant, Group, HostCall, SessionCall, Source
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session.feeds import feeder
@@ -27,10 +27,11 @@ Getter = Callable[["Run"], Any]
 class Run:
     """The values of one run while it is under way."""
 
-    __slots__ = ("counters", "feeds", "hosts", "outputs", "pulled")
+    __slots__ = ("applied", "counters", "feeds", "hosts", "outputs", "pulled")
 
     def __init__(self, feeds: list[Any]) -> None:
         self.feeds = feeds
+        self.applied = True
         self.outputs: Sequence[Any] = ()
         self.counters: dict[Variable, int] = {}
         self.hosts: dict[Operation, Any] = {}
@@ -68,8 +69,10 @@ class Execution:
         self.getters = [self._fetch_getter(element, places) for element in (*fetched, *watched)]
         self.counters = self._counters(fetched, watched)
         self._host_arguments = {o: [self._host_getter(t, o) for t in o.inputs] for o in (*plan.early, *plan.late)}
-        self.early_reads_counters = any(
-            isinstance(operation, SessionCall) or any(isinstance(t.op, VariableRead) for t in operation.inputs)
+        # They need what only the lock keeps still: counters, the session, or which batch is this run's.
+        self.early_is_inside = any(
+            isinstance(operation, SessionCall)
+            or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
             for operation in plan.early
         )
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
@@ -124,7 +127,7 @@ class Execution:
 
     def _is_input(self, tensor: Tensor) -> bool:
         """Whether a tensor that the device needs is handed to its program from outside."""
-        if self.plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall):
+        if self.plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
             return True
         return isinstance(tensor.op, Constant) and _is_large(tensor.op)
 

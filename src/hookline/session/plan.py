@@ -13,7 +13,7 @@ from typing import Any
 from hookline.errors import InvalidArgumentError, UnimplementedError
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.nodes import Group, HostCall, Placeholder, SessionCall
+from hookline.graph.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 
 Key = tuple[Operation, tuple[Any, ...]]
@@ -69,6 +69,7 @@ class Plan:
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
+        self.sources = [operation for operation in self.operations if isinstance(operation, Source)]
         self.early = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.EARLY]
         self.late = [o for o in self.operations if isinstance(o, OnHost) and self.stages[o] is Stage.LATE]
         submitted = set(self.remote)

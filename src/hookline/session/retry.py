@@ -17,6 +17,7 @@ class Sent:
         where: What the store needs to ask later what became of them; `None` before they are on their way.
         applied: Whether they were applied; `None` while that is not known.
         step: The global step to which they led, if they were applied.
+        counted: The batches of iterators that they were computed from have been counted as used.
     """
 
     def __init__(self, names: tuple[str, ...], counts: bool) -> None:
@@ -24,6 +25,7 @@ class Sent:
         self.where: Any = None
         self.applied: bool | None = None
         self.step: int | None = None
+        self.counted = False
 
 
 class Retry:
@@ -47,6 +49,11 @@ class Retry:
         self._before: list[Sent] = []
         self._now: list[Sent] = []
         self.repeats = False
+
+    @property
+    def latest(self) -> Sent | None:
+        """What this attempt sent last, or took for sent."""
+        return self._now[-1] if self._now else None
 
     def begin_again(self) -> None:
         """Takes note that another attempt begins."""

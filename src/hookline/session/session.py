@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -21,6 +21,8 @@ from hookline.session.execution import Execution, Run
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
+from hookline.session.retry import RETRY
+from hookline.session.sources import Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
 
@@ -66,6 +68,7 @@ class Session:
         # Of the host operation that runs under the lock, if one does.
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
+        self._sources = Sources(self._graph, lambda: self.shared)
         self.origin = ""
         self.writes = 0
         self._at_close: list[Callable[[], None]] = []
@@ -87,6 +90,7 @@ class Session:
         """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing."""
         with self._lock:
             self._closed = True
+            self._sources.close()
             if self._store is not None:
                 self._store.close()
             self._store = None
@@ -238,11 +242,12 @@ class Session:
         plan = execution.plan
         traced = metadata is not None and options is not None and options.trace_level > 0
         start = clock.monotonic() if traced else 0.0
-        if plan.early and not execution.early_reads_counters:
+        if plan.early and not execution.early_is_inside:
             execution.compute_hosts(plan.early, run, self)
         if execution.exchanges:
             # Not under the lock: whoever reads or closes must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
+            self._wait_for_sources(execution)
             with self.store.turn(plan.remote, nested=nested):
                 begun = self._exchange(execution, run, options, metadata)
         else:
@@ -258,17 +263,57 @@ class Session:
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> float:
         """Carries out what needs the variables, and returns when the device stage began."""
-        if not execution.early_reads_counters:
+        if not execution.early_is_inside and not execution.plan.sources:
             with self._lock:
                 return self._exchange_now(execution, run, options, metadata)
         while True:
-            with self._lock, contextlib.ExitStack() as entered:
-                busy = self._enter(execution.plan.early, entered)
-                if busy is None:
-                    return self._exchange_now(execution, run, options, metadata)
-            # Not under the session's lock: whoever is inside may need that to come out.
-            with self.host_lock(busy):
-                pass
+            with self._lock:
+                self._check_usable()
+                awaited = self._sources.awaited(execution.plan.sources)
+                if awaited is None and not execution.early_is_inside:
+                    return self._exchange_batches(execution, run, options, metadata)
+                if awaited is None:
+                    with contextlib.ExitStack() as entered:
+                        busy = self._enter(execution.plan.early, entered)
+                        if busy is None:
+                            return self._exchange_batches(execution, run, options, metadata)
+                        awaited = _Free(self.host_lock(busy))
+            # Not under the session's lock: whoever is inside may need that to come out, and a batch may take its time.
+            awaited.wait()
+
+    def _wait_for_sources(self, execution: Execution) -> None:
+        if execution.plan.sources:
+            with self._lock:
+                self._check_usable()
+                awaited = [self._sources.of(node) for node in execution.plan.sources]
+            for source in awaited:
+                source.wait()
+
+    def _exchange_batches(
+        self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> float:
+        """Exchanges with a batch of each source, which is used up if the run is applied, and otherwise is not."""
+        if not execution.plan.sources:
+            return self._exchange_now(execution, run, options, metadata)
+        taken = self._sources.take(execution.plan.sources)
+        used = False
+        try:
+            run.hosts.update(zip(execution.plan.sources, [item.value for _, item in taken], strict=True))
+            begun = self._exchange_now(execution, run, options, metadata)
+            used = run.applied and not self._counted_before(execution)
+            return begun
+        finally:
+            for source, item in taken:
+                source.use(item) if used else source.give_back(item)
+
+    def _counted_before(self, execution: Execution) -> bool:
+        """Whether the run was tried before, and was applied then, with a batch that was used up for it."""
+        retry = RETRY.get() if execution.plan.remote else None
+        sent = retry.latest if retry is not None else None
+        if sent is None:
+            return False
+        counted, sent.counted = sent.counted, True
+        return counted
 
     def _enter(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Operation | None:
         """Takes the locks of host operations without waiting; returns one that another thread is in, if there is."""
@@ -291,7 +336,7 @@ class Session:
                 run.counters[variable] = store.counter(variable)
         except errors.FailedPreconditionError as error:
             raise explained(execution.plan, error) from None
-        if execution.early_reads_counters:
+        if execution.early_is_inside:
             outer, self._host_thread = self._host_thread, threading.get_ident()
             try:
                 execution.compute_hosts(execution.plan.early, run, self)
@@ -385,13 +430,30 @@ class Session:
             self._check_usable()
             return self.store.snapshot(variables)
 
-    def load(self, values: Mapping[str, Any], *, owned: bool = False) -> None:
+    def snapshot_with_positions(self, variables: Iterable[Variable]) -> tuple[dict[str, Any], dict[str, Position]]:
+        """Returns what `snapshot` does, and how far the session had come in each iterator at that moment, by name."""
+        with self._lock:
+            return self.snapshot(variables), self._sources.positions()
+
+    def iterators(self) -> list[str]:
+        """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
+        return self._sources.names()
+
+    def serve(self, coord: Any) -> None:
+        """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""
+        with self._lock:
+            self._sources.serve(coord)
+
+    def load(
+        self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None
+    ) -> None:
         """Sets variables to concrete values, all or none.
 
         Args:
             values: New values by variable name (`"weights"`), of the structure, shapes and kinds of dtype that the
                 variables have.
             owned: The caller gives the arrays away: they are not copied, and must not be used again.
+            positions: Where iterators go on, by name: values of `snapshot_with_positions`.
 
         Raises:
             KeyError: A name that no variable has.
@@ -405,6 +467,7 @@ class Session:
         with self._lock:
             self._check_usable()
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+            self._sources.go_to(positions or {})
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:
         """Returns the names of the variables (by default all global and local ones) that have no value."""
@@ -430,6 +493,16 @@ class Session:
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted
+
+
+class _Free(NamedTuple):
+    """A lock to wait for, to take it later."""
+
+    lock: Any
+
+    def wait(self) -> None:
+        with self.lock:
+            pass
 
 
 def _call_all(functions: list[Callable[[], None]]) -> None:

@@ -103,6 +103,9 @@ class ScriptedSession:
     def seal(self) -> None:
         """Does nothing: there are no other workers."""
 
+    def serve(self, coord: Any) -> None:
+        """Does nothing: it has no iterators."""
+
     @property
     def global_step(self) -> int:
         """The global step; `RuntimeError` without one."""

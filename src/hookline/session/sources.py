@@ -1,0 +1,136 @@
+"""The sequences that a session reads from, and how far it has come in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from hookline.graph.graph import Graph, Operation
+from hookline.graph.nodes import Source
+
+
+class Position(NamedTuple):
+    """How far a session has come in a sequence: what it has used, whatever was read ahead.
+
+    Attributes:
+        value: A pytree that a checkpoint can store.
+        saved: To be called when a checkpoint that holds it is complete.
+    """
+
+    value: Any
+    saved: Callable[[], None]
+
+
+class OpenSource(Protocol):
+    """What a session needs of a sequence that it reads from.
+
+    A run takes a value, and afterwards says that it was used or gives it back. The session's lock is held from taking
+    to saying so, and is not held in `wait`.
+    """
+
+    def is_ready(self) -> bool:
+        """Whether `take` waits for nothing."""
+        ...
+
+    def wait(self) -> None:
+        """Blocks until it is ready; raises nothing."""
+        ...
+
+    def check(self) -> None:
+        """Raises what stands in place of the next value: the end of the sequence, or why it could not be read."""
+        ...
+
+    def take(self) -> Any:
+        """Returns the next item, which has its value as `value`."""
+        ...
+
+    def give_back(self, item: Any) -> None:
+        """Puts an item in front again: the run that took it came to nothing."""
+        ...
+
+    def use(self, item: Any) -> None:
+        """Moves the position behind an item."""
+        ...
+
+    def position(self) -> Position:
+        """Returns the position."""
+        ...
+
+    def go_to(self, position: Any) -> None:
+        """Continues from the value of a position that a checkpoint held."""
+        ...
+
+    def serve(self, coord: Any) -> None:
+        """Lets the thread that reads ahead stop with a coordinator."""
+        ...
+
+    def close(self) -> None:
+        """Reads no further."""
+        ...
+
+
+class Sources:
+    """The sources of a graph as one session has them open: each from the first run, or the restore, that needs it.
+
+    Args:
+        graph: The graph.
+        is_shared: Whether the variables outlive the session.
+    """
+
+    def __init__(self, graph: Graph, is_shared: Callable[[], bool]) -> None:
+        self._graph = graph
+        self._is_shared = is_shared
+        self._open: dict[Operation, OpenSource] = {}
+        self._coord: Any = None
+
+    def of(self, node: Source) -> OpenSource:
+        """Returns what the session reads from for a node."""
+        found = self._open.get(node)
+        if found is None:
+            found = self._open[node] = node.open_for(node, self._is_shared())
+            if self._coord is not None:
+                found.serve(self._coord)
+        return found
+
+    def serve(self, coord: Any) -> None:
+        """Lets the threads that read ahead stop with a coordinator."""
+        self._coord = coord
+        for source in self._open.values():
+            source.serve(coord)
+
+    def awaited(self, nodes: Iterable[Source]) -> OpenSource | None:
+        """Returns a source that has nothing ready yet, if there is one."""
+        for node in nodes:
+            if not (source := self.of(node)).is_ready():
+                return source
+        return None
+
+    def take(self, nodes: Sequence[Source]) -> list[tuple[OpenSource, Any]]:
+        """Takes an item from each, or from none where one has come to its end."""
+        sources = [self.of(node) for node in nodes]
+        for source in sources:
+            source.check()
+        return [(source, source.take()) for source in sources]
+
+    def positions(self) -> dict[str, Position]:
+        """Returns the position in each source that resumes, by the node's name."""
+        return {node.name: self.of(node).position() for node in self._nodes()}
+
+    def names(self) -> list[str]:
+        """Returns the names of the sources that resume."""
+        return [node.name for node in self._nodes()]
+
+    def go_to(self, positions: Mapping[str, Any]) -> None:
+        """Continues from positions that a checkpoint held; sources that it does not name are left alone."""
+        for node in self._nodes():
+            if node.name in positions:
+                self.of(node).go_to(positions[node.name])
+
+    def close(self) -> None:
+        """Reads no further."""
+        for source in self._open.values():
+            source.close()
+        self._open.clear()
+
+    def _nodes(self) -> list[Source]:
+        return [node for node in self._graph.get_operations() if isinstance(node, Source) and node.resumes]
