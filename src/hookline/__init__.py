@@ -1,6 +1,6 @@
 """hookline: JAX training under sessions and hooks."""
 
-from hookline import errors, summary, train
+from hookline import data, errors, summary, train
 from hookline.graph import (
     Graph,
     GraphKeys,
@@ -45,6 +45,7 @@ __all__ = [
     "add_to_collection",
     "constant",
     "control_dependencies",
+    "data",
     "errors",
     "get_collection",
     "get_default_graph",

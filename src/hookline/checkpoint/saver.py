@@ -275,7 +275,7 @@ class Saver:
         self.wait()
         sess = _raw(sess)
         variables = self._of(sess)
-        values = sess.snapshot(list(variables.values()))
+        values, positions = sess.snapshot_with_positions(list(variables.values()))
         step = _step(sess, global_step, values)
         path, state_file = _checked(save_path, self._suffix(step)), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
@@ -287,7 +287,9 @@ class Saver:
         lease = self._lease(sess, path)
         self._clean(path, state_file)
         give_back = lease.share()  # The session may be closed before the checkpoint is complete.
-        entries, stored = leaves.pack({name: values[variable.op.name] for name, variable in variables.items()})
+        positions = {name: positions[name] for name in self._iterators(sess, variables)}
+        contents = {name: values[variable.op.name] for name, variable in variables.items()}
+        entries, stored = leaves.pack(contents | {name: position.value for name, position in positions.items()})
         for array in stored.values():
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
@@ -310,6 +312,8 @@ class Saver:
             finally:
                 give_back()
                 stored.clear()  # An error's traceback would keep it.
+            for position in positions.values():
+                position.saved()
 
         self._pending = PendingSave(path, finish)
         return self._pending
@@ -388,13 +392,30 @@ class Saver:
         variables = self._of(sess)
         path = os.fspath(save_path)
         specs = {name: variable.spec for name, variable in variables.items()}
-        values = reading.read(
-            path, lambda manifest: fitting.fit(path, manifest, specs, reshape=self._reshape), self._verify
-        )
+        iterators = self._iterators(sess, variables)
+
+        def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+            held = {name: UNKNOWN for name in iterators if name in manifest.variables}
+            return fitting.fit(path, manifest, specs | held, reshape=self._reshape)
+
+        read = reading.read(path, choose, self._verify)
+        values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
-            values = {name: _shaped_as(specs[name], value) for name, value in values.items()}
+            values = {v.op.name: _shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+        for name in iterators:
+            if name not in read:
+                _logger.warning(
+                    "Checkpoint '%s' holds no position of the iterator %r, which begins at its beginning.", path, name
+                )
         # Nobody else knows these arrays: a copy of a large model would be one too many.
-        sess.load({variables[name].op.name: value for name, value in values.items()}, owned=True)
+        sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+
+    def _iterators(self, sess: Session, variables: Mapping[str, Variable]) -> list[str]:
+        """Returns the names of iterators whose positions go with the variables: where these are the whole model."""
+        whole = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        if any(variables.get(variable.op.name) is not variable for variable in whole):
+            return []
+        return [name for name in sess.iterators() if name not in variables]
 
     def _of(self, sess: Session) -> dict[str, Variable]:
         if self._variables is not None:

@@ -1,0 +1,110 @@
+"""Arrays in memory as a source of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import arguments
+
+
+def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
+    """Returns batches of the examples in arrays, as a source for `iterator`.
+
+    Each epoch has every example once; where their number is no multiple of `batch_size`, its last batch is smaller.
+    The order of an epoch follows from the seed and the epoch's number alone, so an iterator goes on in the middle of
+    one at no cost.
+
+    Args:
+        tree: An array, or a pytree of arrays that have their first dimension, one entry an example, in common.
+        batch_size: The number of examples in a batch.
+        shuffle_seed: Shuffles each epoch in an order of its own; `None` keeps the order.
+        epochs: How often all examples come; `None` for ever.
+
+    Raises:
+        TypeError: A number that is none.
+        ValueError: A number that is too small, or arrays of different lengths, or of none.
+
+    Example:
+        >>> import hookline as hl
+        >>> batches = hl.data.arrays({"x": np.arange(5), "y": np.arange(5) % 2}, batch_size=2)
+        >>> [batch["x"].tolist() for batch in batches]
+        [[0, 1], [2, 3], [4]]
+
+    References:
+        `tf.data.Dataset.from_tensor_slices(...).shuffle(...).repeat(...).batch(...)`, and `tf.estimator.inputs
+        .numpy_input_fn`. Batches do not reach over the end of an epoch, and the whole is shuffled.
+    """
+    return Arrays(tree, batch_size, shuffle_seed, epochs)
+
+
+class Arrays:
+    """Batches of the examples in arrays; see `arrays`."""
+
+    def __init__(self, tree: Any, batch_size: int, shuffle_seed: int | None, epochs: int | None) -> None:
+        self.tree = jax.tree.map(np.asarray, tree)
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.tree)}
+        if len(lengths) != 1 or lengths <= {(), (0,)}:
+            shown = jax.tree.map(np.shape, self.tree)
+            raise ValueError(
+                f"arrays requires arrays with one example or more, as many in each, got arrays of shapes {shown}."
+            )
+        self.examples: int = lengths.pop()[0]
+        self.batch_size = arguments.whole("arrays", "batch_size", batch_size, at_least=1)
+        self.seed = None if shuffle_seed is None else arguments.whole("arrays", "shuffle_seed", shuffle_seed, 0)
+        self.epochs = None if epochs is None else arguments.whole("arrays", "epochs", epochs, at_least=0)
+
+    def __iter__(self) -> ArraysIterator:
+        return ArraysIterator(self)
+
+    def order(self, epoch: int) -> np.ndarray | None:
+        """Returns in which order the examples come in an epoch; `None` for that of the arrays."""
+        return None if self.seed is None else np.random.default_rng([self.seed, epoch]).permutation(self.examples)
+
+
+class ArraysIterator:
+    """One way through `Arrays`. Its state is where it stands and what of."""
+
+    def __init__(self, source: Arrays) -> None:
+        self._source = source
+        self._epoch = self._example = 0
+        self._order: tuple[int, np.ndarray | None] = (-1, None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        source = self._source
+        if source.epochs is not None and self._epoch >= source.epochs:
+            raise StopIteration
+        if self._order[0] != self._epoch:
+            self._order = self._epoch, source.order(self._epoch)
+        part, order = slice(self._example, self._example + source.batch_size), self._order[1]
+        chosen = part if order is None else order[part]
+        batch = jax.tree.map(lambda array: array[chosen], source.tree)
+        self._example += source.batch_size
+        if self._example >= source.examples:
+            self._epoch, self._example = self._epoch + 1, 0
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns where it stands."""
+        return {"epoch": self._epoch, "example": self._example, "of": self._made_of()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes to where another one stood.
+
+        Raises:
+            ValueError: That one had other examples, or another order.
+        """
+        if state["of"] != self._made_of():
+            raise ValueError(
+                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of()}."
+            )
+        self._epoch, self._example = state["epoch"], state["example"]
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"examples": self._source.examples, "shuffle_seed": self._source.seed}

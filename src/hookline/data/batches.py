@@ -1,0 +1,201 @@
+"""From what a source gives to what a run gets: copied, checked, of one form, and on the device."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import google_crc32c
+import jax
+import numpy as np
+
+from hookline.errors import InvalidArgumentError
+from hookline.graph import spec as specs
+
+LastBatch = Literal["keep", "drop", "pad"]
+LAST_BATCH = ("keep", "drop", "pad")
+
+# The library takes bytes only: so much of an array is copied at once.
+_CHUNK_BYTES = 4 * 2**20
+
+
+class Padded(NamedTuple):
+    """A batch that was filled up to the size of the others.
+
+    Attributes:
+        batch: The batch; zeros where there was nothing.
+        mask: One boolean an example, true where there was one.
+    """
+
+    batch: Any
+    mask: Any
+
+
+def owned(batch: Any) -> Any:
+    """Returns the batch with arrays that nobody else can change: a generator may fill the same one again."""
+    return jax.tree.map(lambda leaf: leaf if _is_fixed(leaf) else np.array(leaf), batch)
+
+
+def _is_fixed(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | str | bytes) or _is_object(leaf)
+
+
+def _is_object(leaf: Any) -> bool:
+    kind = np.asarray(leaf).dtype.kind if not hasattr(leaf, "dtype") else getattr(leaf.dtype, "kind", "")
+    return kind in ("O", "S", "U")
+
+
+def nbytes(batch: Any) -> int:
+    """Returns how much memory the arrays of a batch take."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(batch))
+
+
+def crc32c(batch: Any) -> int:
+    """Returns a checksum of what is in a batch: structure, shapes, dtypes and numbers.
+
+    Example:
+        >>> crc32c({"x": np.zeros(2)}) == crc32c({"x": np.zeros(2)}) != crc32c({"x": np.ones(2)})
+        True
+    """
+    leaves, structure = jax.tree.flatten(batch)
+    total = google_crc32c.extend(0, str(structure).encode())
+    for leaf in leaves:
+        if _is_object(leaf):
+            total = google_crc32c.extend(total, repr(leaf).encode())
+            continue
+        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        total = google_crc32c.extend(total, f"{array.dtype}{array.shape}".encode())
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for start in range(0, flat.size, _CHUNK_BYTES):
+            total = google_crc32c.extend(total, flat[start : start + _CHUNK_BYTES].tobytes())
+    return total
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class Form:
+    """What all batches of an iterator have in common, and what becomes of one that is shorter.
+
+    Args:
+        who: The iterator, for messages.
+        example: A batch, or `jax.ShapeDtypeStruct` like it; `None` where none is known.
+        last_batch: What becomes of a batch of fewer examples than this one.
+
+    Attributes:
+        spec: Of what a run gets.
+        host_only: It is text, or objects.
+    """
+
+    def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
+        self._who, self._last_batch = who, last_batch
+        self.host_only = bool(jax.tree.leaves(example)) and all(map(_is_text, jax.tree.leaves(example)))
+        self._fixed = _spec_of(example)
+        self._size = _size(self._fixed)
+        self._wanted = self._fixed
+        if last_batch == "keep" and self._size is not None:
+            self._wanted = jax.tree.map(_opened, self._fixed)
+        self._leaves, self._structure = jax.tree.flatten(self._wanted)
+        self._seen: set[Any] = set()
+        self.spec = self._wanted
+        if last_batch == "pad":
+            if self._size is None:
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"{who}: last_batch='pad' requires batches whose arrays have one length in common, the number of "
+                    f"examples, got {specs.describe(self._fixed)}.",
+                )
+            self.spec = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
+
+    def fit(self, batch: Any) -> Any | None:
+        """Returns the batch in this form; `None` for one that is to be dropped.
+
+        Raises:
+            InvalidArgumentError: It does not fit.
+        """
+        if self._fixed is specs.UNKNOWN:
+            return batch
+        size = _size(batch)
+        is_short = size is not None and self._size is not None and size < self._size
+        if is_short and self._last_batch == "drop":
+            return None
+        if self._last_batch != "pad":
+            return self._checked(batch)
+        padded = jax.tree.map(lambda leaf: _filled(leaf, self._size) if np.ndim(leaf) else leaf, batch)
+        mask = np.arange(self._size or 0) < (0 if size is None else size)
+        return Padded(self._checked(padded), mask)
+
+    def _checked(self, batch: Any) -> Any:
+        leaves, structure = jax.tree.flatten(batch)
+        if structure != self._structure:
+            raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
+        kind = tuple([(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in leaves])
+        if kind in self._seen:
+            return batch
+        cast = self._cast(leaves)
+        if all(one is other for one, other in zip(cast, leaves, strict=True)):
+            self._seen.add(kind)  # Nothing of it hangs on its numbers.
+        return jax.tree.unflatten(structure, cast)
+
+    def _cast(self, given: list[Any]) -> list[Any]:
+        """Returns the leaves of a batch with the dtypes that are wanted."""
+        paths = [path for path, _ in jax.tree.leaves_with_path(self._wanted)]
+        leaves = []
+        for path, spec, leaf in zip(paths, self._leaves, given, strict=True):
+            where = f"at {jax.tree_util.keystr(path)} " if path else ""
+            if _is_object(leaf):
+                raise self._misfit(f"{where}holds text or an object, but {specs.describe(spec)} is required")
+            problem = specs.mismatch(spec, leaf.shape, leaf.dtype)
+            if problem is None and not isinstance(leaf, jax.Array):
+                problem = specs.overflow(leaf, spec.dtype)
+            if problem:
+                raise self._misfit(where + problem)
+            leaves.append(leaf if leaf.dtype == spec.dtype else leaf.astype(spec.dtype))
+        return leaves
+
+    def _misfit(self, problem: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            None,
+            None,
+            f"{self._who}: a batch {problem}. All batches are like the first one, or like spec=...; only the number of "
+            f"examples may be smaller, as last_batch={self._last_batch!r} says.",
+        )
+
+
+def placed(value: Any, device: Any) -> Any:
+    """Returns the value with its numbers on the device; text and objects stay on the host."""
+    if not any(map(_is_object, jax.tree.leaves(value))):
+        return jax.device_put(value, device)
+    return jax.tree.map(lambda leaf: leaf if _is_object(leaf) else jax.device_put(leaf, device), value)
+
+
+def _spec_of(example: Any) -> Any:
+    if example is None or any(_is_text(leaf) for leaf in jax.tree.leaves(example)):
+        return specs.UNKNOWN
+    try:
+        return specs.of_value(example)
+    except (TypeError, OverflowError):
+        return specs.UNKNOWN
+
+
+def _is_text(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.ShapeDtypeStruct) and _is_object(leaf)
+
+
+def _size(batch: Any) -> int | None:
+    """Returns the number of examples: the length that all arrays have in common, if they do."""
+    lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)} if batch is not None else set()
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _opened(spec: Any) -> Any:
+    return specs.declared(spec.dtype, (None, *spec.shape[1:])) if spec.shape else spec
+
+
+def _filled(leaf: Any, size: int | None) -> Any:
+    missing = (size or 0) - leaf.shape[0]
+    if missing <= 0:
+        return leaf
+    zeros = np.zeros((missing, *leaf.shape[1:]), leaf.dtype)
+    return np.concatenate([np.asarray(leaf), zeros])

@@ -1,0 +1,132 @@
+"""`iterator`: data as a tensor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from hookline import arguments
+from hookline.data.batches import LAST_BATCH, Form, LastBatch
+from hookline.data.reader import Reader
+from hookline.data.sequences import START, Read, Sequence
+from hookline.data.sources import sequence_of
+from hookline.graph import Tensor, get_default_graph
+from hookline.graph.nodes import Source
+
+
+def iterator(
+    source: Any,
+    *,
+    prefetch: int = 2,
+    last_batch: LastBatch = "keep",
+    spec: Any = None,
+    device: Any = None,
+    resume: bool = True,
+    keep_bytes: int = 256 * 2**20,
+    name: str | None = None,
+) -> Tensor:
+    """Returns a tensor whose value is the next batch of a source, in each run that needs it.
+
+    A thread reads ahead and puts the batches on the device, so that runs do not wait for the host. Checkpoints hold how
+    far the runs have come, whatever was read ahead: a session that is restored goes on with the batch that the
+    uninterrupted one would have had. A batch is used up by the run that was applied with it; a run that failed before
+    that, or that `RunOptions.last_step` refused, leaves it to the next one.
+
+    How a source comes to a position: one with a state (`get_state` and `set_state`, or `state_dict` and
+    `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any other function or
+    iterable is read again up to there, and must come upon the same batch, which its checksum tells. An iterator that
+    can do neither keeps what it gave since the last checkpoint, for a recovery in this process; in a new process it
+    begins anew, with a warning.
+
+    Args:
+        source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its
+            batches are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end
+            a run raises `OutOfRangeError`; what it raises itself, the run raises that would have had the batch.
+        prefetch: How many batches lie ready beside the one in use. With 0 no thread is started, and the run reads.
+        last_batch: What becomes of a batch of fewer examples than the first: `"keep"` it, which compiles the step once
+            more for it; `"drop"` it; or `"pad"` it with zeros: the value is then a pair of the batch and a mask of
+            booleans, true for what is there.
+        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without one the first batch is read at once to
+            learn it; it is not lost.
+        device: A `jax.Device` or `jax.sharding.Sharding` to put batches on; by default JAX's default device.
+        resume: Whether checkpoints hold the position. Without, each session begins anew: for the data of an evaluation.
+        keep_bytes: For an iterator without a state: how many bytes of batches it keeps. A recovery that would need
+            more is refused.
+        name: Name of the operation, and of its position in checkpoints; by default `iterator`.
+
+    Returns:
+        The tensor. Its parts are views: `batch["x"]`, or `images, labels = iterator(...)`.
+
+    Raises:
+        TypeError: `source` is none, or a number is none.
+        ValueError: A number that is too small, or an unknown `last_batch`.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> numbers = hl.data.iterator(hl.data.arrays(np.arange(6.0), batch_size=2))
+        >>> total = hl.op(lambda x: x.sum())(numbers)
+        >>> with hl.Session() as sess:
+        ...     print(sess.run(total), sess.run(total), sess.run(total))
+        1.0 5.0 9.0
+
+    References:
+        `tf.data.Iterator.get_next`, whose position a checkpoint held only where somebody saved it with
+        `tf.data.experimental.make_saveable_from_iterator`.
+    """
+    if last_batch not in LAST_BATCH:
+        raise ValueError(f"iterator requires one of {', '.join(LAST_BATCH)} as last_batch, got {last_batch!r}.")
+    prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
+    keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
+    graph = get_default_graph()
+    who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
+    graph.check_open(who)
+    sequence = sequence_of(source, who, keep_bytes if resume else None)
+    begun = None
+    if spec is None:
+        spec, begun = _begin(sequence)
+    form = Form(who, spec, last_batch)
+    open_for = _Openings(sequence, form, prefetch, device, begun)
+    return Source(name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume).output
+
+
+def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None]:
+    """Returns the first batch, if there is one, and all batches."""
+    stream = sequence.read(START, lambda: True)
+    try:
+        first = next(stream, None)
+    except Exception:
+        return None, None  # The first run that wants a batch comes upon it again, and tells.
+    return (None, None) if first is None else (first.batch, chain([first], stream))
+
+
+class _Openings:
+    """Opens a source for each session.
+
+    Args:
+        sequence: The source.
+        form: Of what a run gets.
+        prefetch: As for `iterator`.
+        device: As for `iterator`.
+        begun: What was read when the graph was built, and what follows: for the first session.
+    """
+
+    def __init__(
+        self, sequence: Sequence, form: Form, prefetch: int, device: Any, begun: Iterator[Read] | None
+    ) -> None:
+        self._sequence, self._form, self._prefetch, self._device = sequence, form, prefetch, device
+        self._begun = begun
+        self._last: Reader | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, node: Source, shared: bool) -> Reader:
+        """Returns what a session reads from: from the beginning, or on from where this process was if it is shared."""
+        with self._lock:
+            if shared and self._last is not None:
+                self._last.reopen()
+                return self._last
+            begun, self._begun = self._begun, None
+            reader = Reader(node, self._sequence, self._form, self._prefetch, self._device, begun)
+            self._last = reader if shared else None
+            return reader

@@ -1,0 +1,113 @@
+"""An iterator that cannot be begun again, as a source."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hookline.data import batches
+from hookline.data.sequences import Read, taken_over
+from hookline.errors import FailedPreconditionError
+
+_logger = logging.getLogger(__name__)
+
+
+class OneShot:
+    """An iterator that cannot be begun again. Batches since the last checkpoint are kept, to go back there.
+
+    Args:
+        iterator: The iterator.
+        who: The iterator of the graph, for messages.
+        keep_bytes: How many bytes of batches are kept at most, but for the latest one; `None` where nobody goes back,
+            and each reader goes on behind the one before.
+    """
+
+    def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
+        self._iterator, self._who, self._keep_bytes = iterator, who, keep_bytes or 0
+        self._returns = keep_bytes is not None
+        # Another process's positions are none of this iterator's.
+        self._token = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._kept: deque[Any] = deque()
+        self._first = self._bytes = 0
+        self._error: BaseException | None = None
+        self._reader: object = None
+        self._told = False
+
+    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
+        reader, count = object(), self._start(position)
+        with self._lock:
+            self._reader = reader
+        while True:
+            with self._lock:
+                if self._reader is not reader:
+                    raise taken_over(self._who)
+                if count < self._first:
+                    raise self._gone(count)
+                if count == self._first + len(self._kept):
+                    try:
+                        self._keep(batches.owned(self._next()))
+                    except StopIteration:
+                        return
+                batch = self._kept[count - self._first]
+            count += 1
+            yield self._numbered(batch, count)
+
+    def _numbered(self, batch: Any, count: int) -> Read:
+        return Read(batch, lambda: {"count": count, "token": self._token})
+
+    def _next(self) -> Any:
+        if self._error is not None:
+            # A generator that has raised would say that it has come to its end.
+            raise self._error
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _start(self, position: dict[str, Any]) -> int:
+        if not self._returns:
+            return self._first + len(self._kept)
+        if not position["count"] or position.get("token") == self._token:
+            return position["count"]
+        if not self._told:
+            self._told = True
+            _logger.warning(
+                "%s begins anew, though the checkpoint had used %d batches: its source is an iterator that cannot go "
+                "to a position. Give a function that makes the iterator, and it goes on where the checkpoint is.",
+                self._who,
+                position["count"],
+            )
+        return 0
+
+    def _keep(self, batch: Any) -> None:
+        self._kept.append(batch)
+        self._bytes += batches.nbytes(batch)
+        while self._bytes > self._keep_bytes and len(self._kept) > 1:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._bytes -= batches.nbytes(self._kept.popleft())
+        self._first += 1
+
+    def _gone(self, count: int) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            None,
+            None,
+            f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be begun again, and "
+            f"of what it gave only {self._keep_bytes} bytes are kept (keep_bytes), which begin at batch {self._first}. "
+            f"Give a function that makes the iterator, save more often, or keep more.",
+        )
+
+    def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
+        with self._lock:
+            if position.get("token") == self._token:
+                while self._first < position["count"] and self._kept:
+                    self._let_go()

@@ -1,0 +1,284 @@
+"""Reading ahead: the batches of one session, read and placed by a thread before a run asks for them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from hookline import clock
+from hookline.coordination import Coordinator
+from hookline.data import batches
+from hookline.data.sequences import START, Read, Sequence
+from hookline.errors import OutOfRangeError
+from hookline.graph.nodes import Source
+from hookline.session import Position
+
+_EXIT_SECS = 1.0
+
+
+class Item(NamedTuple):
+    """What stands at a place of the sequence.
+
+    Attributes:
+        way: What it was read on.
+        number: Which one it is on that way.
+        value: What a run gets.
+        position: Returns the position behind it.
+        error: What a run gets instead: why it could not be read, or `StopIteration` at the end.
+        trace: The traceback of that error, which lengthens each time it is raised.
+    """
+
+    way: _Ahead
+    number: int
+    value: Any = None
+    position: Callable[[], dict[str, Any]] = dict
+    error: BaseException | None = None
+    trace: TracebackType | None = None
+
+
+class _Ahead:
+    """What the thread and the runs share. It knows no session, so that one that is forgotten can be collected."""
+
+    def __init__(
+        self, stream: Iterator[Read], stopped: threading.Event, form: batches.Form, device: Any, limit: int
+    ) -> None:
+        self._stream, self._form, self._device, self._limit = stream, form, device, limit
+        self._reading = threading.Lock()
+        self._starting = threading.Lock()
+        self._count = 0
+        self._changed = threading.Condition()
+        self._items: deque[Item] = deque()
+        self._stopped = stopped
+        self.thread: threading.Thread | None = None
+
+    # By the thread ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while self._wait_for_room() and self.read_one():
+            pass
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            while not self._has_stopped and len(self._items) >= self._limit:
+                clock.wait_for(self._changed, lambda: self._has_stopped or len(self._items) < self._limit)
+            return not self._has_stopped
+
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def read_one(self) -> bool:
+        """Reads a batch, and returns whether there may be more."""
+        with self._reading:
+            if self._items and self._items[-1].error is not None:
+                return False
+            item = self._read()
+            with self._changed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return item.error is None
+
+    def _read(self) -> Item:
+        self._count += 1
+        try:
+            for read in self._stream:
+                value = self._form.fit(read.batch)
+                if value is not None:
+                    return Item(self, self._count, batches.placed(value, self._device), read.position)
+            return Item(self, self._count, error=StopIteration())
+        except BaseException as error:
+            return Item(self, self._count, error=error, trace=error.__traceback__)
+
+    # By the runs ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        return len(self._items) > 0 or self._has_stopped
+
+    @property
+    def front(self) -> Item | None:
+        return self._items[0] if self._items else None
+
+    def wait(self) -> None:
+        with self._changed:
+            while not self.is_ready:
+                clock.wait_for(self._changed, lambda: self.is_ready)
+
+    def take(self) -> Item:
+        with self._changed:
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def give_back(self, item: Item) -> None:
+        with self._changed:
+            self._items.appendleft(item)
+
+    def start(self, name: str, coord: Coordinator | None) -> None:
+        """Starts the thread, once."""
+        with self._starting:
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+                if coord is not None:
+                    coord.register_thread(self.thread)
+                _stop_at_exit(self)
+                self.thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped.set()
+            self._changed.notify_all()
+
+    def go_on(self) -> None:
+        with self._starting:
+            self._stopped.clear()
+            self.thread = None
+
+
+class Reader:
+    """One session's way through a sequence: `hookline.session.OpenSource`.
+
+    Args:
+        node: The iterator in the graph.
+        sequence: What is read.
+        form: Of what a run gets.
+        prefetch: How many batches are read ahead; none for reading in the run that wants one.
+        device: Where they go.
+        begun: What was read already of the beginning, and all that follows.
+    """
+
+    def __init__(
+        self,
+        node: Source,
+        sequence: Sequence,
+        form: batches.Form,
+        prefetch: int,
+        device: Any,
+        begun: Iterator[Read] | None = None,
+    ) -> None:
+        self._node, self._sequence, self._form = node, sequence, form
+        self._prefetch, self._device = prefetch, device
+        self._position: Callable[[], dict[str, Any]] = lambda: START
+        self._coord: Coordinator | None = None
+        self._ahead = self._begin(begun)
+
+    def _begin(self, stream: Iterator[Read] | None) -> _Ahead:
+        stopped = threading.Event()
+        if stream is None:
+            stream = self._sequence.read(self._position(), lambda: not stopped.is_set())
+        self._used = 0
+        ahead = _Ahead(stream, stopped, self._form, self._device, self._prefetch)
+        weakref.finalize(self, ahead.stop).atexit = False
+        return ahead
+
+    # A run's batch ----------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Whether the next batch, or what stands in its place, is there."""
+        return self._ahead.is_ready
+
+    def wait(self) -> None:
+        """Blocks until it is, which it is too when reading has been stopped."""
+        if self._ahead.is_ready:
+            return
+        if not self._prefetch:
+            self._ahead.read_one()
+            return
+        ahead = self._ahead
+        if ahead.thread is None:
+            ahead.start(f"hookline-data-{self._node.name}", self._coord)
+        ahead.wait()
+
+    def check(self) -> None:
+        """Raises what stands in place of the next batch.
+
+        Raises:
+            OutOfRangeError: The data have ended, or reading was stopped by the coordinator.
+            BaseException: What the source raised, with its traceback.
+        """
+        front, node = self._ahead.front, self._node
+        if front is None:
+            raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested; it reads no further.")
+        error = front.error
+        if isinstance(error, StopIteration):
+            used = self._position()["count"]
+            raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
+        if error is not None:
+            node.note(error)
+            raise error.with_traceback(front.trace)
+
+    def take(self) -> Item:
+        """Returns the next batch."""
+        return self._ahead.take()
+
+    def give_back(self, item: Item) -> None:
+        """Puts a batch in front again."""
+        item.way.give_back(item)
+
+    def use(self, item: Item) -> None:
+        """Moves the position behind a batch."""
+        # A host operation may have run another run inside of the one that took this, or restored.
+        if item.way is self._ahead and item.number > self._used:
+            self._used, self._position = item.number, item.position
+
+    # Where it is ------------------------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """Returns how far the session has come, whatever was read ahead."""
+        value = self._position()
+        return Position(value, lambda: self._sequence.saved(value))
+
+    def go_to(self, position: dict[str, Any]) -> None:
+        """Goes on behind a position that a checkpoint held; the next run that wants a batch reads up to there."""
+        self._ahead.stop()
+        self._position = lambda: position
+        self._ahead = self._begin(None)
+
+    # Its thread -------------------------------------------------------------------------------------------------
+
+    def serve(self, coord: Coordinator) -> None:
+        """Lets the thread be known to a coordinator and stop with it."""
+        self._coord = coord
+        this = weakref.ref(self)
+
+        def stop() -> None:
+            reader = this()
+            if reader is not None and reader._coord is coord and reader._prefetch:
+                reader._ahead.stop()
+
+        coord.on_stop(stop)
+
+    def close(self) -> None:
+        """Reads no further, until it is opened again."""
+        self._ahead.stop()
+
+    def reopen(self) -> None:
+        """Goes on after `close` where it was, with what was read ahead."""
+        self._coord = None
+        self._ahead.go_on()
+
+
+_reading: weakref.WeakSet[_Ahead] = weakref.WeakSet()
+
+
+def _stop_at_exit(ahead: _Ahead) -> None:
+    """Has a thread that reads stopped before Python takes away what it works with."""
+    if not _reading:
+        with contextlib.suppress(Exception):
+            atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _reading.add(ahead)
+
+
+def _stop_all() -> None:
+    for ahead in list(_reading):
+        ahead.stop()
+    for ahead in list(_reading):
+        if ahead.thread is not None:
+            ahead.thread.join(_EXIT_SECS)

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """After each test whoever read ahead has gone, or goes as soon as its source lets it."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("hookline-data"):
+            thread.join(10)
+            assert not thread.is_alive(), thread.name

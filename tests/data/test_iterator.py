@@ -1,0 +1,549 @@
+"""What an iterator is to the runs of one session: values, forms, ends, errors, threads."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import threading
+import traceback
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import errors
+from hookline.coordination import Coordinator
+from hookline.session import RunOptions
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def batches(count=4, size=2):
+    return [np.full(size, i, np.float32) for i in range(count)]
+
+
+def until_the_end(session, fetches):
+    """Every value that runs give before the data end."""
+    values = []
+    while True:
+        try:
+            values.append(session.run(fetches))
+        except errors.OutOfRangeError:
+            return values
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 7])
+@pytest.mark.parametrize(
+    "source",
+    [
+        batches,
+        batches(),
+        lambda: iter(batches()),
+        lambda: (batch for batch in batches()),
+        hl.data.arrays(np.repeat(np.arange(4.0), 2), 2),
+    ],
+    ids=["function", "list", "function of an iterator", "generator function", "arrays"],
+)
+def test_each_run_gets_the_next_batch_until_the_end(source, prefetch):
+    batch = hl.data.iterator(source, prefetch=prefetch)
+    with hl.Session() as session:
+        assert [int(value[0]) for value in until_the_end(session, batch)] == [0, 1, 2, 3]
+        with pytest.raises(errors.OutOfRangeError, match="have ended after 4 batches"):
+            session.run(batch)
+
+
+def test_an_iterator_given_as_such_is_read_once():
+    batch = hl.data.iterator(iter(batches()))
+    with hl.Session() as session:
+        assert len(until_the_end(session, batch)) == 4
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_no_data_at_all_is_the_end_at_once(prefetch):
+    batch = hl.data.iterator(list, prefetch=prefetch)
+    with hl.Session() as session, pytest.raises(errors.OutOfRangeError, match="after 0 batches"):
+        session.run(batch)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        {"image": np.ones((2, 3)), "label": [np.zeros(2, np.int32)]},
+        (np.ones(2), np.zeros(2, bool)),
+        Point(np.ones(2), np.zeros((2, 1))),
+        3.5,
+        np.float32(2),
+        {"a": None, "b": np.ones(1, np.uint8)},
+        jnp.ones((2, 2), jnp.bfloat16),
+    ],
+)
+def test_batches_may_be_any_pytree(example):
+    batch = hl.data.iterator([example, example])
+    with hl.Session() as session:
+        value = session.run(batch)
+    assert jax.tree.structure(value) == jax.tree.structure(example) == jax.tree.structure(batch.spec)
+    for got, given in zip(jax.tree.leaves(value), jax.tree.leaves(example), strict=True):
+        assert isinstance(got, jax.Array)
+        np.testing.assert_array_equal(got, given)
+
+
+def test_parts_of_a_batch_are_views_and_its_dtypes_are_those_of_jax():
+    x, y = hl.data.iterator([(np.ones((2, 3)), np.arange(2))])
+    assert (x.shape, x.dtype, y.dtype) == ((None, 3), np.float32, np.int32)
+    with hl.Session() as session:
+        assert session.run(x.shape[1] * y)[1] == 3
+
+
+def test_text_stays_on_the_host():
+    text = hl.data.iterator([["a", "b"], ["c", "d"]])
+    joined = hl.host_op("".join)(text)
+    with pytest.raises(TypeError, match="host_op"):
+        hl.op(jnp.sum)(text)
+    with hl.Session() as session:
+        assert [session.run(joined), session.run(joined)] == ["ab", "cd"]
+
+
+def test_a_host_operation_may_stand_between_the_batch_and_the_device():
+    text = hl.data.iterator([["1", "2"], ["3"]])
+    numbers = hl.host_op(lambda lines: np.array(lines, np.float32), spec=None)(text)
+    total = hl.op(jnp.sum)(numbers)
+    with hl.Session() as session:
+        assert [float(value) for value in until_the_end(session, total)] == [3.0, 3.0]
+
+
+def test_several_readers_in_one_run_get_the_same_batch_and_other_runs_get_none():
+    batch = hl.data.iterator(batches())
+    other = hl.constant(1.0) + 1
+    with hl.Session() as session:
+        first, again = session.run((batch, batch * 1))
+        session.run(other)
+        assert float(first[0]) == float(again[0]) == 0.0
+        assert float(session.run(batch)[0]) == 1.0
+
+
+def test_a_fed_batch_takes_nothing_from_the_source():
+    batch = hl.data.iterator(batches())
+    with hl.Session() as session:
+        assert float(session.run(batch * 2, {batch: np.full(2, 9.0)})[0]) == 18.0
+        assert float(session.run(batch)[0]) == 0.0
+
+
+def test_the_first_batch_is_read_for_its_spec_and_not_lost():
+    made = []
+
+    def source():
+        made.append(1)
+        yield from batches()
+
+    batch = hl.data.iterator(source)
+    assert batch.shape == (None,)
+    with hl.Session() as session:
+        assert float(session.run(batch)[0]) == 0.0
+    assert made == [1], "the source is begun once for both"
+
+
+def test_with_a_spec_nothing_is_read_before_the_first_run():
+    def source():
+        raise AssertionError("read too early")
+
+    batch = hl.data.iterator(source, spec=jax.ShapeDtypeStruct((2,), np.float32))
+    assert batch.shape == (None,)
+
+
+def test_a_generator_that_fills_the_same_array_again_does_no_harm():
+    def source():
+        buffer = np.zeros(2, np.float32)
+        for i in range(5):
+            buffer[:] = i
+            yield buffer
+
+    batch = hl.data.iterator(source, prefetch=3)
+    with hl.Session() as session:
+        assert [value.tolist() for value in until_the_end(session, batch)] == [[i, i] for i in range(5)]
+
+
+# Batches that are not like the first ----------------------------------------------------------------------------------
+
+
+def uneven(last_batch):
+    return hl.data.iterator(hl.data.arrays({"x": np.arange(1.0, 6.0)}, batch_size=2), last_batch=last_batch)
+
+
+def test_a_smaller_batch_is_kept_and_compiled_for(caplog):
+    batch = uneven("keep")
+    total = hl.op(jnp.sum)(batch["x"])
+    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
+        assert [float(value) for value in until_the_end(session, total)] == [3.0, 7.0, 5.0]
+    assert sum("Compiling" in record.message for record in caplog.records) == 2
+
+
+def test_a_smaller_batch_is_dropped(caplog):
+    batch = uneven("drop")
+    assert batch["x"].shape == (2,)
+    total = hl.op(jnp.sum)(batch["x"])
+    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
+        assert [float(value) for value in until_the_end(session, total)] == [3.0, 7.0]
+    assert sum("Compiling" in record.message for record in caplog.records) == 1
+
+
+def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
+    batch, mask = uneven("pad")
+    assert (batch["x"].shape, mask.shape, mask.dtype) == ((2,), (2,), bool)
+    total = hl.op(lambda x, mask: jnp.where(mask, x, 100.0))(batch["x"], mask)
+    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
+        assert [value.tolist() for value in until_the_end(session, total)] == [[1, 2], [3, 4], [5, 100]]
+    assert sum("Compiling" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (np.ones((2, 4)), r"has shape \(2, 4\)"),
+        ({"x": np.ones((2, 3))}, "has the structure"),
+        (np.ones((2, 3), complex), "complex128"),
+        (np.full((2, 3), 1e300), "cannot hold"),
+        (np.array([["a"] * 3] * 2), "holds text"),
+    ],
+)
+def test_a_batch_of_another_form_fails_the_run_that_would_have_had_it(second, said):
+    batch = hl.data.iterator([np.ones((2, 3), np.float32), second], name="images")
+    with hl.Session() as session:
+        session.run(batch)
+        with pytest.raises(errors.InvalidArgumentError, match=f"images.*{said}"):
+            session.run(batch)
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_a_larger_batch_is_an_error_where_shapes_are_fixed(last_batch):
+    batch = hl.data.iterator([np.ones(2), np.ones(3)], last_batch=last_batch)
+    with hl.Session() as session:
+        session.run(batch)
+        with pytest.raises(errors.InvalidArgumentError, match="has shape"):
+            session.run(batch)
+
+
+def test_padding_needs_examples():
+    with pytest.raises(errors.InvalidArgumentError, match="number of examples"):
+        hl.data.iterator([(np.ones(2), np.ones(3))], last_batch="pad")
+
+
+# Errors and ends ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(prefetch):
+    def broken_source():
+        yield from batches(2)
+        raise ValueError("record 7 is bad")
+
+    batch = hl.data.iterator(broken_source, prefetch=prefetch)
+    with hl.Session() as session:
+        assert [float(session.run(batch)[0]) for _ in range(2)] == [0.0, 1.0]
+        for _ in range(3):
+            with pytest.raises(ValueError, match="record 7 is bad") as caught:
+                session.run(batch)
+            frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+            assert frames.count("broken_source") == 1
+            assert any("Iterator 'iterator'" in note for note in caught.value.__notes__)
+
+
+def test_an_error_at_the_first_batch_comes_at_the_first_run():
+    def source():
+        raise OSError("no such disk")
+        yield
+
+    batch = hl.data.iterator(source)
+    with hl.Session() as session, pytest.raises(OSError, match="no such disk"):
+        session.run(batch)
+
+
+def test_a_run_that_fails_leaves_its_batch_to_the_next():
+    batch = hl.data.iterator(batches())
+    failures = [RuntimeError("not now"), None, None]
+
+    def check(value):
+        failure = failures.pop(0)
+        if failure:
+            raise failure
+        return value
+
+    early = hl.host_op(check)(batch)
+    with hl.Session() as session:
+        with pytest.raises(RuntimeError, match="not now"):
+            session.run(early)
+        assert [float(session.run(early)[0]) for _ in range(2)] == [0.0, 1.0]
+
+
+def test_a_run_that_fails_behind_the_device_has_used_its_batch():
+    batch = hl.data.iterator(batches())
+    total = hl.Variable(0.0, name="total")
+    added = total.assign_add(hl.op(jnp.sum)(batch))
+    late = hl.host_op(lambda value: 1 / 0)(added)
+    with hl.Session() as session:
+        session.run(total.initializer)
+        with pytest.raises(ZeroDivisionError):
+            session.run(late)
+        session.run(added)
+        assert float(session.run(total)) == 2.0, "batches 0 and 1, each once"
+
+
+def test_a_run_that_is_refused_gets_its_batch_and_leaves_it():
+    step = hl.train.get_or_create_global_step()
+    batch = hl.data.iterator(batches())
+    train = hl.group(step.assign_add(1))
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
+        assert seen == [0.0, 1.0, 2.0, 2.0]
+        assert session.snapshot_with_positions([])[1]["iterator"].value["count"] == 2
+
+
+def test_a_run_of_two_iterators_uses_none_where_one_has_ended():
+    short, long = hl.data.iterator(batches(1), name="short"), hl.data.iterator(batches(3), name="long")
+    with hl.Session() as session:
+        session.run((short, long))
+        with pytest.raises(errors.OutOfRangeError, match="short"):
+            session.run((long, short))
+        assert float(session.run(long)[0]) == 1.0
+
+
+def test_a_run_inside_a_run_gets_a_batch_of_its_own():
+    batch = hl.data.iterator(batches())
+    step = hl.train.get_or_create_global_step()
+    inner = []
+    nested = hl.host_op(lambda step, outer: inner.append(float(session.run(batch)[0])) or outer)(step, batch)
+    with hl.Session() as session:
+        session.run(step.initializer)
+        assert float(session.run(nested)[0]) == 0.0
+        assert inner == [1.0]
+        assert float(session.run(batch)[0]) == 2.0
+        assert session.snapshot_with_positions([])[1]["iterator"].value["count"] == 3
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_is_read_ahead_than_was_asked_for():
+    read, third = [], threading.Event()
+
+    def source():
+        for i in range(10):
+            read.append(i)
+            if i == 2:
+                third.set()
+            yield np.float32(i)
+
+    batch = hl.data.iterator(source, prefetch=2)
+    with hl.Session() as session:
+        session.run(batch)
+        assert third.wait(10)
+        threading.Event().wait(0.02)
+        assert read == [0, 1, 2]
+
+
+def test_reading_ahead_goes_on_while_nobody_runs():
+    ahead = threading.Event()
+
+    def source():
+        yield np.float32(0)
+        yield np.float32(1)
+        ahead.set()
+        yield np.float32(2)
+
+    batch = hl.data.iterator(source)
+    with hl.Session() as session:
+        session.run(batch)
+        assert ahead.wait(10)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(prefetch):
+    inside = threading.Lock()
+
+    class Source:
+        def __iter__(self):
+            self.count = 0
+            return self
+
+        def __next__(self):
+            assert inside.acquire(blocking=False), "two readers at once"
+            try:
+                self.count += 1
+                if self.count > 200:
+                    raise StopIteration
+                return np.int32(self.count)
+            finally:
+                inside.release()
+
+    source = Source()
+    batch = hl.data.iterator(lambda: iter(source), prefetch=prefetch)
+    total = hl.Variable(0, name="total")
+    add = total.assign_add(batch)
+    seen = []
+
+    def work():
+        try:
+            while True:
+                seen.append(int(session.run((batch, add))[0]))
+        except errors.OutOfRangeError:
+            pass
+
+    with hl.Session() as session:
+        session.run(total.initializer)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == list(range(1, 201))
+        assert int(session.run(total)) == sum(range(1, 201))
+
+
+def test_a_wait_for_data_holds_no_lock():
+    gate = threading.Event()
+
+    def source():
+        yield np.float32(0)
+        gate.wait(10)
+        yield np.float32(1)
+
+    batch = hl.data.iterator(source, prefetch=1)
+    with hl.Session() as session:
+        session.run(batch)
+        waiting = threading.Thread(target=session.run, args=(batch,))
+        waiting.start()
+        threading.Event().wait(0.01)
+        assert session.run(hl.constant(1)) == 1
+        session.snapshot([])
+        gate.set()
+        waiting.join()
+
+
+def test_closing_the_session_wakes_a_run_that_waits_for_data():
+    gate, outcome = threading.Event(), []
+
+    def source():
+        yield np.float32(0)
+        gate.wait(10)
+
+    def wait():
+        try:
+            session.run(batch)
+        except RuntimeError as error:
+            outcome.append(str(error))
+
+    batch = hl.data.iterator(source, prefetch=1)
+    session = hl.Session()
+    session.run(batch)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    threading.Event().wait(0.01)
+    session.close()
+    waiting.join(5)
+    gate.set()
+    assert outcome == ["Attempted to use a closed Session."]
+
+
+def test_the_coordinator_knows_the_thread_and_stops_it():
+    def endless():
+        while True:
+            yield np.float32(0)
+
+    batch = hl.data.iterator(endless, prefetch=2)
+    coord = Coordinator()
+    with hl.Session() as session:
+        session.serve(coord)
+        session.run(batch)
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
+        coord.request_stop()
+        coord.join(stop_grace_period_secs=10)
+        assert not thread.is_alive()
+        with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
+            [session.run(batch) for _ in range(3)]  # Two were read ahead at most.
+
+
+def test_a_stop_wakes_a_run_that_waits_for_data():
+    gate, waiting = threading.Event(), threading.Event()
+
+    def source():
+        yield np.float32(0)
+        waiting.set()
+        gate.wait(10)
+
+    batch = hl.data.iterator(source, prefetch=1)
+    coord = Coordinator()
+    with hl.Session() as session:
+        session.serve(coord)
+        session.run(batch)
+        stopping = threading.Thread(target=lambda: (waiting.wait(10), coord.request_stop()))
+        stopping.start()
+        with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
+            session.run(batch)
+        stopping.join()
+        gate.set()
+
+
+def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
+    def endless():
+        while True:
+            yield np.zeros(1000, np.float32)
+
+    batch = hl.data.iterator(endless)
+    session = hl.Session()
+    session.run(batch)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    thread.join(10)
+    assert gone() is None
+    assert not thread.is_alive()
+
+
+def test_a_used_batch_is_let_go():
+    batch = hl.data.iterator(lambda: batches(6), prefetch=1)
+    with hl.Session() as session:
+        values = [weakref.ref(session.run(batch)) for _ in range(4)]
+        gc.collect()
+        assert [value() is None for value in values[:-1]] == [True] * 3
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        ({"source": 3}, TypeError, "requires a function that makes an iterable"),
+        ({"source": {"x": np.ones(3)}}, TypeError, r"got a dict.*hookline.data.arrays"),
+        ({"source": np.ones(3)}, TypeError, r"got a ndarray.*hookline.data.arrays"),
+        ({"source": [1.0], "prefetch": -1}, ValueError, "prefetch"),
+        ({"source": [1.0], "prefetch": 1.5}, TypeError, "prefetch"),
+        ({"source": [1.0], "last_batch": "cut"}, ValueError, "keep, drop, pad"),
+        ({"source": [1.0], "keep_bytes": "1"}, TypeError, "keep_bytes"),
+    ],
+)
+def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said):
+    with pytest.raises(kind, match=said):
+        hl.data.iterator(**arguments)
+
+
+def test_a_finalized_graph_refuses_an_iterator_before_anything_is_read():
+    hl.get_default_graph().finalize()
+    read = []
+    with pytest.raises(RuntimeError, match="finalized"):
+        hl.data.iterator(lambda: read.append(1))
+    assert read == []
+
+
+def test_control_dependencies_do_not_hold_a_batch_up():
+    step = hl.train.get_or_create_global_step()
+    with hl.control_dependencies([step.assign_add(1)]):
+        batch = hl.data.iterator(batches())
+    with hl.Session() as session:
+        session.run(step.initializer)
+        session.run(batch)
+        assert session.run(step) == 0

@@ -1,0 +1,502 @@
+"""Where data go on: after a restore, a recovery, a restart; and what happens to sources that cannot."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hookline as hl
+from hookline import errors, train
+from hookline.checkpoint import Saver, list_variables
+from hookline.session import RunOptions
+
+BATCHES = 30
+
+
+def plain(start=0):
+    return [np.array([i, i * i], np.float32) for i in range(start, BATCHES)]
+
+
+class WithState:
+    """An iterator with a state, as Grain's are: of any type that a checkpoint can hold."""
+
+    def __init__(self, kind=dict, names=("get_state", "set_state")):
+        self.next, self.kind = 0, kind
+        setattr(self, names[0], self._get)
+        setattr(self, names[1], self._set)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.next == BATCHES:
+            raise StopIteration
+        self.next += 1
+        return plain()[self.next - 1]
+
+    def _get(self):
+        if self.kind is bytes:
+            return b"at %d" % self.next
+        return {"next": self.next, "none": None, "deep": [{"x": 1.5}]} if self.kind is dict else np.array(self.next)
+
+    def _set(self, state):
+        if self.kind is bytes:
+            self.next = int(state.split()[1])
+        else:
+            self.next = state["next"] if self.kind is dict else int(state)
+
+
+class Loader:
+    """An iterable that has the state of the iterator it made last, as torchdata's loader."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < BATCHES:
+            self.at += 1
+            yield plain()[self.at - 1]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+SOURCES = {
+    "function": lambda: plain,
+    "list": plain,
+    "generator function": lambda: lambda: (batch for batch in plain()),
+    "arrays": lambda: hl.data.arrays(np.arange(60.0), 4, shuffle_seed=5, epochs=2),
+    "state in a dict": lambda: lambda: WithState(),
+    "state in bytes": lambda: lambda: WithState(bytes),
+    "state in an array": lambda: lambda: WithState(np.ndarray),
+    "state_dict": lambda: lambda: WithState(dict, ("state_dict", "load_state_dict")),
+    "iterator with a state": WithState,
+    "loader with a state": Loader,
+}
+
+
+def model(source, **options):
+    """A graph in which the order of the batches shows in the last bit of the weight."""
+    graph = hl.Graph()
+    with graph.as_default():
+        step = hl.train.get_or_create_global_step()
+        batch = hl.data.iterator(source, **options)
+        weight = hl.Variable(1.0, name="weight")
+        moved = weight.assign(hl.op(lambda w, x: w * 1.01 + jnp.sum(x))(weight, batch))
+        with hl.control_dependencies([moved]):
+            train_op = hl.group(step.assign_add(1))
+    return graph, train_op, weight, batch
+
+
+def trained(source, steps=BATCHES, **options):
+    """The weight after steps that nothing interrupted."""
+    graph, train_op, weight, _ = model(source, **options)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(steps):
+            session.run(train_op)
+        return float(session.run(weight))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_restored_session_goes_on_with_the_next_batch_whatever_was_read_ahead(kind, prefetch, tmp_path):
+    expected = trained(SOURCES[kind](), prefetch=prefetch)
+    graph, train_op, weight, _ = model(SOURCES[kind](), prefetch=prefetch)
+    with graph.as_default():
+        saver = Saver()
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            for _ in range(11):
+                session.run(train_op)
+            path = saver.save(session, f"{tmp_path}/model.ckpt", 11)
+            for _ in range(5):
+                session.run(train_op)
+        for restarted in (False, True):
+            if restarted:  # As in another process: nothing of the graph and the source is left.
+                graph, train_op, weight, _ = model(SOURCES[kind](), prefetch=prefetch)
+            with graph.as_default(), hl.Session() as session:
+                Saver().restore(session, path)
+                for _ in range(BATCHES - 11):
+                    session.run(train_op)
+                assert float(session.run(weight)) == expected
+
+
+def test_a_session_goes_back_when_it_restores_itself(tmp_path):
+    graph, train_op, _, batch = model(plain)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        saver = Saver()
+        start = saver.save(session, f"{tmp_path}/model.ckpt", 0)
+        session.run(train_op)
+        second = saver.save(session, f"{tmp_path}/model.ckpt", 1)
+        seen = []
+        for path in (start, second, start):
+            session.run(train_op)
+            saver.restore(session, path)
+            seen.append(float(session.run(batch)[0]))
+        assert seen == [0.0, 1.0, 0.0]
+
+
+def test_a_position_that_was_restored_and_not_moved_is_saved_again(tmp_path):
+    graph, train_op, _, batch = model(plain)
+    with graph.as_default():
+        saver = Saver()
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            for _ in range(3):
+                session.run(train_op)
+            path = saver.save(session, f"{tmp_path}/model.ckpt", 3)
+        with hl.Session() as session:
+            saver.restore(session, path)
+            path = saver.save(session, f"{tmp_path}/other.ckpt", 3)
+        with hl.Session() as session:
+            saver.restore(session, path)
+            assert float(session.run(batch)[0]) == 3.0
+
+
+def test_the_position_stands_in_the_checkpoint_under_the_name_of_the_iterator(tmp_path):
+    graph, train_op, _, _ = model(plain, name="digits")
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
+        assert {"digits/count", "digits/crc32c"} <= {name for name, _ in list_variables(path)}
+
+
+def test_a_saver_of_some_variables_leaves_the_data_alone(tmp_path):
+    graph, train_op, weight, batch = model(plain)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        whole = Saver(hl.global_variables()).save(session, f"{tmp_path}/model.ckpt", 1)
+        part = Saver([weight]).save(session, f"{tmp_path}/weight.ckpt", 1)
+        assert not [name for name, _ in list_variables(part) if name.startswith("iterator")]
+        session.run(train_op)
+        Saver([weight]).restore(session, whole)
+        assert float(session.run(batch)[0]) == 2.0
+
+
+def test_a_checkpoint_without_a_position_begins_the_data_anew_and_says_so(tmp_path, caplog):
+    graph, train_op, _, _ = model(plain, name="old")
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
+    graph, _, _, batch = model(plain, name="new")
+    with graph.as_default(), hl.Session() as session, caplog.at_level(logging.WARNING):
+        Saver().restore(session, path)
+        assert float(session.run(batch)[0]) == 0.0
+    assert "no position of the iterator 'new'" in caplog.text
+
+
+def test_an_iterator_that_does_not_resume_begins_anew_in_each_session(tmp_path):
+    graph, train_op, _, batch = model(plain, resume=False)
+    with graph.as_default():
+        for _ in range(2):
+            with hl.Session() as session:
+                session.run(hl.global_variables_initializer())
+                session.run(train_op)
+                path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
+                Saver().restore(session, path)
+                assert float(session.run(batch)[0]) == 1.0
+        assert not [name for name, _ in list_variables(path) if name.startswith("iterator")]
+
+
+# Data that are not what they were -------------------------------------------------------------------------------------
+
+
+def saved(source, path, steps=5, **options):
+    graph, train_op, _, _ = model(source, **options)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(steps):
+            session.run(train_op)
+        return Saver().save(session, f"{path}/model.ckpt", steps)
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        (lambda: plain(1), "batch 5 is not the one"),
+        (lambda: plain()[:3], "it ended after 3 batches, and 5 were used"),
+        (lambda: WithState(), "another kind of source"),
+        (iter, None),
+    ],
+    ids=["shifted", "shorter", "with a state", "unmade"],
+)
+def test_data_that_are_not_repeatable_are_an_error_that_says_so(later, said, tmp_path):
+    path = saved(plain, tmp_path)
+    graph, _, _, batch = model(later)
+    with graph.as_default(), hl.Session() as session:
+        Saver().restore(session, path)
+        with pytest.raises(errors.FailedPreconditionError if said else TypeError, match=said):
+            session.run(batch)
+
+
+def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
+    path = saved(WithState, tmp_path)
+    graph, _, _, batch = model(plain)
+    with graph.as_default(), hl.Session() as session:
+        Saver().restore(session, path)
+        with pytest.raises(errors.FailedPreconditionError, match="another kind of source"):
+            session.run(batch)
+
+
+def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
+    path = saved(hl.data.arrays(np.arange(60.0), 2), tmp_path)
+    graph, _, _, batch = model(hl.data.arrays(np.arange(50.0), 2))
+    with graph.as_default(), hl.Session() as session:
+        Saver().restore(session, path)
+        with pytest.raises(ValueError, match="arrays cannot go on"):
+            session.run(batch)
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_refused_when_it_is_saved(tmp_path):
+    class Odd(WithState):
+        def _get(self):
+            return {1: "a number as the key of a dict"}
+
+        def _set(self, state):
+            raise AssertionError("nobody has read from it before")
+
+    with pytest.raises(TypeError, match="cannot hold the state of its source"):
+        saved(Odd(), tmp_path)
+
+
+# One-shot iterators ---------------------------------------------------------------------------------------------------
+
+
+def test_a_one_shot_iterator_goes_back_to_the_last_checkpoint_in_the_same_process(tmp_path):
+    expected = trained(plain)
+    graph, train_op, weight, _ = model(iter(plain()))
+    with graph.as_default():
+        saver, path = Saver(), None
+        for at in (0, 4, 4, 9):  # The second recovery finds nothing new saved.
+            with hl.Session() as session:
+                session.run(hl.global_variables_initializer())
+                if path:
+                    saver.restore(session, path)
+                while int(session.run(train.get_global_step())) < at:
+                    session.run(train_op)
+                path = saver.save(session, f"{tmp_path}/model.ckpt", at)
+                for _ in range(3):
+                    session.run(train_op)
+        with hl.Session() as session:
+            saver.restore(session, path)
+            for _ in range(BATCHES - 9):
+                session.run(train_op)
+            assert float(session.run(weight)) == expected
+
+
+def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
+    graph, train_op, _, batch = model(iter(plain()), keep_bytes=3 * 8)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
+        for _ in range(10):
+            session.run(train_op)
+        Saver().restore(session, path)
+        with pytest.raises(errors.FailedPreconditionError, match=r"cannot go back to batch 1.*keep_bytes"):
+            session.run(batch)
+
+
+def test_what_a_checkpoint_holds_is_let_go(tmp_path):
+    graph, train_op, _, batch = model(iter(plain()), keep_bytes=6 * 8, prefetch=0)
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        for step in range(4, 24, 4):  # Never more than four between two saves, of twenty in all.
+            for _ in range(4):
+                session.run(train_op)
+            path = Saver().save(session, f"{tmp_path}/model.ckpt", step)
+            session.run(train_op)
+            Saver().restore(session, path)
+        assert float(session.run(batch)[0]) == 20.0
+
+
+def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_once(tmp_path, caplog):
+    path = saved(iter(plain()), tmp_path)
+    graph, train_op, _, batch = model(iter(plain(10)))
+    with graph.as_default(), caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with hl.Session() as session:
+                Saver().restore(session, path)
+                assert float(session.run(batch)[0]) == 10.0
+                session.run(train_op)
+    warnings = [record.message for record in caplog.records if "begins anew" in record.message]
+    assert len(warnings) == 1
+    assert "Give a function that makes the iterator" in warnings[0]
+
+
+def test_one_source_serves_one_session_at_a_time():
+    for source in (iter(plain()), WithState(), Loader()):
+        batch = hl.data.iterator(source, prefetch=0)
+        with hl.Session() as first, hl.Session() as second:
+            first.run(batch)
+            second.run(batch)
+            with pytest.raises(errors.FailedPreconditionError, match="another session reads"):
+                first.run(batch)
+
+
+def test_sessions_have_ways_of_their_own_through_a_source_that_can_be_begun_again():
+    batch = hl.data.iterator(plain)
+    with hl.Session() as first, hl.Session() as second:
+        seen = [float(session.run(batch)[0]) for session in (first, first, second, first, second)]
+    assert seen == [0.0, 1.0, 0.0, 2.0, 1.0]
+
+
+# Monitored sessions ---------------------------------------------------------------------------------------------------
+
+
+class FailAt(train.SessionRunHook):
+    """Raises once before and once after the runs of certain steps, and once inside a run."""
+
+    def __init__(self, before=(), after=()):
+        self.before, self.after = set(before), set(after)
+
+    def before_run(self, run_context):
+        self._fail(self.before, run_context)
+
+    def after_run(self, run_context, run_values):
+        self._fail(self.after, run_context)
+
+    def _fail(self, steps, run_context):
+        step = run_context.session.global_step
+        if step in steps:
+            steps.remove(step)
+            raise errors.AbortedError(None, None, f"lost at {step}")
+
+
+@pytest.fixture
+def quick():
+    return train.RecoveryPolicy(max_attempts=100, initial_backoff_secs=0)
+
+
+@pytest.mark.parametrize("kind", ["list", "arrays", "loader with a state", "iterator with a state", "one-shot"])
+def test_recovery_in_the_process_restores_the_data_without_anybody_calling_anything(kind, tmp_path, quick):
+    sources = {**SOURCES, "one-shot": lambda: iter(plain())}
+    expected = trained(sources[kind]())
+    graph, train_op, weight, _ = model(sources[kind]())
+    with graph.as_default():
+        hook = FailAt(before=[3, 4, 17], after=[3, 12, 20, 21])
+        creator = train.ChiefSessionCreator(checkpoint_dir=str(tmp_path))
+        saver = train.CheckpointSaverHook(str(tmp_path), save_steps=4)
+        with train.MonitoredSession(creator, [hook, saver], recovery=quick) as session:
+            last = None
+            while not session.should_stop():
+                last = float(session.run((train_op, weight))[1])
+                if session.raw_session().global_step == BATCHES:
+                    last = float(session.raw_session().run(weight))
+                    break
+    assert not hook.before
+    assert not hook.after
+    assert last == expected
+
+
+def test_without_a_checkpoint_a_recovery_begins_model_and_data_anew(quick):
+    expected = trained(plain, 8)
+    graph, train_op, weight, _ = model(plain)
+    with graph.as_default(), train.MonitoredSession(hooks=[FailAt(after=[5])], recovery=quick) as session:
+        for _ in range(4):
+            session.run(train_op)
+        session.run(train_op)  # The fifth, which is lost and becomes the first.
+        for _ in range(7):
+            session.run(train_op)
+        assert float(session.raw_session().run(weight)) == expected
+
+
+def test_the_end_of_the_data_ends_the_training_and_no_thread_is_left(tmp_path):
+    graph, train_op, _, _ = model(plain)
+    with graph.as_default():
+        with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=0) as session:
+            while not session.should_stop():
+                session.run(train_op)
+        assert train.latest_checkpoint(str(tmp_path)).endswith(f"-{BATCHES}")
+        with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+            with pytest.raises(errors.OutOfRangeError, match=f"after {BATCHES} batches"):
+                session.run(train_op)
+            raise StopIteration
+
+
+def test_a_limit_on_the_step_leaves_its_batch_to_the_job_that_goes_on(tmp_path):
+    expected = trained(plain)
+    for last_step in (7, 8, BATCHES):
+        graph, train_op, weight, _ = model(plain)
+        with graph.as_default():
+            hooks = [train.StopAtStepHook(last_step=last_step)]
+            with train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as session:
+                while not session.should_stop():
+                    session.run(train_op)
+                if last_step < BATCHES:
+                    session.raw_session().run(train_op, options=RunOptions(last_step=last_step))
+                found = float(session.raw_session().run(weight))
+    assert found == expected
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    before=st.sets(st.integers(0, BATCHES - 1), max_size=4),
+    after=st.sets(st.integers(1, BATCHES), max_size=4),
+    cadence=st.integers(1, 9),
+    prefetch=st.integers(0, 3),
+    kind=st.sampled_from([*SOURCES, "one-shot"]),
+)
+def test_every_batch_counts_once_in_the_history_that_survives(before, after, cadence, prefetch, kind, tmp_path_factory):
+    sources = {**SOURCES, "one-shot": lambda: iter(plain())}
+    expected = trained(sources[kind]())
+    directory = str(tmp_path_factory.mktemp("job"))
+    graph, train_op, weight, _ = model(sources[kind](), prefetch=prefetch)
+    hooks = [FailAt(before, after), train.CheckpointSaverHook(directory, save_steps=cadence)]
+    with graph.as_default():
+        creator = train.ChiefSessionCreator(checkpoint_dir=directory)
+        policy = train.RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)
+        with train.MonitoredSession(creator, hooks, recovery=policy) as session:
+            while session.raw_session().global_step < BATCHES:
+                session.run(train_op)
+            assert float(session.raw_session().run(weight)) == expected
+
+
+JOB = """
+import sys, os, signal
+sys.path.insert(0, {tests!r})
+import numpy as np, hookline as hl
+from hookline import train
+from test_position import model, SOURCES
+graph, train_op, weight, _ = model(SOURCES[{kind!r}]())
+class Die(train.SessionRunHook):
+    def after_run(self, run_context, run_values):
+        if run_context.session.global_step == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+with graph.as_default():
+    hooks = [train.StopAtStepHook(last_step=30), Die()]
+    with train.MonitoredTrainingSession(checkpoint_dir=sys.argv[1], save_checkpoint_steps=3, hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(train_op)
+        print(repr(float(session.raw_session().run(weight))))
+"""
+
+
+@pytest.mark.parametrize("kind", ["generator function", "arrays"])
+def test_a_job_that_is_killed_ends_with_the_weights_of_the_one_that_was_not(kind, tmp_path):
+    code = textwrap.dedent(JOB).format(tests=os.path.dirname(__file__), kind=kind)
+    outcomes = []
+    for die_at in (8, 20, -1):
+        command = [sys.executable, "-c", code, str(tmp_path), str(die_at)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        outcomes.append(done.returncode)
+    assert outcomes == [-signal.SIGKILL, -signal.SIGKILL, 0], done.stderr
+    assert float(done.stdout) == trained(SOURCES[kind]())
