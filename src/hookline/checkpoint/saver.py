@@ -405,7 +405,10 @@ class Saver:
         for name in iterators:
             if name not in read:
                 _logger.warning(
-                    "Checkpoint '%s' holds no position of the iterator %r, which begins at its beginning.", path, name
+                    "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
+                    "at the beginning of its data.",
+                    path,
+                    name,
                 )
         # Nobody else knows these arrays: a copy of a large model would be one too many.
         sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
