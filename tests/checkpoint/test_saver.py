@@ -620,6 +620,11 @@ def test_a_failed_save_does_not_keep_the_values_alive(path):
     before = sum(array.nbytes for array in jax.live_arrays())
     with small_files(), pytest.raises(errors.ResourceExhaustedError) as caught:
         saver.save(sess, path, 2)
-    gc.collect()
-    assert sum(array.nbytes for array in jax.live_arrays()) <= before
-    assert caught.value is not None
+    for _ in range(200):  # Threads of Orbax come to their ends one after the other.
+        gc.collect()
+        if sum(array.nbytes for array in jax.live_arrays()) <= before:
+            break
+        threading.Event().wait(0.05)
+    else:
+        pytest.fail("the copy that was to be written is still there")
+    assert caught.value.__cause__.__traceback__ is None
