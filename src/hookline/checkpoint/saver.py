@@ -29,6 +29,9 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
+# What the names of hooks' states begin with in a checkpoint.
+_HOOKS = "hooks/"
+
 
 class HasRawSession(Protocol):
     """A session around another one, such as a monitored session."""
@@ -286,13 +289,17 @@ class Saver:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
         lease = self._lease(sess, path)
         self._clean(path, state_file)
-        give_back = lease.share()  # The session may be closed before the checkpoint is complete.
-        positions = {name: positions[name] for name in self._iterators(sess, variables)}
+        whole = _is_whole(sess, variables)
+        positions = {name: positions[name] for name in sess.iterators() if whole and name not in variables}
         contents = {name: values[variable.op.name] for name, variable in variables.items()}
-        entries, stored = leaves.pack(contents | {name: position.value for name, position in positions.items()})
+        contents |= {name: position.value for name, position in positions.items()}
+        if whole:
+            contents |= {f"{_HOOKS}{name}": state for name, state in sess.hook_states().items()}
+        entries, stored = leaves.pack(contents)
         for array in stored.values():
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
+        give_back = lease.share()  # The session may be closed before the checkpoint is complete.
         try:
             writing = Writing(path, stored, self._retry)
         except BaseException:
@@ -392,10 +399,13 @@ class Saver:
         variables = self._of(sess)
         path = os.fspath(save_path)
         specs = {name: variable.spec for name, variable in variables.items()}
-        iterators = self._iterators(sess, variables)
+        whole = _is_whole(sess, variables)
+        iterators = [name for name in sess.iterators() if whole and name not in variables]
 
         def choose(manifest: Manifest) -> dict[str, fitting.Match]:
             held = {name: UNKNOWN for name in iterators if name in manifest.variables}
+            if whole:
+                held |= {name: UNKNOWN for name in manifest.variables if name.startswith(_HOOKS)}
             return fitting.fit(path, manifest, specs | held, reshape=self._reshape)
 
         read = reading.read(path, choose, self._verify)
@@ -412,13 +422,10 @@ class Saver:
                 )
         # Nobody else knows these arrays: a copy of a large model would be one too many.
         sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
-
-    def _iterators(self, sess: Session, variables: Mapping[str, Variable]) -> list[str]:
-        """Returns the names of iterators whose positions go with the variables: where these are the whole model."""
-        whole = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-        if any(variables.get(variable.op.name) is not variable for variable in whole):
-            return []
-        return [name for name in sess.iterators() if name not in variables]
+        if whole:
+            sess.restored_hook_states = {
+                name.removeprefix(_HOOKS): state for name, state in read.items() if name.startswith(_HOOKS)
+            }
 
     def _of(self, sess: Session) -> dict[str, Variable]:
         if self._variables is not None:
@@ -427,6 +434,12 @@ class Saver:
         if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
         return _by_name(variables, self._allow_empty)
+
+
+def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
+    """Whether these are all variables of the model: then positions in data and states of hooks belong to them."""
+    model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+    return all(variables.get(variable.op.name) is variable for variable in model)
 
 
 def _raw(sess: Session | HasRawSession) -> Session:

@@ -173,6 +173,34 @@ class SessionRunHook:
         May add to the graph, or look things up in it. A second call on the same graph must not change it.
         """
 
+    def get_state(self) -> Any:
+        """Returns what the hook needs to go on where it stands; a checkpoint keeps it, and None is nothing to keep.
+
+        Called when a checkpoint of the whole model is saved, after every hook has had its `after_run` of that run.
+
+        Returns:
+            Numbers, strings, bools, bytes and arrays in dicts and lists; None for no state.
+
+        Example:
+            >>> class EarlyStopping(SessionRunHook):
+            ...     best = float("inf")
+            ...     def get_state(self):
+            ...         return {"best": self.best}
+            ...     def set_state(self, state):
+            ...         self.best = state["best"]
+        """
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Goes on where the hook of that state stood; called after `begin`, before `after_create_session`.
+
+        Only where a checkpoint was restored that has a state of the hook's class, for its number among the hooks of
+        that class: when training goes on in a new process, and after a recovery.
+
+        Args:
+            state: What `get_state` has returned; tuples come back as such, numbers as what they were.
+        """
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Called when a session was created and initialised or restored, and again after every recovery.
 

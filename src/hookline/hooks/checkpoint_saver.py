@@ -219,6 +219,14 @@ class CheckpointSaverHook(SessionRunHook):
         if give_back is not None:
             give_back()
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns the phase of its trigger."""
+        return {"trigger": self.trigger.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Keeps the phase of a trigger over a restart."""
+        self.trigger.set_state(state["trigger"])
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless the state was restored from this very step."""
         self._forget_pending(session)
@@ -237,7 +245,8 @@ class CheckpointSaverHook(SessionRunHook):
         self._on_disk = global_step if checkpoint_exists(f"{self._save_path}-{global_step}") else None
         self._save_and_note(session, global_step)
         self._on_disk = None
-        self.trigger.update_last_triggered_step(global_step)
+        if self.trigger.last_triggered_step() is None:
+            self.trigger.update_last_triggered_step(global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the global step, where that costs nothing."""

@@ -138,6 +138,14 @@ class LoggingTensorHook(SessionRunHook):
             require_global_step(self)
             self._foresight = Foresight()
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns the phase of its trigger."""
+        return {"trigger": self.trigger.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Keeps the phase of a trigger over a restart."""
+        self.trigger.set_state(state["trigger"])
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves a trigger back with a session that was restored from an earlier step."""
         if self._foresight is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookline import summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -119,6 +119,14 @@ class StepCounterHook(SessionRunHook):
         self._warnings = 0
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the phase of its trigger."""
+        return {"trigger": self.trigger.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Keeps the phase of a trigger over a restart."""
+        self.trigger.set_state(state["trigger"])
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""

@@ -143,6 +143,14 @@ class SummarySaverHook(SessionRunHook):
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns the phase of its trigger."""
+        return {"trigger": self.trigger.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Keeps the phase of a trigger over a restart."""
+        self.trigger.set_state(state["trigger"])
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
         self._foresight.start(session)

@@ -89,6 +89,16 @@ class BoundHook:
         if callback := getattr(self.hook, "after_create_session", None):
             callback(session, coord)
 
+    def get_state(self) -> Any:
+        """Returns the state of the hook."""
+        callback = getattr(self.hook, "get_state", None)
+        return callback() if callback else None
+
+    def set_state(self, state: Any) -> None:
+        """Hands the state on."""
+        if callback := getattr(self.hook, "set_state", None):
+            callback(state)
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks the hook, if it rides along on this run."""
         self._riding = False

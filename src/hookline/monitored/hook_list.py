@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import jax
+import numpy as np
 
 from hookline.coordination import Coordinator
 from hookline.hooks.base import SessionRunHook
@@ -91,6 +95,47 @@ class HookList:
         """
         for hook, _ in self._after_create_session:
             create_for(hook, session, coord)
+
+    def states(self) -> dict[str, Any]:
+        """Returns the states of the hooks that have one, by class and number among its kind."""
+        states = {}
+        for name, hook in self._names():
+            get_state = override(hook, "get_state")
+            state = None if get_state is None else get_state()
+            if state is not None:
+                states[name] = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, state)
+        return states
+
+    def set_states(self, states: Mapping[str, Any], hooks: Iterable[Any] | None = None) -> None:
+        """Lets hooks go on from states that a checkpoint held.
+
+        Args:
+            states: By name, as `states` returned them.
+            hooks: Only these; by default all.
+        """
+        left = dict(states)
+        for name, hook in self._names():
+            set_state = override(hook, "set_state")
+            if name not in left or set_state is None or (hooks is not None and hook not in hooks):
+                continue
+            try:
+                set_state(left.pop(name))
+            except Exception as exc:
+                logger.warning(
+                    "The %s begins anew, for its state in the checkpoint does not fit it: %s: %s",
+                    describe(hook),
+                    type(exc).__name__,
+                    exc,
+                )
+        if left and hooks is None:
+            logger.info("The checkpoint has states of hooks that are not here: %s.", ", ".join(sorted(left)))
+
+    def _names(self) -> Iterator[tuple[str, Any]]:
+        numbers: collections.Counter[str] = collections.Counter()
+        for hook in self.hooks:
+            kind = f"{type(bare(hook)).__module__}.{type(bare(hook)).__qualname__}"
+            yield f"{kind}/{numbers[kind]}", hook
+            numbers[kind] += 1
 
     def settle(self, session: Session) -> None:
         """Lets every hook read what it has asked for and not looked at yet."""

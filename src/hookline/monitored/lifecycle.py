@@ -162,6 +162,7 @@ class MonitoredLifecycle:
             try:
                 with self._graph.as_default():
                     self._begin_late(hook)
+                    hooks.set_states(raw.restored_hook_states, [hook])
                     create_for(hook, raw, self.coordinator)
             except BaseException as exc:
                 mapped = raw.map_error(exc)
@@ -468,6 +469,8 @@ class MonitoredLifecycle:
         return vars(exception).get(_TOLD) is self._told
 
     def _give_back(self) -> None:
+        if self._raw is not None:
+            self._raw.hook_states = dict
         self._hooks.release()
         _release_finalized(self._graph, self)
 
@@ -480,6 +483,8 @@ class MonitoredLifecycle:
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
             try:
                 raw.serve(coord)
+                raw.hook_states = lambda: self._hooks.states()
+                self._hooks.set_states(raw.restored_hook_states)
                 self._hooks.after_create_session(raw, coord)
             except BaseException as exc:
                 mapped = raw.map_error(exc)

@@ -71,6 +71,9 @@ class Session:
         self._sources = Sources(self._graph, lambda: self.shared)
         self.origin = ""
         self.writes = 0
+        # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
+        self.hook_states: Callable[[], Mapping[str, Any]] = dict
+        self.restored_hook_states: dict[str, Any] = {}
         self._at_close: list[Callable[[], None]] = []
         weakref.finalize(self, _call_all, self._at_close).atexit = False
 

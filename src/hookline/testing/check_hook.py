@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from hookline.checkpoint import Saver
 from hookline.errors import AbortedError
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
 from hookline.hooks import SessionRunArgs
-from hookline.monitored import MonitoredSession, RecoveryPolicy
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
 from hookline.monitored.hook_list import CALLBACKS
 from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
@@ -42,6 +47,7 @@ def check_hook(make_hook: MakeHook) -> None:
     - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, where it is
       defined, an int of at least 1, `secs_until_trigger` a number of at least 0; asking them, or `settle`, twice does
       no harm.
+    - What `get_state` returns, if it does, goes into a checkpoint and is its state again after a restart.
     - The same object serves one session after another on its graph.
     - It leaves no thread behind that would keep the process alive.
 
@@ -69,6 +75,7 @@ def check_hook(make_hook: MakeHook) -> None:
         _the_end_of_the_input,
         _an_exception_passes_as_it_is,
         _one_session_after_another,
+        _a_state_comes_back,
     ):
         try:
             check(make_hook)
@@ -145,6 +152,32 @@ def _one_session_after_another(make_hook: MakeHook) -> None:
         for _ in range(2):
             with _session(hook) as session:
                 _drive(session, [(model.fetches, model.train)] * 3)
+
+
+def _a_state_comes_back(make_hook: MakeHook) -> None:
+    path, saved = "", None
+    with tempfile.TemporaryDirectory() as folder:
+        with _model() as model:
+            hook = make_hook()
+            with _session(hook) as session:
+                _drive(session, [(model.fetches, model.train)] * 3)
+                path = Saver().save(session, os.path.join(folder, "check"), 3)
+                saved = _call(hook, "get_state")
+        if saved is not None:
+            with _model():
+                hook = make_hook()
+                creator = ChiefSessionCreator(checkpoint_filename_with_path=path)
+                MonitoredSession(creator, [hook], recovery=None).close()
+                found = _call(hook, "get_state")
+                same = jax.tree.structure(saved) == jax.tree.structure(found) and all(
+                    map(_same, jax.tree.leaves(saved), jax.tree.leaves(found))
+                )
+                assert same, f"The state was {saved} when it was saved, and {found} after a restart."
+
+
+def _same(one: Any, other: Any) -> bool:
+    # A hook may count seconds, which go by.
+    return abs(one - other) < 60 if isinstance(one, float) else np.array_equal(one, other)
 
 
 class _FinalizedGraph:

@@ -75,6 +75,8 @@ class ScriptedSession:
         self.closed = False
         self.origin = ""
         self.writes = 0
+        self.hook_states: Any = dict
+        self.restored_hook_states: dict[str, Any] = {}
         self._script = iter(script)
         self._values = dict(values or {})
         self._global_step = global_step
