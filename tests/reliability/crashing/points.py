@@ -1,0 +1,191 @@
+"""The points at which a process kills itself, and how it notices that it has come to one.
+
+`POINTS` names them all. A process aims at one: at its k-th arrival there it sends itself SIGKILL. What counts as an
+arrival is found by wrapping the calls of the operating system that change a directory, and the public methods of
+hookline that restore, run and close. The wrappers are put in place in the child, after the fork.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import threading
+
+import jax
+
+import hookline as hl
+
+# How late, at most, it is worth aiming: the k of the k-th arrival.
+_LATEST = {
+    "sync: before": 30,
+    "sync: after": 30,
+    "event write: before": 4,
+    "event write: after": 4,
+    "other rename: before": 1,
+    "other rename: after": 1,
+    "compile: tracing": 1,
+    "compile: amid": 1,
+    "restore: before": 1,
+    "restore: amid": 1,
+    "restore: after": 1,
+    "step: before": 12,
+    "step: amid": 12,
+    "step: after": 12,
+    "close: before": 1,
+    "close: after": 1,
+}
+_TWICE = (
+    "Orbax's rename: before",
+    "Orbax's rename: after",
+    "manifest: before",
+    "manifest: after",
+    "commit: before",
+    "commit: after",
+    "state file: before",
+    "state file: after",
+    "removal: before",
+    "removal: renamed",
+    "removal: amid",
+    "removal: after",
+    "compile: after",
+)
+_ONCE = (
+    "clean-up: before",
+    "clean-up: amid",
+    "clean-up: after",
+    "in recovery, close: before",
+    "in recovery, close: after",
+    "in recovery, restore: before",
+    "in recovery, restore: amid",
+    "in recovery, restore: after",
+    "in recovery, compile: amid",
+    "in recovery, step: before",
+    "in recovery, step: after",
+)
+LATEST = _LATEST | dict.fromkeys(_TWICE, 3) | dict.fromkeys(_ONCE, 1)
+POINTS = tuple(LATEST)
+
+
+class Points:
+    """Counts arrivals, and kills this process at the one that was aimed at.
+
+    Args:
+        aim: The point, or None.
+        arrival: At which arrival there.
+        delay_secs: How long after the tracing a kill amid a compilation comes.
+        tell: Called with what happens, just before.
+    """
+
+    def __init__(self, aim, arrival, delay_secs, tell):
+        self.aim, self.left, self.delay_secs, self.tell = aim, arrival, delay_secs, tell
+        self.recovering = False
+        self.training = False  # Before, functions are traced for their shapes only.
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+
+    def reach(self, point):
+        """Says that the process has come to a point."""
+        aloud = f"in recovery, {point}"
+        if self.aim != (aloud if self.recovering and aloud in LATEST else point):
+            return
+        with self._lock:
+            self.left -= 1
+            if self.left == 0:
+                self.tell(killed=self.aim)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced(self):
+        """Says that a function of the step is being traced: the compiler comes next."""
+        if not self.training:
+            return
+        self.reach("compile: tracing")
+        if self.aim is not None and self.aim.endswith("compile: amid"):
+            timer = threading.Timer(self.delay_secs, self.reach, ["compile: amid"])
+            timer.daemon = True
+            timer.start()
+
+    def install(self):
+        """Wraps what leads to the points, for the rest of this process's life."""
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):
+                self._wrap(os, name, lambda *_: "sync")
+        for name in ("rename", "replace"):
+            self._wrap(os, name, _kind_of_rename, after=_AFTER_RENAME)
+        self._wrap_removals()
+        self._wrap_event_files()
+        self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
+        self._wrap(hl.Session, "close", lambda *_: "close")
+        self._wrap(hl.Session, "run_watched", lambda *_: "step")
+        self._wrap(hl.Session, "load", lambda *_: "load")
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+
+    def _wrap(self, owner, name, kind_of, after=None):
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def wrapped(*args, **kwargs):
+            kind = kind_of(*args)
+            self.reach(_BEFORE.get(kind, f"{kind}: before"))
+            result = function(*args, **kwargs)
+            self.reach((after or {}).get(kind, f"{kind}: after"))
+            if kind == "step":
+                self.recovering = False
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def _wrap_removals(self):
+        remove_tree, unlink = shutil.rmtree, os.unlink
+
+        def rmtree(path, *args, **kwargs):
+            kind = "removal" if str(path).endswith("-removed") else "clean-up"
+            if kind == "clean-up":
+                self.reach("clean-up: before")
+            self._inside.kind = kind
+            try:
+                remove_tree(path, *args, **kwargs)
+            finally:
+                self._inside.kind = None
+            self.reach(f"{kind}: after")
+
+        def unlink_and_tell(*args, **kwargs):
+            unlink(*args, **kwargs)
+            if getattr(self._inside, "kind", None):
+                self.reach(f"{self._inside.kind}: amid")
+
+        shutil.rmtree, os.unlink = rmtree, unlink_and_tell
+
+    def _wrap_event_files(self):
+        event_files, open_file = set(), os.open
+
+        def open_and_note(path, *args, **kwargs):
+            descriptor = open_file(path, *args, **kwargs)
+            (event_files.add if "tfevents" in str(path) else event_files.discard)(descriptor)
+            return descriptor
+
+        os.open = open_and_note
+        self._wrap(os, "write", lambda file, *_: "event write" if file in event_files else "other write")
+
+    def _compiled(self, event, *_, **__):
+        if self.training and event.endswith("backend_compile_duration"):
+            self.reach("compile: after")
+
+
+# Values are put into the session at the end of a restore; a removal begins with a rename.
+_BEFORE = {"load": "restore: amid"}
+_AFTER_RENAME = {"removal": "removal: renamed"}
+
+
+def _kind_of_rename(source, target, *_):
+    source, target = os.path.basename(os.fspath(source)), os.path.basename(os.fspath(target))
+    if target == "checkpoint":
+        return "state file"
+    if target.startswith("hookline"):
+        return "manifest"
+    if target.endswith("-removed"):
+        return "removal"
+    if target.endswith("-saving"):
+        return "Orbax's rename"
+    return "commit" if source.endswith("-saving") else "other rename"
