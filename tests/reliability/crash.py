@@ -3,7 +3,7 @@
 Run as `python tests/reliability/crash.py --kills 1000`. A job is one training run that is started again after each
 kill until it comes to its end; what must hold is in `crashing/checks.py`, the points at which it kills are in
 `crashing/points.py`. Everything but the moment of a kill "at any time" follows from the seed: `--seed 3 --only 17`
-repeats job 17 of `--seed 3`.
+repeats job 17 of seed 3.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=2, help="how many jobs run side by side")
     parser.add_argument("--only", type=int, help="run this job and no other")
+    parser.add_argument("--lives", type=int, help="kill each job so often at most, then let it come to its end")
     settings = parser.parse_args()
     # JAX and the libraries below it read these once. A thread in the process that forks would be missing in its child.
     os.environ.update(
-        JAX_PLATFORMS="cpu", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", XLA_FLAGS="--xla_backend_optimization_level=0"
+        JAX_PLATFORMS="cpu",
+        OPENBLAS_NUM_THREADS="1",
+        OMP_NUM_THREADS="1",
+        XLA_FLAGS="--xla_backend_optimization_level=0",
     )
     from crashing.driver import Driver
 
-    only = [] if settings.only is None else [settings.only]
-    return Driver(settings.seed, settings.kills, settings.each, settings.at_once, only).drive()
+    driver = Driver(
+        settings.seed, settings.kills, settings.each, settings.at_once, only=settings.only, lives=settings.lives
+    )
+    return 0 if driver.drive() else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.util import tensor_util
 
 import hookline as hl
-from crashing.training import KEPT, LAST_STEP, names_in, step_of
+from crashing.training import KEPT, LAST_STEP, step_of
 
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)")
 # Beside the checkpoints; a lease may leave its files, which belong to nobody when their process is dead.
@@ -136,8 +136,8 @@ class Checks:
 
     def _finished(self):
         require(self.latest == LAST_STEP, f"It came to its end, and the newest checkpoint is that of {self.latest}.")
-        steps = sorted(int(found[1]) for found in map(_CHECKPOINT.fullmatch, names_in(self.directory)) if found)
-        require(len(steps) <= KEPT, f"It came to its end, and there are the checkpoints of {steps}.")
+        missing = [step for step in range(1, LAST_STEP + 1) if step not in self.events.losses]
+        require(not missing, f"It came to its end, and there are no events of {missing}.")
 
     def _same(self, step, digest, what):
         require(digest == self.reference.digests[step], f"{what} is not the state of the uninterrupted run at {step}.")

@@ -1,8 +1,9 @@
-"""Runs jobs side by side, kills and checks them, and counts."""
+"""Runs jobs side by side, has them killed and checked, and counts."""
 
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import os
 import select
@@ -11,53 +12,9 @@ import sys
 import tempfile
 import time
 
-from crashing.checks import Checks, Reference, Violation
-from crashing.plan import Life, lives_of
+from crashing.checks import Violation
+from crashing.job import Job, uninterrupted
 from crashing.points import POINTS
-from crashing.process import Process
-
-
-class Job:
-    """A training that is started again until it comes to its end.
-
-    Args:
-        seed: Of the plan.
-        number: Of the job.
-        folder: What it writes goes below it.
-        reference: The uninterrupted run.
-    """
-
-    def __init__(self, seed, number, folder, reference):
-        self.seed, self.number, self.folder = seed, number, folder
-        self.directory = os.path.join(folder, "training")
-        self._plan = lives_of(seed, number)
-        self._checks = Checks(self.directory, reference)
-        self.lives = 0
-        os.makedirs(self.directory)
-        self.start()
-
-    def start(self):
-        """Starts its next process."""
-        self.lives += 1
-        self.process = Process(
-            self.directory,
-            os.path.join(self.folder, f"life-{self.lives}.txt"),
-            next(self._plan),
-            in_background=self.number % 2 == 0,
-        )
-
-    def check(self):
-        """Checks the process that has ended; returns whether the job has come to its end."""
-        process = self.process
-        try:
-            return self._checks.after_life(process.messages, process.status, process.killed_at)
-        except Violation as violation:
-            violation.add_note(
-                f"seed {self.seed}, job {self.number}, life {self.lives} (to be killed at {process.life}; was: "
-                f"{process.killed_at}). To repeat: crash.py --seed {self.seed} --only {self.number}. "
-                f"What it left is in {self.folder}."
-            )
-            raise
 
 
 class Driver:
@@ -68,81 +25,78 @@ class Driver:
         kills: How many kills are enough.
         each: How many hits of each point are enough.
         at_once: How many jobs run side by side.
-        only: The numbers of the jobs to run; empty means as many as it takes.
+        only: The number of the one job to run; None for as many as it takes.
+        lives: How many lives each job has in which it is to be killed, at most.
     """
 
-    def __init__(self, seed, kills, each, at_once, only):
-        self.seed, self.kills, self.each, self.at_once = seed, kills, each, at_once
-        self._numbers = iter(only) if only else itertools.count()
-        self.hits, self.jobs, self.violations = collections.Counter(), 0, []
+    def __init__(self, seed, kills, each, at_once, only=None, lives=None):
+        self.seed, self.kills, self.each, self.at_once, self.lives = seed, kills, each, at_once, lives
+        self._numbers = itertools.count() if only is None else iter([only])
+        self._folder = tempfile.mkdtemp(prefix="hookline-crash-")
+        self._reference, self._running = None, {}
+        self.hits, self.ended, self.violations = collections.Counter(), 0, 0
 
     def drive(self):
-        """Runs jobs until the kills are enough; prints the counts, and returns the status to exit with."""
+        """Runs jobs until the kills are enough; prints the counts, and returns whether all held that must hold."""
         started = time.monotonic()
-        folder = tempfile.mkdtemp(prefix="hookline-crash-")
-        reference = _uninterrupted(os.path.join(folder, "reference"))
-        running = {}
-        while self._fill(running, folder, reference) or running:
-            left = min(job.process.secs_left() for job in running.values())
-            for file in select.select(list(running), [], [], left)[0]:
-                job = running[file]
-                if not job.process.listen():
-                    del running[file]
-                    self._go_on(job, running)
-            for job in running.values():
-                job.process.kill_if_due()
+        gc.freeze()  # A child's collector need not go through, and so copy, what was imported here.
+        self._reference = uninterrupted(os.path.join(self._folder, "reference"))
+        try:
+            while self._fill():
+                self._attend()
+        finally:
+            for job in self._running.values():
+                job.process.end()
         self._print(time.monotonic() - started)
         if not self.violations:
-            shutil.rmtree(folder)
-        return bool(self.violations)
+            shutil.rmtree(self._folder)
+        return not self.violations
 
-    def _fill(self, running, folder, reference):
-        while not self._enough() and len(running) < self.at_once:
+    def _enough(self):
+        return self.hits.total() >= self.kills and all(self.hits[point] >= self.each for point in POINTS)
+
+    def _fill(self):
+        """Starts jobs where there is room, and returns whether one is running."""
+        while not self._enough() and len(self._running) < self.at_once:
             number = next(self._numbers, None)
             if number is None:
                 break
-            job = Job(self.seed, number, os.path.join(folder, f"job-{number}"), reference)
-            running[job.process.file] = job
+            folder = os.path.join(self._folder, f"job-{number}")
+            job = Job(self.seed, number, folder, self._reference, self.lives)
+            self._running[job.process.file] = job
+        return bool(self._running)
 
-    def _enough(self):
-        return sum(self.hits.values()) >= self.kills and all(self.hits[point] >= self.each for point in POINTS)
+    def _attend(self):
+        """Waits until a process has something to tell, or is to be killed."""
+        secs_left = min(job.process.secs_left() for job in self._running.values())
+        for file in select.select(list(self._running), [], [], secs_left)[0]:
+            if not self._running[file].process.listen():
+                self._go_on(self._running.pop(file))
+        for job in self._running.values():
+            job.process.kill_if_due()
 
-    def _go_on(self, job, running):
+    def _go_on(self, job):
         if job.process.killed_at is not None:
             self.hits[job.process.killed_at] += 1
+            if self.hits.total() % 100 == 0:
+                print(f"{self.hits.total()} kills", file=sys.stderr, flush=True)
         try:
             ended = job.check()
         except Violation as violation:
-            self.violations.append(violation)
+            self.violations += 1
             print(f"VIOLATION: {violation}\n  {violation.__notes__[0]}", file=sys.stderr, flush=True)
             return
         if ended:
-            self.jobs += 1
+            self.ended += 1
             shutil.rmtree(job.folder)
         else:
-            job.start()
-            running[job.process.file] = job
+            job.start(undisturbed=self._enough())
+            self._running[job.process.file] = job
 
     def _print(self, secs):
-        others = sorted(self.hits.keys() - set(POINTS))
-        for point in (*POINTS, *others):
+        for point in (*POINTS, *sorted(self.hits.keys() - set(POINTS))):
             print(f"{self.hits[point]:6}  {point}")
         aimed = sum(self.hits[point] for point in POINTS)
-        total = sum(self.hits.values())
-        print(f"{total:6}  kills, {aimed} of them aimed, in {secs:.0f} s with seed {self.seed}")
-        print(f"{self.jobs:6}  jobs came to their end, bit by bit that of the uninterrupted run")
-        print(f"{len(self.violations):6}  violations")
-
-
-def _uninterrupted(folder):
-    os.makedirs(folder)
-    directory = os.path.join(folder, "training")
-    os.makedirs(directory)
-    nothing = Life(None, 0, None, 0.0, None)
-    process = Process(directory, os.path.join(folder, "errors.txt"), nothing, every_step=True)
-    while process.listen():
-        pass
-    if process.status != 0:
-        with open(os.path.join(folder, "errors.txt"), encoding="utf-8") as file:
-            raise RuntimeError(f"The uninterrupted run failed:\n{file.read()}")
-    return Reference(directory, process.messages)
+        print(f"{self.hits.total():6}  kills, {aimed} of them aimed, in {secs:.0f} s with seed {self.seed}")
+        print(f"{self.ended:6}  jobs came to their end, bit by bit that of the uninterrupted run")
+        print(f"{self.violations:6}  violations")

@@ -9,6 +9,7 @@ import random
 from crashing.points import LATEST, POINTS
 
 _AIMED = 0.7
+_VERIFY = 0.15
 # After which of its messages, and how much later at most, a process is killed at any time.
 _MOMENTS = {"begun": 0.9, "restored": 0.9, "saved": 0.15}
 # A life that leaves something to clean up goes before one that is killed while it does.
@@ -26,6 +27,7 @@ class Life:
         moment: The message after which it is killed from outside, where it does not aim.
         delay_secs: How long after that; also how long after the tracing a kill amid a compilation comes.
         fault_at: Which of its batches is an AbortedError, or None.
+        verifies: Whether it verifies all checkpoints that it finds, before it trains.
     """
 
     aim: str | None
@@ -33,12 +35,16 @@ class Life:
     moment: str | None
     delay_secs: float
     fault_at: int | None
+    verifies: bool
 
     def __str__(self) -> str:
         aimed = f"arrival {self.arrival} at '{self.aim}'"
         timed = f"{self.delay_secs:.3f} s after '{self.moment}'"
         fault = "" if self.fault_at is None else f", its batch {self.fault_at} an AbortedError"
         return f"{timed if self.aim is None else aimed}{fault}"
+
+
+UNDISTURBED = Life(None, 0, None, 0.0, None, False)
 
 
 def lives_of(seed: int, job: int):
@@ -51,7 +57,8 @@ def lives_of(seed: int, job: int):
     for card in itertools.count(_CARDS_A_JOB * job):
         while chance.random() > _AIMED:
             moment = chance.choice(sorted(_MOMENTS))
-            yield Life(None, 0, moment, chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25))
+            delay_secs, fault_at = chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25)
+            yield Life(None, 0, moment, delay_secs, fault_at, chance.random() < _VERIFY)
         aim = _deck(seed, card // len(POINTS))[card % len(POINTS)]
         if aim.startswith("clean-up"):
             yield _aimed(chance, chance.choice(_LEAVES_DEBRIS))
@@ -60,7 +67,8 @@ def lives_of(seed: int, job: int):
 
 def _aimed(chance: random.Random, aim: str) -> Life:
     fault = _fault(chance, 1 if aim.startswith("in recovery") else 0.1)
-    return Life(aim, chance.randint(1, LATEST[aim]), None, chance.uniform(0, 0.3), fault)
+    arrival, delay_secs = chance.randint(1, LATEST[aim]), chance.uniform(0, 0.3)
+    return Life(aim, arrival, None, delay_secs, fault, chance.random() < _VERIFY)
 
 
 def _fault(chance: random.Random, share: float) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import json
 import logging
 import os
@@ -85,6 +84,11 @@ class Process:
             self.killed_at, self._kill_at = f"any time after '{self.life.moment}'", float("inf")
             os.kill(self.pid, signal.SIGKILL)
 
+    def end(self):
+        """Ends it, whatever it is doing: nobody will listen any more."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
 
 def check_that_forking_is_clean():
     """Raises unless this process has but one thread: a child has only the one that forks."""
@@ -99,7 +103,6 @@ def _live(directory, errors_to, life, write_end, how):
         errors = os.open(errors_to, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(errors, sys.stderr.fileno())
         faulthandler.enable()
-        gc.enable()
         logging.basicConfig(format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr)
         write = os.write
 
@@ -109,7 +112,7 @@ def _live(directory, errors_to, life, write_end, how):
         tell(begun=True)
         points = Points(life.aim, life.arrival, life.delay_secs, tell)
         points.install()
-        train(directory, points, tell, life.fault_at, **how)
+        train(directory, points, tell, life, **how)
         status = 0
     except BaseException:
         traceback.print_exc()

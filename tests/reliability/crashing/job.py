@@ -1,0 +1,74 @@
+"""A training that is started again after each kill, until it comes to its end."""
+
+from __future__ import annotations
+
+import os
+
+from crashing.checks import Checks, Reference, Violation
+from crashing.plan import UNDISTURBED, lives_of
+from crashing.process import Process
+
+
+class Job:
+    """One job, and its process of the moment.
+
+    Args:
+        seed: Of its plan.
+        number: Its number. Those with an even one save in the background.
+        folder: What it writes goes below it.
+        reference: The uninterrupted run.
+        lives: How many lives it has in which it is to be killed, at most.
+
+    Attributes:
+        process: The process that trains.
+        lives: How many it has had in which it was to be killed.
+    """
+
+    def __init__(self, seed, number, folder, reference, lives=None):
+        self.seed, self.number, self.folder = seed, number, folder
+        self.lives, self._limit, self._started = 0, lives, 0
+        self._directory = os.path.join(folder, "training")
+        self._plan = lives_of(seed, number)
+        self._checks = Checks(self._directory, reference)
+        os.makedirs(self._directory)
+        self.start()
+
+    def start(self, undisturbed=False):
+        """Starts its next process."""
+        self._started += 1
+        life = UNDISTURBED
+        if not undisturbed and self.lives != self._limit:
+            self.lives += 1
+            life = next(self._plan)
+        errors_to = os.path.join(self.folder, f"life-{self._started}.txt")
+        self.process = Process(self._directory, errors_to, life, in_background=self.number % 2 == 0)
+
+    def check(self):
+        """Checks the process that has ended; returns whether the job has come to its end.
+
+        Raises:
+            Violation: Something does not hold; its note says how to come there again.
+        """
+        process = self.process
+        try:
+            return self._checks.after_life(process.messages, process.status, process.killed_at)
+        except Violation as violation:
+            violation.add_note(
+                f"Job {self.number}, life {self._started}: it was to be killed at {process.life}, and was: "
+                f"{process.killed_at}. To repeat: crash.py --seed {self.seed} --only {self.number} --lives "
+                f"{self.lives}. What it left is in {self.folder}."
+            )
+            raise
+
+
+def uninterrupted(folder):
+    """Runs the job without a kill, and returns what it has come through."""
+    directory, errors_to = os.path.join(folder, "training"), os.path.join(folder, "life.txt")
+    os.makedirs(directory)
+    process = Process(directory, errors_to, UNDISTURBED, every_step=True)
+    while process.listen():
+        pass
+    if process.status != 0:
+        with open(errors_to, encoding="utf-8") as file:
+            raise RuntimeError(f"The uninterrupted run failed:\n{file.read()}")
+    return Reference(directory, process.messages)
