@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed leaks lint bench
+.PHONY: demo demo-workers test test-distributed leaks crash lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -21,6 +21,9 @@ test-distributed: $(READY)
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
+
+crash: $(READY)
+	@$(BIN)/python tests/reliability/crash.py --kills 1000 --each 20
 
 lint: $(READY)
 	@$(BIN)/ruff check .

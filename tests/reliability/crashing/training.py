@@ -12,7 +12,7 @@ import optax
 
 import hookline as hl
 
-LAST_STEP = 60
+LAST_STEP = 62  # No multiple of SAVE_STEPS: the last checkpoint is written while the session closes.
 SAVE_STEPS = 5
 KEPT = 3
 TRUTH = np.linspace(-1, 1, 8, dtype=np.float32)
