@@ -13,8 +13,7 @@ import hookline as hl
 from crashing.training import KEPT, LAST_STEP, step_of
 
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)")
-# Beside the checkpoints; a lease may leave its files, which belong to nobody when their process is dead.
-_KNOWN = re.compile(r"checkpoint|graph\.txt|\.?hookline[-.]lease.*")
+_KNOWN = re.compile(r"checkpoint|graph\.txt|\.hookline-lock|\.hookline-owner")
 
 
 class Violation(Exception):

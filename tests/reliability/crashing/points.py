@@ -17,54 +17,29 @@ import jax
 
 import hookline as hl
 
-# How late, at most, it is worth aiming: the k of the k-th arrival.
-_LATEST = {
-    "sync: before": 30,
-    "sync: after": 30,
-    "event write: before": 4,
-    "event write: after": 4,
-    "other rename: before": 1,
-    "other rename: after": 1,
-    "compile: tracing": 1,
-    "compile: amid": 1,
-    "restore: before": 1,
-    "restore: amid": 1,
-    "restore: after": 1,
-    "step: before": 12,
-    "step: amid": 12,
-    "step: after": 12,
-    "close: before": 1,
-    "close: after": 1,
-}
-_TWICE = (
-    "Orbax's rename: before",
-    "Orbax's rename: after",
-    "manifest: before",
-    "manifest: after",
-    "commit: before",
-    "commit: after",
-    "state file: before",
-    "state file: after",
-    "removal: before",
-    "removal: renamed",
-    "removal: amid",
-    "removal: after",
-    "compile: after",
+# The points of each kind, and how late, at most, it is worth aiming there: the k of the k-th arrival.
+_KINDS = (
+    ("sync", "before after", 60),
+    ("event write", "before after", 4),
+    ("Orbax's rename", "before after", 3),
+    ("manifest", "before after", 3),
+    ("commit", "before after", 3),
+    ("state file", "before after", 3),
+    ("removal", "before renamed amid after", 3),
+    ("clean-up", "before amid after", 1),
+    ("graph", "before after", 1),
+    ("owner file", "before after", 1),
+    ("lease's end", "before amid after", 1),
+    ("restore", "before amid after", 1),
+    ("compile", "tracing amid after", 1),
+    ("step", "before amid after", 12),
+    ("close", "before after", 1),
+    ("in recovery, close", "before after", 1),
+    ("in recovery, restore", "before amid after", 1),
+    ("in recovery, compile", "tracing amid after", 1),
+    ("in recovery, step", "before after", 1),
 )
-_ONCE = (
-    "clean-up: before",
-    "clean-up: amid",
-    "clean-up: after",
-    "in recovery, close: before",
-    "in recovery, close: after",
-    "in recovery, restore: before",
-    "in recovery, restore: amid",
-    "in recovery, restore: after",
-    "in recovery, compile: amid",
-    "in recovery, step: before",
-    "in recovery, step: after",
-)
-LATEST = _LATEST | dict.fromkeys(_TWICE, 3) | dict.fromkeys(_ONCE, 1)
+LATEST = {f"{kind}: {moment}": latest for kind, moments, latest in _KINDS for moment in moments.split()}
 POINTS = tuple(LATEST)
 
 
@@ -112,7 +87,8 @@ class Points:
             if hasattr(os, name):
                 self._wrap(os, name, lambda *_: "sync")
         for name in ("rename", "replace"):
-            self._wrap(os, name, _kind_of_rename, after=_AFTER_RENAME)
+            self._wrap(os, name, _kind_of_rename, _AFTER)
+        self._wrap(os, "remove", lambda path, *_: _LEASE_ENDS.get(os.path.basename(path), "other removal"), _AFTER)
         self._wrap_removals()
         self._wrap_event_files()
         self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
@@ -173,19 +149,25 @@ class Points:
             self.reach("compile: after")
 
 
-# Values are put into the session at the end of a restore; a removal begins with a rename.
+# Values are put into the session at the end of a restore.
 _BEFORE = {"load": "restore: amid"}
-_AFTER_RENAME = {"removal": "removal: renamed"}
+# A removal begins with a rename; a lease ends with the removal of two files.
+_AFTER = {"removal": "removal: renamed", "lease's end": "lease's end: amid", "lease's last end": "lease's end: after"}
+_LEASE_ENDS = {".hookline-owner": "lease's end", ".hookline-lock": "lease's last end"}
+_RENAMED_TO = {
+    "checkpoint": "state file",
+    "graph.txt": "graph",
+    "hookline.json": "manifest",
+    ".hookline-owner": "owner file",
+}
 
 
 def _kind_of_rename(source, target, *_):
     source, target = os.path.basename(os.fspath(source)), os.path.basename(os.fspath(target))
-    if target == "checkpoint":
-        return "state file"
-    if target.startswith("hookline"):
-        return "manifest"
-    if target.endswith("-removed"):
-        return "removal"
-    if target.endswith("-saving"):
+    if source.endswith(".orbax-checkpoint-tmp"):
         return "Orbax's rename"
-    return "commit" if source.endswith("-saving") else "other rename"
+    if ".hookline-writing-" in source:
+        return "commit"
+    if target.endswith(".hookline-removed"):
+        return "removal"
+    return _RENAMED_TO.get(target, "other rename")
