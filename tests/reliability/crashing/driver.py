@@ -34,7 +34,8 @@ class Driver:
         self._numbers = itertools.count() if only is None else iter([only])
         self._folder = tempfile.mkdtemp(prefix="hookline-crash-")
         self._reference, self._running = None, {}
-        self.hits, self.ended, self.violations = collections.Counter(), 0, 0
+        self.hits, self.aims = collections.Counter(), collections.Counter()
+        self.ended, self.violations = 0, 0
 
     def drive(self):
         """Runs jobs until the kills are enough; prints the counts, and returns whether all held that must hold."""
@@ -76,6 +77,7 @@ class Driver:
             job.process.kill_if_due()
 
     def _go_on(self, job):
+        self.aims[job.process.life.aim] += 1
         if job.process.killed_at is not None:
             self.hits[job.process.killed_at] += 1
             if self.hits.total() % 100 == 0:
@@ -94,8 +96,11 @@ class Driver:
             self._running[job.process.file] = job
 
     def _print(self, secs):
-        for point in (*POINTS, *sorted(self.hits.keys() - set(POINTS))):
-            print(f"{self.hits[point]:6}  {point}")
+        for point in POINTS:
+            print(f"{self.hits[point]:6} of {self.aims[point]:4}  {point}")
+        for moment in sorted(self.hits.keys() - set(POINTS)):
+            print(f"{self.hits[moment]:6}          {moment}")
+        print("       (kills, of lives that were to be killed there)")
         aimed = sum(self.hits[point] for point in POINTS)
         print(f"{self.hits.total():6}  kills, {aimed} of them aimed, in {secs:.0f} s with seed {self.seed}")
         print(f"{self.ended:6}  jobs came to their end, bit by bit that of the uninterrupted run")
