@@ -2,8 +2,8 @@
 
 Run as `python tests/reliability/crash.py --kills 1000`. A job is one training run that is started again after each
 kill until it comes to its end; what must hold is in `crashing/checks.py`, the points at which it kills are in
-`crashing/points.py`. Everything but the moment of a kill "at any time" follows from the seed: `--seed 3 --only 17`
-repeats job 17 of seed 3.
+`crashing/points.py`. Everything but the moment of a kill "at any time" follows from the seed, the number of a
+job and the cards it was dealt: a violation comes with the arguments that repeat its job.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="how many jobs run side by side")
     parser.add_argument("--only", type=int, help="run this job and no other")
     parser.add_argument("--lives", type=int, help="kill each job so often at most, then let it come to its end")
+    parser.add_argument("--cards", help="the cards of the deck of points that are dealt, such as 3,17; all by default")
     settings = parser.parse_args()
     # JAX and the libraries below it read these once. A thread in the process that forks would be missing in its child.
     os.environ.update(
@@ -31,8 +32,9 @@ def main() -> int:
     )
     from crashing.driver import Driver
 
+    cards = None if settings.cards is None else [int(card) for card in settings.cards.split(",") if card]
     driver = Driver(
-        settings.seed, settings.kills, settings.each, settings.at_once, only=settings.only, lives=settings.lives
+        settings.seed, settings.kills, settings.each, settings.at_once, settings.only, settings.lives, cards
     )
     return 0 if driver.drive() else 1
 

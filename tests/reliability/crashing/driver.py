@@ -14,7 +14,11 @@ import time
 
 from crashing.checks import Violation
 from crashing.job import Job, uninterrupted
+from crashing.plan import Deck
 from crashing.points import POINTS
+
+# So many lives that miss a point, for each that comes there, mean that it is no longer where it was.
+_MOST_IN_VAIN = 8
 
 
 class Driver:
@@ -27,10 +31,12 @@ class Driver:
         at_once: How many jobs run side by side.
         only: The number of the one job to run; None for as many as it takes.
         lives: How many lives each job has in which it is to be killed, at most.
+        cards: Which cards of the deck are dealt, in place of all.
     """
 
-    def __init__(self, seed, kills, each, at_once, only=None, lives=None):
+    def __init__(self, seed, kills, each, at_once, only=None, lives=None, cards=None):
         self.seed, self.kills, self.each, self.at_once, self.lives = seed, kills, each, at_once, lives
+        self._deck = Deck(seed, cards)
         self._numbers = itertools.count() if only is None else iter([only])
         self._folder = tempfile.mkdtemp(prefix="hookline-crash-")
         self._reference, self._running = None, {}
@@ -63,7 +69,7 @@ class Driver:
             if number is None:
                 break
             folder = os.path.join(self._folder, f"job-{number}")
-            job = Job(self.seed, number, folder, self._reference, self.lives)
+            job = Job(self.seed, number, folder, self._reference, self._deck, self.lives)
             self._running[job.process.file] = job
         return bool(self._running)
 
@@ -77,7 +83,10 @@ class Driver:
             job.process.kill_if_due()
 
     def _go_on(self, job):
-        self.aims[job.process.life.aim] += 1
+        aim = job.process.life.aim
+        self.aims[aim] += 1
+        if aim is not None and self.aims[aim] > _MOST_IN_VAIN * (self.hits[aim] + 1):
+            raise RuntimeError(f"{self.aims[aim]} lives were to be killed at '{aim}', {self.hits[aim]} came there.")
         if job.process.killed_at is not None:
             self.hits[job.process.killed_at] += 1
             if self.hits.total() % 100 == 0:

@@ -17,6 +17,7 @@ class Job:
         number: Its number. Those with an even one save in the background.
         folder: What it writes goes below it.
         reference: The uninterrupted run.
+        deck: Deals the points to aim at.
         lives: How many lives it has in which it is to be killed, at most.
 
     Attributes:
@@ -24,11 +25,12 @@ class Job:
         lives: How many it has had in which it was to be killed.
     """
 
-    def __init__(self, seed, number, folder, reference, lives=None):
+    def __init__(self, seed, number, folder, reference, deck, lives=None):
         self.seed, self.number, self.folder = seed, number, folder
         self.lives, self._limit, self._started = 0, lives, 0
         self._directory = os.path.join(folder, "training")
-        self._plan = lives_of(seed, number)
+        self._deck, self._cards = deck, []
+        self._plan = lives_of(seed, number, deck)
         self._checks = Checks(self._directory, reference)
         os.makedirs(self._directory)
         self.start()
@@ -39,7 +41,9 @@ class Job:
         life = UNDISTURBED
         if not undisturbed and self.lives != self._limit:
             self.lives += 1
-            life = next(self._plan)
+            life = next(self._plan, UNDISTURBED)
+            if life.card is not None and life.card not in self._cards:
+                self._cards.append(life.card)
         errors_to = os.path.join(self.folder, f"life-{self._started}.txt")
         self.process = Process(self._directory, errors_to, life, in_background=self.number % 2 == 0)
 
@@ -50,13 +54,15 @@ class Job:
             Violation: Something does not hold; its note says how to come there again.
         """
         process = self.process
+        if process.life.card is not None and process.killed_at is None:
+            self._deck.take_back(process.life.card)
         try:
             return self._checks.after_life(process.messages, process.status, process.killed_at)
         except Violation as violation:
             violation.add_note(
                 f"Job {self.number}, life {self._started}: it was to be killed at {process.life}, and was: "
                 f"{process.killed_at}. To repeat: crash.py --seed {self.seed} --only {self.number} --lives "
-                f"{self.lives}. What it left is in {self.folder}."
+                f"{self.lives} --cards {','.join(map(str, self._cards))}. What it left is in {self.folder}."
             )
             raise
 

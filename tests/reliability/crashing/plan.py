@@ -1,20 +1,22 @@
-"""Which lives a job has: where each is to be killed, or when. All of it follows from the seed and the job's number."""
+"""Which lives a job has: where each is to be killed, or when.
+
+The points to aim at are dealt from one deck, to whichever job asks first; all else follows from the seed and the job.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import itertools
 import random
 
 from crashing.points import LATEST, POINTS
 
-_AIMED = 0.7
+_AIMED = 0.8
 _VERIFY = 0.15
 # After which of its messages, and how much later at most, a process is killed at any time.
 _MOMENTS = {"begun": 0.9, "restored": 0.9, "saved": 0.15}
 # A life that leaves something to clean up goes before one that is killed while it does.
 _LEAVES_DEBRIS = ("Orbax's rename: after", "manifest: before")
-_CARDS_A_JOB = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Life:
         delay_secs: How long after that; also how long after the tracing a kill amid a compilation comes.
         fault_at: Which of its batches is an AbortedError, or None.
         verifies: Whether it verifies all checkpoints that it finds, before it trains.
+        card: The card that led to it, or None.
     """
 
     aim: str | None
@@ -36,6 +39,7 @@ class Life:
     delay_secs: float
     fault_at: int | None
     verifies: bool
+    card: int | None = None
 
     def __str__(self) -> str:
         aimed = f"arrival {self.arrival} at '{self.aim}'"
@@ -47,33 +51,59 @@ class Life:
 UNDISTURBED = Life(None, 0, None, 0.0, None, False)
 
 
-def lives_of(seed: int, job: int):
-    """Yields the lives of a job, without end.
+class Deck:
+    """All points, each as often as the others, in an order that follows from the seed.
 
-    All jobs draw their aims from one deck of all points, shuffled anew each time it is used up; each starts a bit
-    further down. So every point is aimed at as often as any other.
+    Args:
+        seed: Of the order.
+        only: The cards to deal, in place of all; None when they are used up.
     """
+
+    def __init__(self, seed, only=None):
+        self._seed, self._only, self._next = seed, None if only is None else iter(only), 0
+        self._returned = collections.deque()
+
+    def deal(self):
+        """Returns the next card."""
+        if self._only is not None:
+            return next(self._only, None)
+        if self._returned:
+            return self._returned.popleft()
+        self._next += 1
+        return self._next - 1
+
+    def take_back(self, card):
+        """Takes back a card whose point a job has not come to before its end, for another one."""
+        self._returned.append(card)
+
+    def aim_of(self, card):
+        """Returns the point on a card."""
+        order = random.Random(f"{self._seed}/deck/{card // len(POINTS)}").sample(POINTS, len(POINTS))
+        return order[card % len(POINTS)]
+
+
+def lives_of(seed, job, deck):
+    """Yields the lives of a job, as long as the deck has a card for it."""
     chance = random.Random(f"{seed}/{job}")
-    for card in itertools.count(_CARDS_A_JOB * job):
+    while True:
         while chance.random() > _AIMED:
             moment = chance.choice(sorted(_MOMENTS))
             delay_secs, fault_at = chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25)
             yield Life(None, 0, moment, delay_secs, fault_at, chance.random() < _VERIFY)
-        aim = _deck(seed, card // len(POINTS))[card % len(POINTS)]
+        card = deck.deal()
+        if card is None:
+            return
+        aim = deck.aim_of(card)
         if aim.startswith("clean-up"):
-            yield _aimed(chance, chance.choice(_LEAVES_DEBRIS))
-        yield _aimed(chance, aim)
+            yield _aimed(chance, chance.choice(_LEAVES_DEBRIS), card)
+        yield _aimed(chance, aim, card)
 
 
-def _aimed(chance: random.Random, aim: str) -> Life:
+def _aimed(chance: random.Random, aim: str, card: int) -> Life:
     fault = _fault(chance, 1 if aim.startswith("in recovery") else 0.1)
     arrival, delay_secs = chance.randint(1, LATEST[aim]), chance.uniform(0, 0.3)
-    return Life(aim, arrival, None, delay_secs, fault, chance.random() < _VERIFY)
+    return Life(aim, arrival, None, delay_secs, fault, chance.random() < _VERIFY, card)
 
 
 def _fault(chance: random.Random, share: float) -> int | None:
     return chance.randint(1, 9) if chance.random() < share else None
-
-
-def _deck(seed: int, number: int) -> list[str]:
-    return random.Random(f"{seed}/deck/{number}").sample(POINTS, len(POINTS))
