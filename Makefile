@@ -23,7 +23,7 @@ leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
 
 crash: $(READY)
-	@$(BIN)/python tests/reliability/crash.py --kills 1000 --each 20
+	@cd tests && ../$(BIN)/python -m reliability.crash --kills 1000 --each 20
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """Kills training with SIGKILL, over and over, and checks that nothing which was reported as saved is ever lost.
 
-Run as `python tests/reliability/crash.py --kills 1000`. A job is one training run that is started again after each
+Run in `tests` as `python -m reliability.crash --kills 1000`. A job is one training run that is started again after each
 kill until it comes to its end; what must hold is in `crashing/checks.py`, the points at which it kills are in
-`crashing/points.py`. Everything but the moment of a kill "at any time" follows from the seed, the number of a
-job and the cards it was dealt: a violation comes with the arguments that repeat its job.
+`crashing/points.py`. Everything but the moment of a kill "at any time" follows from the seed, the number of a job and
+the cards it was dealt: a violation comes with the arguments that repeat its job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
         OMP_NUM_THREADS="1",
         XLA_FLAGS="--xla_backend_optimization_level=0",
     )
-    from crashing.driver import Driver
+    from .crashing.driver import Driver
 
     cards = None if settings.cards is None else [int(card) for card in settings.cards.split(",") if card]
     driver = Driver(

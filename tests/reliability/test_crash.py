@@ -8,7 +8,8 @@ from pathlib import Path
 
 def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to():
     run = subprocess.run(
-        [sys.executable, Path(__file__).with_name("crash.py"), "--kills", "60", "--each", "1"],
+        [sys.executable, "-m", "reliability.crash", "--kills", "60", "--each", "1"],
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         timeout=300,

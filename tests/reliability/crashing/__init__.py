@@ -1,1 +1,1 @@
-"""The parts of `crash.py`."""
+"""The parts of `reliability.crash`."""

@@ -10,7 +10,8 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.util import tensor_util
 
 import hookline as hl
-from crashing.training import KEPT, LAST_STEP, step_of
+
+from .training import KEPT, LAST_STEP, step_of
 
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)")
 _KNOWN = re.compile(r"checkpoint|graph\.txt|\.hookline-lock|\.hookline-owner")

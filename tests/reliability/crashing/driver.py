@@ -12,10 +12,10 @@ import sys
 import tempfile
 import time
 
-from crashing.checks import Violation
-from crashing.job import Job, uninterrupted
-from crashing.plan import Deck
-from crashing.points import POINTS
+from .checks import Violation
+from .job import Job, uninterrupted
+from .plan import Deck
+from .points import POINTS
 
 # So many lives that miss a point, for each that comes there, mean that it is no longer where it was.
 _MOST_IN_VAIN = 8

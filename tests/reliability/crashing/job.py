@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from crashing.checks import Checks, Reference, Violation
-from crashing.plan import UNDISTURBED, lives_of
-from crashing.process import Process
+from .checks import Checks, Reference, Violation
+from .plan import UNDISTURBED, lives_of
+from .process import Process
 
 
 class Job:
@@ -61,7 +61,7 @@ class Job:
         except Violation as violation:
             violation.add_note(
                 f"Job {self.number}, life {self._started}: it was to be killed at {process.life}, and was: "
-                f"{process.killed_at}. To repeat: crash.py --seed {self.seed} --only {self.number} --lives "
+                f"{process.killed_at}. To repeat: --seed {self.seed} --only {self.number} --lives "
                 f"{self.lives} --cards {','.join(map(str, self._cards))}. What it left is in {self.folder}."
             )
             raise

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import random
 
-from crashing.points import LATEST, POINTS
+from .points import LATEST, POINTS
 
 _AIMED = 0.8
 _VERIFY = 0.15

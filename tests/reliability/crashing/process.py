@@ -17,8 +17,9 @@ import tensorboard.backend.event_processing.event_file_loader  # noqa: F401
 
 import hookline.checkpoint.orbax_io
 import hookline.summary.protos  # noqa: F401
-from crashing.points import Points
-from crashing.training import train
+
+from .points import Points
+from .training import train
 
 _PATIENCE_SECS = 120.0
 
