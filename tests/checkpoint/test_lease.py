@@ -17,7 +17,7 @@ import pytest
 import hookline as hl
 from hookline import train
 from hookline.checkpoint import Saver, lease
-from hookline.errors import FailedPreconditionError
+from hookline.errors import FailedPreconditionError, InvalidArgumentError
 from hookline.testing import FakeClock
 
 # A process that saves when it is told to, and says how that went.
@@ -260,6 +260,24 @@ def test_a_directory_that_was_removed_meanwhile_is_made_anew(session, tmp_path):
     shutil.rmtree(directory)
     saver.save(session, str(directory / "model.ckpt"), 2)
     assert names_in(directory) == ["checkpoint", "model.ckpt-2"]
+
+
+def test_an_owner_file_that_was_never_finished_is_removed(session, tmp_path):
+    (tmp_path / f"{lease.OWNER_NAME}.0123").write_text("{")
+    Saver().save(session, str(tmp_path / "model.ckpt"), 1)
+    session.close()
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-1"]
+
+
+def test_a_value_that_cannot_be_saved_does_not_keep_it(tmp_path):
+    hl.Variable(1.0, name="w")
+    session = hl.Session()
+    session.run(hl.global_variables_initializer())
+    session.hook_states = lambda: {"mine": object()}
+    with pytest.raises(InvalidArgumentError):
+        Saver().save(session, str(tmp_path / "model.ckpt"), 1)
+    session.close()
+    assert lease.of(str(tmp_path)) is None
 
 
 def test_a_save_in_the_background_keeps_it_when_the_session_is_closed(session, tmp_path):

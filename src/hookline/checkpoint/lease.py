@@ -176,6 +176,8 @@ class Lease:
             if owner is not None and not self._is_gone(owner, locked):
                 return str(owner)
             self._owner, self._locked = Owner.this_process(), locked
+            if locked:
+                self._remove_leftovers()
             self._write_owner()
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # Of two that take over in one moment the last has it.
@@ -187,6 +189,12 @@ class Lease:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _remove_leftovers(self) -> None:
+        """Removes owner files that were being written when their processes were killed."""
+        for name in os.listdir(self._directory):
+            if name.startswith(f"{OWNER_NAME}."):
+                os.remove(self._path(name))
 
     def _is_gone(self, owner: Owner, locked: bool) -> bool:
         if owner.boot_id == _boot_id():
