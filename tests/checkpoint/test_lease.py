@@ -203,6 +203,29 @@ def test_where_locks_do_not_reach_a_silent_owner_is_taken_over_and_writes_nothin
     assert second.save(9).startswith("saved")
 
 
+def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(process, tmp_path):
+    first, second = process(beat=0.2), process(beat=0.2)
+    assert first.save(1).startswith("saved")
+    first.popen.send_signal(signal.SIGSTOP)
+    assert second.save(5).startswith("saved")
+    second.end()
+    first.popen.send_signal(signal.SIGCONT)
+    assert "was taken over by another process, which has ended" in first.save(6)
+    assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
+
+
+def test_who_copies_the_directory_keeps_it(process, session, tmp_path):
+    """To read a locked file, and close it, drops the lock."""
+    other = process(wait=0)
+    saver = Saver()
+    saver.save(session, str(tmp_path / "model.ckpt"), 1)
+    for path in tmp_path.glob(".hookline*"):
+        path.read_bytes()
+    assert other.save(5).startswith("refused")
+    saver.save(session, str(tmp_path / "model.ckpt"), 2)
+    assert other.save(6).startswith("refused")
+
+
 def test_where_locks_do_not_reach_a_live_owner_is_not_taken_over(process, tmp_path):
     first, second = process(beat=0.2), process(beat=0.2, wait=1.5)
     assert first.save(1).startswith("saved")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -14,8 +15,15 @@ import pytest
 
 import hookline as hl
 from hookline import train
-from hookline.checkpoint import manifest
-from hookline.errors import DataLossError, InvalidArgumentError, NanLossDuringTrainingError
+from hookline.checkpoint import lease, manifest, orbax_io
+from hookline.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NanLossDuringTrainingError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from hookline.hooks import CheckpointSaverHook, NanTensorHook, SessionRunHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 
@@ -34,6 +42,7 @@ class Model:
         self.step = step
         self.train = hl.group(step.assign_add(1), self.weight.assign_add(np.ones(2000, np.float32)))
         self.spoil = self.weight.assign(np.full(2000, np.nan, np.float32))
+        self.half = self.weight.assign_add(np.full(2000, 100, np.float32))
         self.loss = hl.op(lambda weight: weight.sum())(self.weight)
         with hl.control_dependencies([hl.host_op(fail).node()]):
             self.fail_first = step.assign_add(1).op
@@ -135,23 +144,76 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
         np.testing.assert_array_equal(session.run(model.weight), np.full(2000, 20, np.float32))
     assert not (broken / manifest.FILE_NAME).exists() or train.load_variable(str(broken), "global_step") == 25
     assert (tmp_path / "model.ckpt-25.hookline-broken" / "state").is_dir()
-    skipped, goes_on = errors_in(caplog)
-    assert f"'{broken}', moved to '{broken}.hookline-broken', is skipped: " in skipped
-    assert f"goes on from '{tmp_path}/model.ckpt-20'" in goes_on
+    (line,) = errors_in(caplog)
+    moved = f"'{broken}' is skipped, and was moved to '{broken}.hookline-broken': "
+    assert f"goes on from '{tmp_path}/model.ckpt-20', for {moved}" in line
     caplog.clear()
     with model.session(tmp_path) as session:
         assert session.run(model.step) == 20
     assert errors_in(caplog) == []
 
 
-def test_where_no_checkpoint_can_be_read_the_training_begins_anew_and_loses_none(model, tmp_path, caplog):
+def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(model, tmp_path):
     paths = trained(model, tmp_path)
     for path in paths:
         spoil(path)
-    with model.session(tmp_path, restore="latest-readable") as session:
-        assert session.run(model.step) == 0
-    assert len(errors_in(caplog)) == len(paths) + 1
-    assert sorted(path.name for path in tmp_path.glob("*broken")) == [f"{path.name}.hookline-broken" for path in paths]
+    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read; to begin anew, use another"):
+        model.session(tmp_path, restore="latest-readable")
+    assert sorted(tmp_path.glob("model.ckpt-*")) == paths
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), UnavailableError),
+        (OSError(errno.EIO, "Input/output error"), UnavailableError),
+        (RuntimeError("can't start new thread"), ResourceExhaustedError),
+        (MemoryError(), ResourceExhaustedError),
+    ],
+)
+def test_what_says_nothing_of_the_files_moves_nothing(model, tmp_path, monkeypatch, failure, error):
+    paths = trained(model, tmp_path)
+
+    def read(*_):
+        raise failure
+
+    monkeypatch.setattr(orbax_io, "read", read)
+    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")
+    with pytest.raises(error, match="model.ckpt-25' could not be read"):
+        MonitoredSession(creator, [CheckpointSaverHook(str(tmp_path), save_steps=10)], recovery=None)
+    assert sorted(tmp_path.glob("model.ckpt-*")) == paths
+
+
+def test_a_checkpoint_of_a_later_version_is_not_skipped(model, tmp_path):
+    trained(model, tmp_path)
+    (tmp_path / "model.ckpt-25" / manifest.FILE_NAME).write_text('{"format": 99}')
+    with pytest.raises(FailedPreconditionError, match="upgrade hookline"):
+        model.session(tmp_path, restore="latest-readable")
+    assert (tmp_path / "model.ckpt-25").is_dir()
+
+
+def test_checkpoints_of_others_in_the_directory_are_left_alone(model, tmp_path, caplog):
+    trained(model, tmp_path)
+    for name in ("exported-900", "best-99"):
+        shutil.copytree(tmp_path / "model.ckpt-25", tmp_path / name)
+    (tmp_path / "exported-900" / manifest.FILE_NAME).write_text("{}")
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 25
+    assert errors_in(caplog) == []
+
+
+def test_a_process_that_has_lost_its_lease_changes_nothing(model, tmp_path):
+    trained(model, tmp_path)
+    spoil(tmp_path / "model.ckpt-25")
+    give_back = lease.hold(str(tmp_path))
+    owner = json.loads((tmp_path / lease.OWNER_NAME).read_text())
+    (tmp_path / lease.OWNER_NAME).write_text(json.dumps(owner | {"token": "another", "pid": 1}))
+    creator = ChiefSessionCreator(checkpoint_dir=str(tmp_path), restore="latest-readable")
+    with pytest.raises(FailedPreconditionError, match="was taken over by process 1 on "):
+        MonitoredSession(creator, recovery=None)
+    give_back()
+    assert (tmp_path / "model.ckpt-25").is_dir()
+    assert json.loads((tmp_path / lease.OWNER_NAME).read_text())["token"] == "another"
 
 
 def test_a_reader_moves_nothing(model, tmp_path):
@@ -207,19 +269,37 @@ def run_into(model, directory, what, steps=13, **arguments):
         if what.endswith("_run"):
             session.add_hook(Failing())
             session.run(model.train)
-        if what == "nan":
+        if "step" in what:
+            session.run_step_fn(lambda step_context: step(step_context, "half" in what))
+        if "nan" in what:
             session.run(model.spoil)
             session.run(model.step)
             fail()
         session.run(getattr(model, what))
 
-    leaves_with((ValueError, NanLossDuringTrainingError), model.session(directory, NanTensorHook(model.loss)), body)
+    def step(step_context, half):
+        if half:
+            step_context.session.run(model.half)
+        fail()
+
+    nan_hook = NanTensorHook(model.loss, fail_on_nan_loss="stops" not in what)
+    leaves_with((ValueError, NanLossDuringTrainingError), model.session(directory, nan_hook), body)
     return int(train.latest_checkpoint(str(directory)).rpartition("-")[2])
 
 
 @pytest.mark.parametrize(
     ("what", "newest"),
-    [("fail_first", 13), ("body", 13), ("fail_last", 10), ("before_run", 10), ("after_run", 10), ("nan", 10)],
+    [
+        ("fail_first", 13),
+        ("body", 13),
+        ("fail_last", 10),
+        ("before_run", 10),
+        ("after_run", 10),
+        ("nan", 10),
+        ("nan that stops", 10),
+        ("step", 13),
+        ("half a step", 10),
+    ],
 )
 def test_the_state_that_the_last_completed_run_left_is_saved_if_it_is_whole(model, tmp_path, what, newest, caplog):
     assert run_into(model, tmp_path, what) == newest

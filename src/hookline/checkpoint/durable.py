@@ -14,7 +14,7 @@ _told: set[str] = set()
 
 def sync_tree(directory: str) -> None:
     """Syncs all files and directories below a directory, and itself, each after what is in it."""
-    for folder, _, files in os.walk(directory, topdown=False):
+    for folder, _, files in os.walk(directory, topdown=False, onerror=_raise):
         for file in sorted(files):
             _sync(os.path.join(folder, file), os.O_RDONLY)
         sync_directory(folder)
@@ -67,6 +67,10 @@ def write(path: str, text: str) -> None:
             os.remove(temporary)
         raise
     sync_directory(os.path.dirname(path) or ".")
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _sync(path: str, flags: int) -> None:

@@ -60,11 +60,18 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
         path: The checkpoint.
         advice: What to do if its data are broken.
     """
-    found = _of_the_system(failure, f"Checkpoint '{path}' could not be read")
-    # Anything else that the system says of the files of a complete checkpoint means that they are broken.
+    message = f"Checkpoint '{path}' could not be read"
+    found = _of_the_system(failure, message)
     if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
         return found
-    return _mapped(failure) or errors.DataLossError(
+    if may_pass(failure):
+        return errors.UnavailableError(None, None, f"{message}: {found or _said(failure)}")
+    if isinstance(failure, MemoryError) or "start new thread" in str(failure):
+        return errors.ResourceExhaustedError(None, None, f"{message}: {_said(failure)}")
+    mapped = _mapped(failure)
+    if mapped is not None:
+        return mapped
+    return errors.DataLossError(
         None, None, f"Checkpoint '{path}' is broken and cannot be read: {_said(failure)} {advice}"
     )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from hookline import errors
 from hookline.checkpoint import durable, failures
-from hookline.checkpoint.manifest import FILE_NAME, Manifest
+from hookline.checkpoint.manifest import FILE_NAME, Manifest, NewerFormat
 
 SAVING_SUFFIX = ".hookline-saving"
 _WRITING_SUFFIX = ".hookline-writing-"
@@ -72,7 +72,8 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
     Raises:
         NotFoundError: There is nothing at `path`.
         InvalidArgumentError: There is something, which hookline did not write.
-        DataLossError: The manifest cannot be read.
+        FailedPreconditionError: A later version of hookline wrote it.
+        DataLossError: The manifest is broken.
     """
     path = os.fspath(path)
     failures.refuse_url("Restoring", path)
@@ -82,6 +83,8 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
             return directory, Manifest.from_json(file.read())
+    except NewerFormat as error:
+        raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
     except (OSError, ValueError) as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
 
@@ -161,10 +164,14 @@ def commit(writing: str, manifest: Manifest, check: Callable[[], None] = lambda:
     durable.sync_directory(os.path.dirname(path))
     check()
     if os.path.lexists(path):
-        _discard(replaced)
-        durable.rename(writing, saving)
-        durable.rename(path, replaced)
-        durable.rename(saving, path)
+        _being_written.update((saving, replaced))
+        try:
+            _discard(replaced)
+            durable.rename(writing, saving)
+            durable.rename(path, replaced)
+            durable.rename(saving, path)
+        finally:
+            _being_written.difference_update((saving, replaced))
         _discard(replaced)
     else:
         durable.rename(writing, path)
@@ -223,6 +230,8 @@ def clean(path: str) -> None:
 
 def _finish_or_discard(path: str) -> None:
     saving = path + SAVING_SUFFIX
+    if saving in _being_written:
+        return
     if not os.path.lexists(path) and locate(path) == saving:
         durable.rename(saving, path)
     else:

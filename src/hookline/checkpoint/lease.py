@@ -23,8 +23,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hookline import arguments, clock
-from hookline.checkpoint import durable, failures
-from hookline.errors import FailedPreconditionError
+from hookline.checkpoint import durable, failures, layout
+from hookline.errors import FailedPreconditionError, OpError
 
 # Nothing else opens it: to close any descriptor of it would give up the lock.
 LOCK_NAME = ".hookline-lock"
@@ -86,7 +86,7 @@ class Lease:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._acquiring = threading.Lock()
+        self._acquiring = threading.RLock()
         self._owner: Owner | None = None
         self._descriptor: int | None = None
         self._locked = False
@@ -99,10 +99,11 @@ class Lease:
         """Waits until it is this process's.
 
         Raises:
-            FailedPreconditionError: It is another one's, and stays so; or it was, and was lost.
+            FailedPreconditionError: It is another one's, and stays so; or it was this process's, and was lost.
             OpError: The directory cannot be written to.
         """
         with self._acquiring:
+            self._check_loss()
             if self._descriptor is not None:
                 return
             start, told = clock.monotonic(), False
@@ -132,47 +133,68 @@ class Lease:
         return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
-        """Raises `FailedPreconditionError` unless it is still this process's: to be called before anything changes."""
+        """To be called before anything in the directory changes.
+
+        Raises:
+            FailedPreconditionError: It is not this process's any more, and never will be again.
+            OpError: That cannot be seen at the moment.
+        """
         with self._acquiring:
-            if self._loss is None and not self._is_mine():
-                self._reacquire()
-        if self._loss is not None:
-            raise FailedPreconditionError(None, None, self._loss)
+            self._check_loss()
+            try:
+                self._look()
+            except OSError as error:
+                raise failures.not_written(error, self._directory) from error
+            self._check_loss()
 
     def beat(self) -> None:
         """Gives a sign of life, unless another process has taken over."""
-        if self._owner is not None and self._loss is None and self._is_mine():
-            self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
-            with contextlib.suppress(OSError):  # Who cannot write here cannot save either, and will say so.
+        if not self._acquiring.acquire(blocking=False):
+            return  # Whoever is inside looks as well.
+        try:
+            if self._descriptor is None or self._loss is not None:
+                return
+            self._look()
+            if self._loss is None and self._owner is not None:
+                self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
+        except OSError as error:  # Who cannot write here cannot save either, and will say so.
+            _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
+        finally:
+            self._acquiring.release()
 
     def give_up(self) -> None:
         """Lets others in."""
-        if self._descriptor is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._is_mine():
-                os.remove(self._path(OWNER_NAME))
-                os.remove(self._path(LOCK_NAME))  # Who has opened it meanwhile looks whether it is still the one.
-        os.close(self._descriptor)
-        self._descriptor = self._owner = None
+        with self._acquiring:
+            if self._descriptor is None:
+                return
+            with contextlib.suppress(OSError):
+                if self._loss is None and self._reads_as_mine():
+                    os.remove(self._path(OWNER_NAME))
+                    os.remove(self._path(LOCK_NAME))  # Who has opened it meanwhile looks whether it is still the one.
+            os.close(self._descriptor)
+            self._descriptor = self._owner = None
 
     def forget(self) -> None:
         """Leaves it to the process that this one was forked from."""
+        self._acquiring = threading.RLock()
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor, self._loss = None, f"'{self._directory}' is saved to by the process that this one came from."
+
+    def _check_loss(self) -> None:
+        if self._loss is not None:
+            raise FailedPreconditionError(None, None, self._loss)
 
     def _try(self) -> str | None:
         """Takes it if it is free. Returns whose it is otherwise."""
         durable.make_directories(self._directory)
         descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            owner = self._read_owner()
             locked = lock(descriptor)
+            owner = self._read_owner()
             if locked is None or not _same_file(descriptor, self._path(LOCK_NAME)):
                 return str(owner or "another process")
-            owner = self._read_owner()
             if owner is not None and not self._is_gone(owner, locked):
                 return str(owner)
             self._owner, self._locked = Owner.this_process(), locked
@@ -181,9 +203,8 @@ class Lease:
             self._write_owner()
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # Of two that take over in one moment the last has it.
-                owner = self._read_owner()
-                if owner is None or owner.token != self._owner.token:
-                    return str(owner or "another process")
+                if not self._reads_as_mine():
+                    return str(self._read_owner() or "another process")
             self._descriptor, descriptor = descriptor, None
             return None
         finally:
@@ -198,46 +219,60 @@ class Lease:
 
     def _is_gone(self, owner: Owner, locked: bool) -> bool:
         if owner.boot_id == _boot_id():
+            if owner.pid_namespace == _namespace():
+                # Alive without its lock is who has copied the directory: to read a locked file drops the lock.
+                return owner.pid == os.getpid() or _started(owner.pid) != owner.started or self._is_silent(owner)
             if locked:
                 return True  # It would have the lock.
-            if owner.pid_namespace == _namespace() and _started(owner.pid) != owner.started:
-                return True
+        return self._is_silent(owner)
+
+    def _is_silent(self, owner: Owner) -> bool:
         now = clock.monotonic()
         if self._seen is None or self._seen[0] != owner:
             self._seen = owner, now
         return now - self._seen[1] > _BEATS_TO_MISS * owner.beat_secs
 
-    def _is_mine(self) -> bool:
-        if self._owner is None or self._descriptor is None:
-            return False
+    def _look(self) -> None:
+        """Finds out whether it is still this process's, and notes if it is not."""
+        on_file = self._descriptor is not None and _same_file(self._descriptor, self._path(LOCK_NAME))
+        if self._descriptor is not None and on_file and self._locked:
+            # Anything in this process that has read the lock file has dropped the lock.
+            on_file = lock(self._descriptor) is True
         owner = self._read_owner()
-        # Without the file the lock says it, if it is on the file that others would lock.
-        if owner is None:
-            return self._locked and _same_file(self._descriptor, self._path(LOCK_NAME))
-        return owner.token == self._owner.token
-
-    def _reacquire(self) -> None:
-        owner = self._read_owner()
-        if owner is None and self._descriptor is not None:  # Somebody has removed the directory, or what is in it.
-            os.close(self._descriptor)
-            self._descriptor = None
+        if owner is not None:
+            mine = self._owner is not None and owner.token == self._owner.token and (on_file or not self._locked)
+            obstacle = None if mine else str(owner)
+        elif on_file and self._locked:
+            obstacle = None
+            self._write_owner()
+        elif _is_empty(self._directory):  # Somebody has removed what was here.
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
             obstacle = self._try()
         else:
-            obstacle = str(owner or "another process")
+            obstacle = "another process, which has ended"
         if obstacle is not None:
             self._loss = (
                 f"'{self._directory}' was taken over by {obstacle}, for this process gave no sign of life for "
                 f"{_BEATS_TO_MISS * _HEARTBEAT_SECS:g} s: it saves nothing more there. Was it stopped?"
             )
 
+    def _reads_as_mine(self) -> bool:
+        owner = self._read_owner()
+        return owner is not None and self._owner is not None and owner.token == self._owner.token
+
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
     def _read_owner(self) -> Owner | None:
+        """Returns what the owner file says, or None where there is none; other errors of the system are raised."""
         try:
             with open(self._path(OWNER_NAME), encoding="utf-8") as file:
                 return Owner(**json.load(file))
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError):  # Nobody writes such a file; it says nothing of whose it is.
             return None
 
     def _write_owner(self) -> None:
@@ -283,8 +318,10 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
     """
     arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
     with _guard:
-        lease = _leases.setdefault(os.path.realpath(directory), Lease(os.path.abspath(directory)))
+        name = os.path.realpath(directory)
+        lease = _leases.get(name) or Lease(os.path.abspath(directory))
         give_back = lease.share()
+        _leases[name] = lease
         _beat_in_background()
     try:
         lease.acquire(wait_secs)
@@ -326,7 +363,18 @@ def _beat(over: threading.Event) -> None:
         with _guard:
             leases = list(_leases.values())
         for lease in leases:
-            lease.beat()
+            try:
+                lease.beat()
+            except Exception:
+                _logger.exception("A lease could not be renewed")
+
+
+def _is_empty(directory: str) -> bool:
+    """Whether there is no checkpoint in a directory, or no directory."""
+    try:
+        return not layout.names(directory)
+    except OpError:
+        return False
 
 
 @atexit.register

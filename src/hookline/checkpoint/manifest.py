@@ -16,6 +16,10 @@ FORMAT = 2
 _CHECKSUM = ', "crc32c": '
 
 
+class NewerFormat(ValueError):
+    """A manifest that a later version of hookline has written."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Leaf:
     """One leaf of a variable.
@@ -54,7 +58,7 @@ class Manifest:
     Attributes:
         variables: What is in it, by variable name.
         step: The number of completed steps, or None if it was saved without one.
-        timestamp: When it became complete, in seconds since the epoch.
+        timestamp: When it was about to become complete, in seconds since the epoch.
         format: Of the file; the first one had no checksums.
         extra: Whether it is beside those that `max_to_keep` counts.
     """
@@ -90,15 +94,22 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file; `ValueError` if it is not one, is damaged, or is of a newer format."""
+        """Reads the text of a manifest file.
+
+        Raises:
+            NewerFormat: A later version of hookline wrote it.
+            ValueError: It is none, or is damaged.
+        """
         try:
             fields = json.loads(text)
             if fields["format"] > FORMAT:
-                raise ValueError(
+                raise NewerFormat(
                     f"it has format {fields['format']}, this version of hookline reads up to {FORMAT}: upgrade hookline"
                 )
             before = text.rpartition(_CHECKSUM)[0]
-            if fields["format"] > 1 and checksums.of_chunks([before.encode()]) != fields["crc32c"]:
+            if (fields["format"] > 1 or "crc32c" in fields) and checksums.of_chunks([before.encode()]) != fields[
+                "crc32c"
+            ]:
                 raise ValueError(f"its {FILE_NAME} is not what was written: it does not have its checksum")
             variables = {
                 name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])

@@ -8,8 +8,8 @@ import os
 import re
 
 from hookline.checkpoint import layout
-from hookline.checkpoint.state import STATE_FILE_NAME, get_checkpoint_state, recorded
-from hookline.errors import DataLossError
+from hookline.checkpoint.state import STATE_FILE_NAME, base_of, get_checkpoint_state, recorded
+from hookline.errors import DataLossError, NotFoundError
 
 _logger = logging.getLogger(__name__)
 
@@ -41,10 +41,12 @@ def find(directory: str) -> Restart:
         newest = found.model_checkpoint_path
         known = [newest, *(path for path in reversed(found.all_model_checkpoint_paths) if path != newest)]
     others = [path for name in layout.names(directory) if (path := os.path.join(directory, name)) not in known]
+    if known:  # Others may save under names of their own beside it.
+        others = [path for path in others if base_of(path) == base_of(known[0])]
     # What cannot even be dated may be the newest, if its number says so.
     reached = _step(known[0]) if known else -1
     others.sort(key=_step, reverse=True)
-    first = [path for path in others if _step(path) >= reached and not _has_manifest(path)]
+    first = [path for path in others if _step(path) >= reached and not _is_dated(path)]
     rest = [path for path in others if path not in first]
     surprise = ""
     if expected is None and os.path.isfile(state_file):
@@ -54,11 +56,14 @@ def find(directory: str) -> Restart:
     return Restart((*first, *known, *rest), surprise)
 
 
-def _has_manifest(path: str) -> bool:
+def _is_dated(path: str) -> bool:
+    """Whether its manifest can be read. Of one that has just been removed there is nothing to say."""
     try:
         layout.read_manifest(path)
     except DataLossError:
         return False
+    except NotFoundError:
+        pass
     return True
 
 

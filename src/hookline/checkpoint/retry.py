@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Callable
 
-from hookline import arguments
+from hookline import arguments, clock
+from hookline.checkpoint import failures
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +34,31 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         arguments.whole("RetryPolicy", "max_attempts", self.max_attempts, at_least=1)
         arguments.number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
+
+    def attempt(self, function: Callable[[], None], path: str) -> None:
+        """Calls a function that writes a file, as often as it fails for a reason which may pass.
+
+        Raises:
+            OpError: What it failed for at last; `path` is what it was to write.
+        """
+        failures_so_far = 0
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                failures_so_far += 1
+                mapped = failures.not_written(error, path)
+                if failures_so_far >= self.max_attempts or not failures.may_pass(error):
+                    if mapped is error:
+                        raise
+                    raise mapped from failures.without_tracebacks(error)
+                self.wait(mapped, failures_so_far)
+
+    def wait(self, failure: BaseException, failures_so_far: int) -> None:
+        """Says what failed, and waits until the next attempt is due."""
+        secs = self.backoff_secs(failures_so_far)
+        _logger.warning("%s Attempt %d of %d follows in %g s.", failure, failures_so_far + 1, self.max_attempts, secs)
+        clock.sleep(secs)
 
     def backoff_secs(self, failures: int) -> float:
         """Returns how long to wait after so many failures in a row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import os
@@ -16,7 +17,7 @@ import numpy as np
 
 from hookline import arguments, clock
 from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
-from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
+from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease, hold
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retention import Retention
 from hookline.checkpoint.retry import RetryPolicy
@@ -47,7 +48,7 @@ _under_way: set[PendingSave] = set()
 def finish_saves(directory: str) -> None:
     """Waits for the saves into a directory that are under way in this process; who began them tells how they went."""
     for save in list(_under_way):
-        if os.path.dirname(os.path.abspath(save.path)) == os.path.abspath(directory):
+        if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
             save.join()
 
 
@@ -72,7 +73,11 @@ class PendingSave:
             target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
         )
         _under_way.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            _under_way.discard(self)
+            raise
 
     def _run(self, finish: Callable[[], None]) -> None:
         try:
@@ -134,10 +139,6 @@ class Saver:
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
 
-    Attributes:
-        before_commit: Called in the background before each checkpoint becomes visible, to make safe what belongs to it
-            and is kept elsewhere; None for nothing.
-
     Raises:
         TypeError: An item of `var_list` is not a variable; an argument that is not documented.
         ValueError: `var_list` is empty or names a variable twice; a number is out of range.
@@ -183,18 +184,28 @@ class Saver:
         self._verify = verify
         arguments.instance("Saver", "retry", retry, RetryPolicy)
         self._retry = retry or RetryPolicy()
-        self.before_commit: Callable[[], None] | None = None
+        self._before_commit: list[Callable[[], None]] = []
         self._lease_wait_secs = arguments.number("Saver", "lease_wait_secs", lease_wait_secs, at_least=0)
         self._holds: dict[str, weakref.WeakSet[Session]] = {}
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
+        # What a process that was killed had still to remove: to be done once there is something newer.
+        self._leaving: list[str] = []
 
     @property
     def last_checkpoints(self) -> list[str]:
         """The checkpoints it has written or recovered and may still remove, oldest first."""
         return self._retention.paths
+
+    def call_before_commit(self, function: Callable[[], None]) -> None:
+        """Has a function called, in the background, before each checkpoint becomes visible.
+
+        To make safe what belongs to it and is kept elsewhere. Adding a function again does nothing.
+        """
+        if function not in self._before_commit:
+            self._before_commit.append(function)
 
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
@@ -285,7 +296,7 @@ class Saver:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
             )
-        if os.path.dirname(path) not in self._holds:
+        if os.path.dirname(os.path.abspath(path)) not in self._holds:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
         lease = self._lease(sess, path)
         self._clean(path, state_file)
@@ -308,8 +319,8 @@ class Saver:
 
         def manifest() -> Manifest:
             made = Manifest(entries, step, extra=extra).with_pieces(stored)
-            if self.before_commit is not None:
-                self.before_commit()
+            for function in self._before_commit:
+                function()
             return dataclasses.replace(made, timestamp=clock.time())
 
         def finish() -> None:
@@ -322,7 +333,12 @@ class Saver:
             for position in positions.values():
                 position.saved()
 
-        self._pending = PendingSave(path, finish)
+        try:
+            self._pending = PendingSave(path, finish)
+        except BaseException:
+            writing.abandon()
+            give_back()
+            raise
         return self._pending
 
     def _suffix(self, step: int | None) -> str:
@@ -358,10 +374,9 @@ class Saver:
         if base in self._cleaned:
             return
         try:
-            directory = os.path.dirname(place)
+            directory = os.path.dirname(path) or "."
             layout.clean(base)
-            for old in leaving(directory, state_file):
-                layout.remove(old)
+            self._leaving += leaving(directory, state_file)
         except Exception as error:
             mapped = failures.not_written(error, path)
             if mapped is error:
@@ -370,17 +385,36 @@ class Saver:
         self._cleaned.add(base)
 
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
-        removed = self._retention.add(path, manifest.timestamp, manifest.extra)
-        state = CheckpointState(path, tuple(self._retention.paths), tuple(self._retention.timestamps))
+        """Writes the state file, and removes what the new checkpoint has made superfluous."""
+        retention = copy.deepcopy(self._retention)
+        removed = retention.add(path, manifest.timestamp, manifest.extra)
+        removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+        state = CheckpointState(path, tuple(retention.paths), tuple(retention.timestamps))
         directory = os.path.dirname(path) or "."
-        try:
-            write_state(directory, state, latest_filename, removed)
-        except OSError as error:
-            state_file = os.path.join(directory, latest_filename or STATE_FILE_NAME)
-            raise failures.not_written(error, state_file) from error
-        for old in removed:
+
+        def write() -> None:
             lease.check()
-            layout.remove(old)
+            write_state(directory, state, latest_filename, removed)
+
+        self._retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
+        self._retention, self._leaving = retention, []
+        for old in removed:
+            if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
+                lease.check()
+                layout.remove(old)
+            else:
+                self._remove_elsewhere(old)
+
+    def _remove_elsewhere(self, path: str) -> None:
+        try:
+            give_back = hold(os.path.dirname(path) or ".", 0)
+        except OpError as error:
+            _logger.warning("%s leaves '%s' where it is: %s", self.name, path, error)
+            return
+        try:
+            layout.remove(path)
+        finally:
+            give_back()
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
         """Sets the variables of a session to the values in a checkpoint. Variables need not be initialised before.

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 
 from hookline.checkpoint import durable, failures, layout
-from hookline.errors import DataLossError, FailedPreconditionError
+from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 STATE_FILE_NAME = "checkpoint"
 
@@ -86,6 +87,8 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+    except OSError as error:
+        raise failures.not_read(error, path, "") from error
     except (ValueError, KeyError, TypeError) as error:
         if not layout.names(directory):
             raise FailedPreconditionError(
@@ -134,12 +137,20 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
             newest = state.model_checkpoint_path
     known = set(state.all_model_checkpoint_paths) if state else set()
     later = _later(checkpoint_dir, known, since if listed else float("-inf"))
+    if state is not None:  # Others may save under names of their own beside it.
+        own = base_of(state.model_checkpoint_path)
+        later = [(path, timestamp) for path, timestamp in later if base_of(path) == own]
     listed += later
     if later or (newest is None and listed):
         newest = listed[-1][0]
     if newest is None:
         return None
     return CheckpointState(newest, tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed))
+
+
+def base_of(path: str) -> str:
+    """Returns the path of a checkpoint without the number of its step."""
+    return re.sub(r"-\d+$", "", path)
 
 
 def _later(checkpoint_dir: str, known: set[str], since: float) -> list[tuple[str, float]]:
@@ -152,6 +163,8 @@ def _later(checkpoint_dir: str, known: set[str], since: float) -> list[tuple[str
             manifest = layout.read_manifest(path)[1]
         except DataLossError as error:
             _logger.warning("Not considered: %s", error)
+            continue
+        except NotFoundError:  # Removed while we looked.
             continue
         if manifest.timestamp > since:
             found.append((manifest.timestamp, manifest.step or 0, path))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookline import clock
 from hookline.checkpoint import failures, layout
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retry import RetryPolicy
-
-_logger = logging.getLogger(__name__)
 
 
 class Writing:
@@ -31,6 +27,7 @@ class Writing:
         self._path, self._stored, self._retry = path, stored, retry
         self._place = os.path.abspath(path)
         self._failures = 0
+        self._failed: BaseException | None = None
         self._directory = ""
         self._wait_for_orbax: Callable[[], None] | None = None
         self._try(self._begin)
@@ -45,18 +42,26 @@ class Writing:
         Raises:
             OpError: It could not be written, as often as it was tried.
         """
-        made = manifest()
+        made: list[Manifest] = []
 
-        def end() -> bool:
+        def end() -> Manifest:
+            if not made:
+                made.append(manifest())
             assert self._wait_for_orbax is not None
             self._wait_for_orbax()
-            layout.commit(self._directory, made, check)
-            return True
+            layout.commit(self._directory, made[0], check)
+            return made[0]
 
-        while self._wait_for_orbax is None or not self._try(end):
-            clock.sleep(self._retry.backoff_secs(self._failures))
+        while self._wait_for_orbax is None or (written := self._try(end)) is None:
+            assert self._failed is not None
+            self._retry.wait(self._failed, self._failures)
             self._try(self._begin)
-        return made
+        return written
+
+    def abandon(self) -> None:
+        """Removes what there is of it."""
+        if self._directory:
+            layout.abandon(self._directory)
 
     def _begin(self) -> None:
         from hookline.checkpoint import orbax_io
@@ -78,11 +83,5 @@ class Writing:
                 if mapped is error:
                     raise
                 raise mapped from failures.without_tracebacks(error)
-            _logger.warning(
-                "%s Attempt %d of %d follows in %g s.",
-                mapped,
-                self._failures + 1,
-                self._retry.max_attempts,
-                self._retry.backoff_secs(self._failures),
-            )
+            self._failed = mapped
             return None

@@ -235,7 +235,7 @@ class CheckpointSaverHook(SessionRunHook):
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self._saver = saver
         # What was summarised up to the saved step is to be on the disk when the checkpoint is.
-        saver.before_commit = FileWriterCache.sync
+        saver.call_before_commit(FileWriterCache.sync)
         self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)

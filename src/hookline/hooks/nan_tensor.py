@@ -66,6 +66,7 @@ class NanTensorHook(SessionRunHook):
         self._args = SessionRunArgs(None)
         self._unread: collections.deque[tuple[int, Any]] = collections.deque()
         self._coord: Coordinator | None = None
+        self.has_found_nan = False
 
     def begin(self) -> None:
         """Adds the check to the graph, unless it is there.
@@ -82,7 +83,7 @@ class NanTensorHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
         self._unread.clear()
-        self._coord = coord
+        self._coord, self.has_found_nan = coord, False
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Asks for the check."""
@@ -110,6 +111,7 @@ class NanTensorHook(SessionRunHook):
 
     def _report(self, step: int) -> None:
         self._unread.clear()
+        self.has_found_nan = True
         what = "NaN or an infinity" if self._include_inf else "NaN"
         message = f"NanTensorHook found {what} in {self._loss_name}, in the run that led to global step {step}."
         if self._fail_on_nan_loss:

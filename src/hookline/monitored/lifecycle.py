@@ -17,6 +17,7 @@ from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
+from hookline.hooks.when import bare
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
@@ -75,6 +76,8 @@ class MonitoredLifecycle:
         self._turn = Turn(self._writers)
         # While a step function is called, and no run of its own: the session that it runs with hooks.
         self._stepping: CoordinatedSession | None = None
+        # The writes of the session when its step function began, or last ran with hooks.
+        self._written_in_step: int | None = None
         self._raw: Session | None = None
         self._hooks.claim(self)
         _hold_finalized(self._graph, self)
@@ -246,6 +249,7 @@ class MonitoredLifecycle:
 
         def step(session: CoordinatedSession) -> Any:
             self._stepping = session
+            self._written_in_step = session.hooked.raw.writes
             run_with_hooks = functools.partial(self._run_in_step, session)
             return step_fn(StepContext(session.hooked.raw, run_with_hooks, self.request_stop))
 
@@ -257,7 +261,7 @@ class MonitoredLifecycle:
                 self._notify(exc)
                 raise
             finally:
-                self._stepping = None
+                self._stepping = self._written_in_step = None
 
     def _run_in_step(self, session: CoordinatedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._turn.is_mine or self._stepping is not session:
@@ -270,6 +274,7 @@ class MonitoredLifecycle:
             return session.run(*args, **kwargs)
         finally:
             self._stepping = session
+            self._written_in_step = session.hooked.raw.writes
 
     def _should_stop(self) -> bool:
         if self._turn.take():
@@ -445,11 +450,15 @@ class MonitoredLifecycle:
         hooked = self._session.current.hooked
         if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
             return
+        if self._written_in_step is not None and hooked.raw.writes != self._written_in_step:
+            return  # The step function had changed variables by itself.
         try:
             self._hooks.settle(hooked.raw)  # A NaN that was not reported yet is: such a state is not worth keeping.
+            if any(getattr(bare(hook), "has_found_nan", False) for hook in self._hooks.hooks):
+                return
             for saver in savers:
                 saver.save_last(hooked.raw, exception)
-        except Exception as failure:
+        except BaseException as failure:  # A Ctrl-C too: the first error is the one to be told.
             logger.error(
                 "After %s no last checkpoint was saved: %s: %s",
                 type(exception).__name__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from hookline import clock
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
 from hookline.checkpoint.restart import Restart
 from hookline.checkpoint.saver import finish_saves
-from hookline.checkpoint.state import write_state
+from hookline.checkpoint.state import leaving, write_state
 from hookline.errors import (
     PREEMPTION_ERRORS,
     DataLossError,
@@ -252,8 +252,11 @@ class SessionManager:
     def _restore(
         self, session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
     ) -> str | None:
-        """Restores the first that can be, as far as it is allowed to look, and returns it."""
-        surprise = found.surprise
+        """Restores the first that can be, as far as it is allowed to look, and returns it.
+
+        What is broken is moved aside when another one has been restored, by whoever is to save in the directory.
+        """
+        broken: list[tuple[str, DataLossError]] = []
         for source in found.candidates:
             assert saver is not None
             logger.info("Restoring %s", source)
@@ -262,22 +265,25 @@ class SessionManager:
             except DataLossError as error:
                 if restore != LATEST_READABLE or not directory:
                     raise _with_advice(error, directory) from error
-                # Only who is to save there may change anything.
-                moved = f", moved to '{layout.move_aside(source)}'," if lease.of(directory) else ""
-                surprise = f"'{source}'{moved} is skipped: {error}"
-                logger.error("The training does not go on from its newest checkpoint: %s", surprise)
+                broken.append((source, error))
                 continue
             session.origin = f"restored from {source}"
-            if surprise:
-                logger.error("The training in '%s' goes on from '%s', for %s.", directory, source, _short(surprise))
             if directory:
-                _take_over(saver, directory, write=bool(surprise))
+                reason = "; ".join(filter(None, (found.surprise, _put_aside(directory, broken))))
+                if reason:
+                    logger.error("The training in '%s' goes on from '%s', for %s", directory, source, reason)
+                _take_over(saver, directory, write=bool(reason))
             return source
-        if surprise:
+        if broken:
+            raise DataLossError(
+                None,
+                None,
+                f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
+                f"newest: {broken[0][1]}",
+            ) from broken[0][1]
+        if found.surprise:
             logger.error(
-                "The training in '%s' begins anew, for %s, and there is no other checkpoint.",
-                directory,
-                _short(surprise),
+                "The training in '%s' begins anew, for %s: there is no other checkpoint.", directory, found.surprise
             )
         return None
 
@@ -347,16 +353,30 @@ def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
     )
 
 
-def _short(surprise: str) -> str:
-    return surprise.partition(": ")[0]
+def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
+    """Moves broken checkpoints aside if this process is to save there, and says what it did."""
+    said = []
+    held = lease.of(directory)
+    for path, error in broken:
+        if held is None:
+            said.append(f"'{path}' is skipped: {error}")
+        else:
+            held.check()
+            said.append(f"'{path}' is skipped, and was moved to '{layout.move_aside(path)}': {error}")
+    return "; ".join(said)
 
 
 def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
+    """Lets a saver know the checkpoints that are there, and the state file too if it was not right."""
     state = get_checkpoint_state(directory)
-    if state is not None:
-        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        if write and lease.of(directory):
-            write_state(directory, state)
+    if state is None:
+        return
+    saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+    held = lease.of(directory)
+    if write and held is not None:
+        held.check()
+        known = state.all_model_checkpoint_paths
+        write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:
