@@ -59,28 +59,33 @@ def found_step(model: Model, sess: hl.Session) -> int | None:
     return int(step) if jax.tree.all(same) else None
 
 
-def run(manner: str, directory: str, saves: int, report: Report) -> None:
-    """Trains and saves.
+def run(manner: str, directory: str, last_step: int, report: Report = lambda path, step: None) -> None:
+    """Trains, from the newest checkpoint there is, and saves after each step.
 
     Args:
         manner: One of `MANNERS`.
         directory: Of the checkpoints; need not exist.
-        saves: How many.
+        last_step: At which to end.
         report: Called with path and step of each checkpoint, at the moment where it is said to be safe.
     """
     model = Model()
     with model.graph.as_default():
         if manner in ("numbered", "replaced"):
-            _run_saver(model, directory, saves, report, numbered=manner == "numbered")
+            _run_saver(model, directory, last_step, report, numbered=manner == "numbered")
         else:
-            _run_hook(model, directory, saves, report, listens=manner == "listener")
+            _run_hook(model, directory, last_step, report, listens=manner == "listener")
 
 
-def _run_saver(model: Model, directory: str, saves: int, report: Report, numbered: bool) -> None:
+def _run_saver(model: Model, directory: str, last_step: int, report: Report, numbered: bool) -> None:
     saver = train.Saver(max_to_keep=MAX_TO_KEEP)
     with hl.Session() as sess:
-        sess.run(model.initialise)
-        for step in range(1, saves + 1):
+        state = train.get_checkpoint_state(directory)
+        if state is None:
+            sess.run(model.initialise)
+        else:
+            saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+            saver.restore(sess, state.model_checkpoint_path)
+        for step in range(int(sess.run(model.step)) + 1, last_step + 1):
             sess.run(model.advance)
             report(saver.save(sess, f"{directory}/model.ckpt", model.step if numbered else None), step)
 
@@ -106,13 +111,12 @@ class _Log(logging.Handler):
             self.report(path, int(path.rpartition("-")[2]))
 
 
-def _run_hook(model: Model, directory: str, saves: int, report: Report, listens: bool) -> None:
+def _run_hook(model: Model, directory: str, last_step: int, report: Report, listens: bool) -> None:
+    scaffold = train.Scaffold(saver=train.Saver(max_to_keep=MAX_TO_KEEP))
     listeners = [_Listener(directory, report)] if listens else []
     hooks = [
-        train.CheckpointSaverHook(
-            directory, save_steps=1, saver=train.Saver(max_to_keep=MAX_TO_KEEP), listeners=listeners
-        ),
-        train.StopAtStepHook(last_step=saves - 1),
+        train.CheckpointSaverHook(directory, save_steps=1, scaffold=scaffold, listeners=listeners),
+        train.StopAtStepHook(last_step=last_step),
     ]
     logger = logging.getLogger("hookline")
     log, level = _Log(report), logger.level
@@ -121,7 +125,11 @@ def _run_hook(model: Model, directory: str, saves: int, report: Report, listens:
         logger.setLevel(logging.INFO)
     try:
         with train.MonitoredTrainingSession(
-            checkpoint_dir=directory, hooks=hooks, save_checkpoint_secs=None, save_summaries_steps=None
+            checkpoint_dir=directory,
+            scaffold=scaffold,
+            hooks=hooks,
+            save_checkpoint_secs=None,
+            save_summaries_steps=None,
         ) as sess:
             while not sess.should_stop():
                 sess.run(model.advance)

@@ -36,7 +36,7 @@ class Settings:
         kind: Of the disk.
         neighbour: Whether another program on that disk syncs a file of its own all the time. In a journal that brings
             every new name to the disk, but not what was written to other files.
-        saves: How many checkpoints the job saves.
+        last_step: Of the job, which saves after each.
         syncs: Whether the syncs that the job asks for are done.
         at_most: How many pictures to look at, evenly spread; 0 for all.
     """
@@ -44,7 +44,7 @@ class Settings:
     manner: str
     kind: str
     neighbour: bool = False
-    saves: int = 5
+    last_step: int = 5
     syncs: bool = True
     at_most: int = 0
 
@@ -101,7 +101,7 @@ def _run(settings: Settings, folder: str) -> images.Camera:
 
         camera = images.Camera(image, place, sync if settings.neighbour else lambda: None)
         with watched(around):
-            job.run(settings.manner, os.path.join(place, _DIRECTORY), settings.saves, camera.report)
+            job.run(settings.manner, os.path.join(place, _DIRECTORY), settings.last_step, camera.report)
     return camera
 
 
@@ -112,11 +112,10 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
 
 
 def _problems(model: job.Model, picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
-    """Starts anew in what is left, and yields what is not as it should be."""
+    """Reads what is left, starts the job anew in it, and yields what is not as it should be."""
+    listed = _listed(directory)
+    steps: dict[str, int] = {}
     with model.graph.as_default(), hl.Session() as sess:
-        state = train.get_checkpoint_state(directory)
-        listed = () if state is None else state.all_model_checkpoint_paths
-        steps: dict[str, int] = {}
         for path in listed:
             try:
                 train.Saver().restore(sess, path)
@@ -128,32 +127,26 @@ def _problems(model: job.Model, picture: images.Picture, directory: str, manner:
                 yield f"{path} does not hold what was saved"
             else:
                 steps[path] = step
-        yield from _lost(picture, directory, steps)
-        if len(steps) < len(listed):
-            return
+    yield from _lost(picture, directory, steps)
+    if len(steps) == len(listed):
         try:
-            yield from _started_anew(model, sess, state, directory, manner)
+            job.run(manner, directory, max(steps.values(), default=0) + 1)
         except OpError as error:
             yield f"the next start fails: {error}"
+        else:
+            yield from _left_over(directory)
 
 
-def _started_anew(
-    model: job.Model, sess: hl.Session, state: train.CheckpointState | None, directory: str, manner: str
-) -> Iterator[str]:
-    """Goes on from there, saves once more, and yields what is there that should not be."""
-    saver = train.Saver(max_to_keep=job.MAX_TO_KEEP)
-    if state is None:
-        sess.run(model.initialise)
-    else:
-        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        saver.restore(sess, state.model_checkpoint_path)
-    sess.run(model.advance)
-    saver.save(sess, f"{directory}/model.ckpt", None if manner == "replaced" else model.step)
+def _listed(directory: str) -> tuple[str, ...]:
     state = train.get_checkpoint_state(directory)
-    kept = {os.path.basename(path) for path in state.all_model_checkpoint_paths} if state else set()
+    return () if state is None else state.all_model_checkpoint_paths
+
+
+def _left_over(directory: str) -> Iterator[str]:
+    kept = {os.path.basename(path) for path in _listed(directory)}
     left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
     if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
-        yield f"after the next save there are {sorted(left)}, beside {sorted(kept)}"
+        yield f"after the next start there are {sorted(left)}, beside {sorted(kept)}"
 
 
 def _lost(picture: images.Picture, directory: str, steps: dict[str, int]) -> Iterator[str]:

