@@ -12,7 +12,7 @@ def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to():
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

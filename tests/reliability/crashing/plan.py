@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import random
 
 from .points import LATEST, POINTS
@@ -63,11 +64,11 @@ class Deck:
         self._seed, self._only, self._next = seed, None if only is None else iter(only), 0
         self._returned = collections.deque()
 
-    def deal(self):
-        """Returns the next card."""
+    def deal(self, again):
+        """Returns the next card, one that was taken back if it may be dealt `again` to whoever asks."""
         if self._only is not None:
             return next(self._only, None)
-        if self._returned:
+        if again and self._returned:
             return self._returned.popleft()
         self._next += 1
         return self._next - 1
@@ -85,12 +86,12 @@ class Deck:
 def lives_of(seed, job, deck):
     """Yields the lives of a job, as long as the deck has a card for it."""
     chance = random.Random(f"{seed}/{job}")
-    while True:
+    for number in itertools.count():
         while chance.random() > _AIMED:
             moment = chance.choice(sorted(_MOMENTS))
             delay_secs, fault_at = chance.uniform(0, _MOMENTS[moment]), _fault(chance, 0.25)
             yield Life(None, 0, moment, delay_secs, fault_at, chance.random() < _VERIFY)
-        card = deck.deal()
+        card = deck.deal(again=number > 0)  # Most of what is missed is missed by jobs that only begin.
         if card is None:
             return
         aim = deck.aim_of(card)
