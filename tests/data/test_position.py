@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -326,6 +328,27 @@ def test_what_a_checkpoint_holds_is_let_go(tmp_path):
             session.run(train_op)
             Saver().restore(session, path)
         assert float(session.run(batch)[0]) == 20.0
+
+
+def test_a_save_does_not_wait_for_an_iterator_that_has_nothing_yet(tmp_path):
+    batches, path = queue.Queue(), []
+    batches.put(plain()[0])
+
+    def arriving():
+        while (batch := batches.get()) is not None:
+            yield batch
+
+    graph, train_op, _, _ = model(arriving())
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        save = threading.Thread(target=lambda: path.append(Saver().save(session, f"{tmp_path}/model.ckpt", 1)))
+        save.start()
+        save.join(20)
+        saved = list(path)
+        batches.put(None)  # Now the iterator has come to its end.
+        save.join()
+    assert saved
 
 
 def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_once(tmp_path, caplog):

@@ -31,7 +31,8 @@ class OneShot:
         self._returns = keep_bytes is not None
         # Another process's positions are none of this iterator's.
         self._token = secrets.token_hex(8)
-        self._lock = threading.Lock()
+        # Who reads may be inside of the iterator for long; what is kept is looked after without waiting for that.
+        self._reading, self._lock = threading.Lock(), threading.Lock()
         self._kept: deque[Any] = deque()
         self._first = self._bytes = 0
         self._error: BaseException | None = None
@@ -40,25 +41,33 @@ class OneShot:
 
     def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), self._start(position)
-        with self._lock:
+        with self._reading:
             self._reader = reader
         while True:
-            with self._lock:
+            with self._reading:
                 if self._reader is not reader:
                     raise taken_over(self._who)
-                if count < self._first:
-                    raise self._gone(count)
-                if count == self._first + len(self._kept):
-                    try:
-                        self._keep(batches.owned(self._next()))
-                    except StopIteration:
-                        return
-                batch = self._kept[count - self._first]
+                try:
+                    batch = self._at(count)
+                except StopIteration:
+                    return
             count += 1
             yield self._numbered(batch, count)
 
     def _numbered(self, batch: Any, count: int) -> Read:
         return Read(batch, lambda: {"count": count, "token": self._token})
+
+    def _at(self, count: int) -> Any:
+        """Returns a batch that is kept, or else the next one."""
+        with self._lock:
+            if count < self._first:
+                raise self._gone(count)
+            if count < self._first + len(self._kept):
+                return self._kept[count - self._first]
+        batch = batches.owned(self._next())
+        with self._lock:
+            self._keep(batch)
+        return batch
 
     def _next(self) -> Any:
         if self._error is not None:
