@@ -250,6 +250,58 @@ def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(p
             assert any("Iterator 'iterator'" in note for note in caught.value.__notes__)
 
 
+class Interrupted:
+    """Numbers, of which the third is first answered by a Ctrl-C."""
+
+    def __init__(self):
+        self.at, self.done = 0, False
+
+    def __iter__(self):
+        while True:
+            self.at += 1
+            if self.at == 3 and not self.done:
+                self.done = True
+                raise KeyboardInterrupt
+            yield np.float32(self.at)
+
+    def get_state(self):
+        return self.at
+
+    def set_state(self, state):
+        self.at = state
+
+
+def remade():
+    source = Interrupted()
+
+    def make():
+        source.at = 0
+        return iter(source)
+
+    return make
+
+
+@pytest.mark.parametrize("source", [Interrupted, remade])
+def test_a_ctrl_c_in_the_source_ends_one_run_and_the_next_has_the_batch(source):
+    batch = hl.data.iterator(source(), prefetch=0)
+    with hl.Session() as session:
+        assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
+        with pytest.raises(KeyboardInterrupt):
+            session.run(batch)
+        assert [session.run(batch) for _ in range(3)] == [3.0, 4.0, 5.0]
+
+
+def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end():
+    batch = hl.data.iterator(iter(Interrupted()), prefetch=0)
+    with hl.Session() as session:
+        assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
+        with pytest.raises(KeyboardInterrupt):
+            session.run(batch)
+        for _ in range(2):
+            with pytest.raises(errors.FailedPreconditionError, match="Give a function that makes the iterator"):
+                session.run(batch)
+
+
 def test_an_error_at_the_first_batch_comes_at_the_first_run():
     def source():
         raise OSError("no such disk")
@@ -298,7 +350,7 @@ def test_a_run_that_is_refused_gets_its_batch_and_leaves_it():
         session.run(hl.global_variables_initializer())
         seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
         assert seen == [0.0, 1.0, 2.0, 2.0]
-        assert session.snapshot_with_positions([])[1]["iterator"].value["count"] == 2
+        assert session.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
 def test_a_run_of_two_iterators_uses_none_where_one_has_ended():
@@ -320,7 +372,7 @@ def test_a_run_inside_a_run_gets_a_batch_of_its_own():
         assert float(session.run(nested)[0]) == 0.0
         assert inner == [1.0]
         assert float(session.run(batch)[0]) == 2.0
-        assert session.snapshot_with_positions([])[1]["iterator"].value["count"] == 3
+        assert session.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
 
 
 # Threads --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 
 import jax.numpy as jnp
 import numpy as np
@@ -279,6 +281,22 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused_when_it_is_saved(tmp_pat
         saved(Odd(), tmp_path)
 
 
+def test_a_state_that_no_checkpoint_can_hold_matters_only_where_it_is_saved(tmp_path):
+    class Odd(WithState):
+        def _get(self):
+            return {1: "not text"}
+
+    graph, train_op, weight, batch = model(Odd())
+    with graph.as_default(), hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(train_op)
+        Saver([weight]).save(session, f"{tmp_path}/part", 1)
+        for _ in range(BATCHES - 1):
+            session.run(batch)
+        with pytest.raises(errors.OutOfRangeError, match="ended after 30 batches"):
+            session.run(batch)
+
+
 # One-shot iterators ---------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +391,87 @@ def test_one_source_serves_one_session_at_a_time():
             second.run(batch)
             with pytest.raises(errors.FailedPreconditionError, match="another session reads"):
                 first.run(batch)
+
+
+def test_a_way_that_a_stop_breaks_off_is_begun_again_by_whoever_goes_on():
+    """A worker's session that is lost while its data are read again is made anew, with the reader that there was."""
+    on_the_way, gate = threading.Event(), threading.Event()
+
+    def source():
+        for number, batch in enumerate(plain()):
+            if number == 2 and way_back:
+                on_the_way.set()
+                gate.wait(10)
+            yield batch
+
+    def following():
+        reader.wait()
+        reader.check()
+        reader.use(item := reader.take())
+        return float(item.value[0])
+
+    way_back = []
+    node = hl.data.iterator(source).op
+    reader = node.open_for(node, True)
+    assert [following() for _ in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    way_back.append(True)
+    reader.go_to(reader.position().value)
+    waiting = threading.Thread(target=reader.wait)
+    waiting.start()
+    on_the_way.wait(10)
+    reader.close()
+    gate.set()
+    waiting.join()
+    for thread in threading.enumerate():
+        if thread.name.startswith("hookline-data"):
+            thread.join(10)
+    assert node.open_for(node, True) is reader
+    assert following() == 5.0
+    reader.close()
+
+
+def test_a_restore_lets_go_of_what_was_read_ahead(tmp_path):
+    class Record:
+        pass
+
+    records = weakref.WeakSet()
+
+    def source():
+        while True:
+            yield record()
+
+    def record():
+        records.add(made := Record())
+        return made
+
+    graph, _, _, _ = model(plain())
+    with graph.as_default():
+        other = hl.data.iterator(source, prefetch=5, name="records")
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            path = Saver().save(session, f"{tmp_path}/model.ckpt", 0)
+            for _ in range(10):
+                session.run(other)
+                Saver().restore(session, path)
+            gc.collect()
+            assert len(records) < 20
+
+
+def test_data_that_are_restored_after_a_stop_hold_nobody_up(tmp_path):
+    class Hook(train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.coord = coord
+            self.path = Saver().save(session, f"{tmp_path}/model.ckpt", 0)
+
+        def end(self, session):
+            Saver().restore(session, self.path)
+            with pytest.raises(errors.OutOfRangeError, match="a stop was requested"):
+                session.run(batch)
+
+    graph, train_op, _, batch = model(plain)
+    with graph.as_default(), train.MonitoredTrainingSession(hooks=[hook := Hook()]) as session:
+        session.run(train_op)
+        hook.coord.request_stop()
 
 
 def test_sessions_have_ways_of_their_own_through_a_source_that_can_be_begun_again():

@@ -289,7 +289,9 @@ class Saver:
         self.wait()
         sess = _raw(sess)
         variables = self._of(sess)
-        values, positions = sess.snapshot_with_positions(list(variables.values()))
+        whole = _is_whole(sess, variables)
+        iterators = [name for name in sess.iterators() if whole and name not in variables]
+        values, positions = sess.snapshot_with_positions(list(variables.values()), iterators)
         step = _step(sess, global_step, values)
         path, state_file = _checked(save_path, self._suffix(step)), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
@@ -300,8 +302,6 @@ class Saver:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
         lease = self._lease(sess, path)
         self._clean(path, state_file)
-        whole = _is_whole(sess, variables)
-        positions = {name: positions[name] for name in sess.iterators() if whole and name not in variables}
         contents = {name: values[variable.op.name] for name, variable in variables.items()}
         contents |= {name: position.value for name, position in positions.items()}
         if whole:

@@ -77,6 +77,10 @@ class OneShot:
             return next(self._iterator)
         except StopIteration:
             raise
+        except KeyboardInterrupt as error:
+            self._error = self._interrupted()
+            self._error.__cause__ = error
+            raise
         except BaseException as error:
             self._error = error
             raise
@@ -113,6 +117,14 @@ class OneShot:
             f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be begun again, and "
             f"of what it gave only {self._keep_bytes} bytes are kept (keep_bytes), which begin at batch {self._first}. "
             f"Give a function that makes the iterator, save more often, or keep more.",
+        )
+
+    def _interrupted(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            None,
+            None,
+            f"{self._who}: a KeyboardInterrupt came while its source was reading, an iterator, and whether that can go "
+            f"on is not known. Give a function that makes the iterator, and it is made again.",
         )
 
     def saved(self, position: dict[str, Any]) -> None:  # noqa: D102

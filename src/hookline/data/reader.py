@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hookline import clock
 from hookline.coordination import Coordinator
 from hookline.data import batches
-from hookline.data.sequences import START, Read, Sequence
+from hookline.data.sequences import START, BrokenOff, Read, Sequence
 from hookline.errors import OutOfRangeError
 from hookline.graph.nodes import Source
 from hookline.session import Position
@@ -46,15 +46,21 @@ class _Ahead:
     """What the thread and the runs share. It knows no session, so that one that is forgotten can be collected."""
 
     def __init__(
-        self, stream: Iterator[Read], stopped: threading.Event, form: batches.Form, device: Any, limit: int
+        self,
+        begin: Callable[[Callable[[], bool]], Iterator[Read]],
+        begun: Iterator[Read] | None,
+        form: batches.Form,
+        device: Any,
+        limit: int,
     ) -> None:
-        self._stream, self._form, self._device, self._limit = stream, form, device, limit
+        self._begin, self._stream = begin, begun
+        self._form, self._device, self._limit = form, device, limit
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
         self._changed = threading.Condition()
         self._items: deque[Item] = deque()
-        self._stopped = stopped
+        self._stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
     # By the thread ----------------------------------------------------------------------------------------------
@@ -79,12 +85,16 @@ class _Ahead:
             if self._items and self._items[-1].error is not None:
                 return False
             item = self._read()
+            if item is None:
+                return False
             with self._changed:
                 self._items.append(item)
                 self._changed.notify_all()
             return item.error is None
 
-    def _read(self) -> Item:
+    def _read(self) -> Item | None:
+        if self._stream is None:
+            self._stream = self._begin(lambda: not self._has_stopped)
         self._count += 1
         try:
             for read in self._stream:
@@ -92,6 +102,10 @@ class _Ahead:
                 if value is not None:
                     return Item(self, self._count, batches.placed(value, self._device), read.position)
             return Item(self, self._count, error=StopIteration())
+        except BrokenOff:
+            # Nothing of it was used. Who goes on after the stop sets out again.
+            self._stream, self._count = None, self._count - 1
+            return None
         except BaseException as error:
             return Item(self, self._count, error=error, trace=error.__traceback__)
 
@@ -166,16 +180,21 @@ class Reader:
         self._prefetch, self._device = prefetch, device
         self._position: Callable[[], dict[str, Any]] = lambda: START
         self._coord: Coordinator | None = None
-        self._ahead = self._begin(begun)
+        self._set_out(begun)
 
-    def _begin(self, stream: Iterator[Read] | None) -> _Ahead:
-        stopped = threading.Event()
-        if stream is None:
-            stream = self._sequence.read(self._position(), lambda: not stopped.is_set())
-        self._used = 0
-        ahead = _Ahead(stream, stopped, self._form, self._device, self._prefetch)
-        weakref.finalize(self, ahead.stop).atexit = False
-        return ahead
+    def _set_out(self, stream: Iterator[Read] | None = None) -> None:
+        """Begins a way behind the position."""
+        sequence, position = self._sequence, self._position()
+        self._used, self._before = 0, position["count"]
+
+        def begin(is_wanted: Callable[[], bool]) -> Iterator[Read]:
+            return sequence.read(position, is_wanted)
+
+        ahead = self._ahead = _Ahead(begin, stream, self._form, self._device, self._prefetch)
+        self._forgotten = weakref.finalize(self, ahead.stop)
+        self._forgotten.atexit = False
+        if self._coord is not None and self._coord.should_stop():
+            self._stop()
 
     # A run's batch ----------------------------------------------------------------------------------------------
 
@@ -207,8 +226,10 @@ class Reader:
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested; it reads no further.")
         error = front.error
         if isinstance(error, StopIteration):
-            used = self._position()["count"]
+            used = self._before + self._used
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
+        if isinstance(error, KeyboardInterrupt):
+            self._set_out_again()  # It was meant for this run. The next one has the batch.
         if error is not None:
             node.note(error)
             raise error.with_traceback(front.trace)
@@ -236,9 +257,13 @@ class Reader:
 
     def go_to(self, position: dict[str, Any]) -> None:
         """Goes on behind a position that a checkpoint held; the next run that wants a batch reads up to there."""
-        self._ahead.stop()
         self._position = lambda: position
-        self._ahead = self._begin(None)
+        self._set_out_again()
+
+    def _set_out_again(self) -> None:
+        self._ahead.stop()
+        self._forgotten.detach()  # It would keep what was read ahead.
+        self._set_out()
 
     # Its thread -------------------------------------------------------------------------------------------------
 
@@ -249,10 +274,14 @@ class Reader:
 
         def stop() -> None:
             reader = this()
-            if reader is not None and reader._coord is coord and reader._prefetch:
-                reader._ahead.stop()
+            if reader is not None and reader._coord is coord:
+                reader._stop()
 
         coord.on_stop(stop)
+
+    def _stop(self) -> None:
+        if self._prefetch:
+            self._ahead.stop()
 
     def close(self) -> None:
         """Reads no further, until it is opened again."""

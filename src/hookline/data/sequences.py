@@ -27,6 +27,10 @@ class Read(NamedTuple):
     position: Callable[[], dict[str, Any]]
 
 
+class BrokenOff(Exception):
+    """Nobody wants the batches any more that a source is on its way to."""
+
+
 class Sequence(Protocol):
     """A source that can be read from its beginning, or from a position."""
 
@@ -38,6 +42,7 @@ class Sequence(Protocol):
             is_wanted: Asked on the way there; the way is broken off where nobody wants the batches any more.
 
         Raises:
+            BrokenOff: Nobody wanted them.
             FailedPreconditionError: The source cannot come to that position.
         """
         ...
@@ -80,7 +85,7 @@ class Repeatable:
         count, batch = position["count"], None
         for done in range(count):
             if not is_wanted():
-                return
+                raise BrokenOff
             try:
                 batch = next(iterator)
             except StopIteration:

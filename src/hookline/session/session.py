@@ -433,10 +433,12 @@ class Session:
             self._check_usable()
             return self.store.snapshot(variables)
 
-    def snapshot_with_positions(self, variables: Iterable[Variable]) -> tuple[dict[str, Any], dict[str, Position]]:
-        """Returns what `snapshot` does, and how far the session had come in each iterator at that moment, by name."""
+    def snapshot_with_positions(
+        self, variables: Iterable[Variable], iterators: Iterable[str]
+    ) -> tuple[dict[str, Any], dict[str, Position]]:
+        """Returns what `snapshot` does, and how far the session had come in iterators at that moment, by name."""
         with self._lock:
-            return self.snapshot(variables), self._sources.positions()
+            return self.snapshot(variables), self._sources.positions(iterators)
 
     def iterators(self) -> list[str]:
         """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""

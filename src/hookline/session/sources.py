@@ -112,9 +112,10 @@ class Sources:
             source.check()
         return [(source, source.take()) for source in sources]
 
-    def positions(self) -> dict[str, Position]:
-        """Returns the position in each source that resumes, by the node's name."""
-        return {node.name: self.of(node).position() for node in self._nodes()}
+    def positions(self, names: Iterable[str]) -> dict[str, Position]:
+        """Returns the position in each source that resumes and is named, by the node's name."""
+        wanted = set(names)
+        return {node.name: self.of(node).position() for node in self._nodes() if node.name in wanted}
 
     def names(self) -> list[str]:
         """Returns the names of the sources that resume."""
