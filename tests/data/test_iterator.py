@@ -225,6 +225,33 @@ def test_a_larger_batch_is_an_error_where_shapes_are_fixed(last_batch):
             session.run(batch)
 
 
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+def test_a_batch_whose_arrays_have_different_lengths_is_an_error(last_batch):
+    wrong = {"x": np.ones(3), "y": np.ones(2)}
+    batch = hl.data.iterator([{"x": np.ones(4), "y": np.ones(4)}, wrong], last_batch=last_batch)
+    with hl.Session() as session:
+        session.run(batch)
+        with pytest.raises(errors.InvalidArgumentError, match=r"different lengths, \[2, 3\]"):
+            session.run(batch)
+
+
+@pytest.mark.parametrize("names", [list("ab"), np.array(list("ab"))])
+def test_a_smaller_batch_with_text_is_dropped(names):
+    full, short = {"x": np.ones(2), "names": names}, {"x": np.ones(1), "names": names[:1]}
+    batch = hl.data.iterator([full, short, full], last_batch="drop")
+    with hl.Session() as session:
+        assert [len(session.run(batch)["x"]) for _ in range(2)] == [2, 2]
+        with pytest.raises(errors.OutOfRangeError):
+            session.run(batch)
+
+
+def test_what_cannot_be_done_with_text_is_refused():
+    with pytest.raises(errors.InvalidArgumentError, match="'drop' requires batches whose arrays"):
+        hl.data.iterator([list("ab"), list("c")], last_batch="drop")
+    with pytest.raises(errors.InvalidArgumentError, match="'pad' requires batches of numbers"):
+        hl.data.iterator([np.array(list("ab"))], last_batch="pad")
+
+
 def test_padding_needs_examples():
     with pytest.raises(errors.InvalidArgumentError, match="number of examples"):
         hl.data.iterator([(np.ones(2), np.ones(3))], last_batch="pad")
@@ -302,14 +329,18 @@ def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end():
                 session.run(batch)
 
 
-def test_an_error_at_the_first_batch_comes_at_the_first_run():
+def test_an_error_at_the_first_batch_comes_at_the_first_run(caplog):
     def source():
         raise OSError("no such disk")
         yield
 
-    batch = hl.data.iterator(source)
+    with caplog.at_level("WARNING"):
+        batch = hl.data.iterator(source)
+    assert "the first run that wants it raises: OSError: no such disk" in caplog.text
     with hl.Session() as session, pytest.raises(OSError, match="no such disk"):
         session.run(batch)
+    with pytest.raises(OSError, match="no such disk"):  # It cannot be told that its arrays have a length in common.
+        hl.data.iterator(source, last_batch="pad")
 
 
 def test_a_run_that_fails_leaves_its_batch_to_the_next():

@@ -383,6 +383,33 @@ def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_on
     assert "Give a function that makes the iterator" in warnings[0]
 
 
+def test_who_follows_that_advice_goes_on_where_the_checkpoint_is(tmp_path):
+    path = saved(iter(plain()), tmp_path)
+    graph, _, _, batch = model(lambda: iter(plain()))
+    with graph.as_default(), hl.Session() as session:
+        Saver().restore(session, path)
+        assert float(session.run(batch)[0]) == 5.0
+
+
+def test_text_counts_among_the_bytes_that_are_kept(tmp_path):
+    texts = []
+
+    class Text(str):
+        pass
+
+    def source():
+        while True:
+            text = Text("x" * 1000)
+            texts.append(weakref.ref(text))
+            yield text
+
+    batch = hl.data.iterator(source(), keep_bytes=5000)
+    with hl.Session() as session:
+        for _ in range(50):
+            session.run(batch)
+        assert sum(text() is not None for text in texts) < 15
+
+
 def test_one_source_serves_one_session_at_a_time():
     for source in (iter(plain()), WithState(), Loader()):
         batch = hl.data.iterator(source, prefetch=0)

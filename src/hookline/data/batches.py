@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import Any, Literal, NamedTuple
 
 import google_crc32c
@@ -16,6 +18,9 @@ LAST_BATCH = ("keep", "drop", "pad")
 
 # The library takes bytes only: so much of an array is copied at once.
 _CHUNK_BYTES = 4 * 2**20
+
+# Where an object lies, which is all that many tell of themselves.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Padded(NamedTuple):
@@ -36,7 +41,7 @@ def owned(batch: Any) -> Any:
 
 
 def _is_fixed(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | str | bytes) or _is_object(leaf)
+    return not isinstance(leaf, np.ndarray) and (isinstance(leaf, jax.Array | str | bytes) or _is_object(leaf))
 
 
 def _is_object(leaf: Any) -> bool:
@@ -45,8 +50,14 @@ def _is_object(leaf: Any) -> bool:
 
 
 def nbytes(batch: Any) -> int:
-    """Returns how much memory the arrays of a batch take."""
-    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(batch))
+    """Returns how much memory the arrays and texts of a batch take; of other objects, what they tell of themselves."""
+    return sum(_nbytes(leaf) for leaf in jax.tree.leaves(batch))
+
+
+def _nbytes(leaf: Any) -> int:
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
+        return leaf.nbytes + sum(map(_nbytes, leaf.flat))
+    return getattr(leaf, "nbytes", None) or sys.getsizeof(leaf)
 
 
 def crc32c(batch: Any) -> int:
@@ -60,7 +71,7 @@ def crc32c(batch: Any) -> int:
     total = google_crc32c.extend(0, str(structure).encode())
     for leaf in leaves:
         if _is_object(leaf):
-            total = google_crc32c.extend(total, repr(leaf).encode())
+            total = google_crc32c.extend(total, _text_of(leaf).encode("utf-8", "surrogatepass"))
             continue
         array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
         total = google_crc32c.extend(total, f"{array.dtype}{array.shape}".encode())
@@ -68,6 +79,15 @@ def crc32c(batch: Any) -> int:
         for start in range(0, flat.size, _CHUNK_BYTES):
             total = google_crc32c.extend(total, flat[start : start + _CHUNK_BYTES].tobytes())
     return total
+
+
+def _text_of(leaf: Any) -> str:
+    """Returns in words what is in text or an object: the same words in another process."""
+    if isinstance(leaf, np.ndarray):
+        return f"{leaf.dtype}{leaf.shape}{[_text_of(item) for item in leaf.flat]}"
+    if isinstance(leaf, set | frozenset):
+        return f"{type(leaf).__name__}{sorted(map(_text_of, leaf))}"
+    return _ADDRESS.sub("", repr(leaf))
 
 
 def _is_key(leaf: Any) -> bool:
@@ -91,20 +111,25 @@ class Form:
         self._who, self._last_batch = who, last_batch
         self.host_only = bool(jax.tree.leaves(example)) and all(map(_is_text, jax.tree.leaves(example)))
         self._fixed = _spec_of(example)
-        self._size = _size(self._fixed)
+        self._size = _size(example)
         self._wanted = self._fixed
         if last_batch == "keep" and self._size is not None:
             self._wanted = jax.tree.map(_opened, self._fixed)
         self._leaves, self._structure = jax.tree.flatten(self._wanted)
         self._seen: set[Any] = set()
         self.spec = self._wanted
+        is_text = example is not None and self._fixed is specs.UNKNOWN
+        if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
+            raise InvalidArgumentError(
+                None,
+                None,
+                f"{who}: last_batch={last_batch!r} requires batches whose arrays have one length in common, the number "
+                f"of examples, got {specs.describe(self._fixed)}.",
+            )
         if last_batch == "pad":
-            if self._size is None:
+            if is_text:
                 raise InvalidArgumentError(
-                    None,
-                    None,
-                    f"{who}: last_batch='pad' requires batches whose arrays have one length in common, the number of "
-                    f"examples, got {specs.describe(self._fixed)}.",
+                    None, None, f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
                 )
             self.spec = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
 
@@ -114,12 +139,14 @@ class Form:
         Raises:
             InvalidArgumentError: It does not fit.
         """
-        if self._fixed is specs.UNKNOWN:
-            return batch
         size = _size(batch)
         is_short = size is not None and self._size is not None and size < self._size
         if is_short and self._last_batch == "drop":
             return None
+        if self._fixed is specs.UNKNOWN:
+            return batch
+        if self._size is not None and len(lengths := _lengths(batch)) > 1:
+            raise self._misfit(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
         if self._last_batch != "pad":
             return self._checked(batch)
         padded = jax.tree.map(lambda leaf: _filled(leaf, self._size) if np.ndim(leaf) else leaf, batch)
@@ -185,8 +212,12 @@ def _is_text(leaf: Any) -> bool:
 
 def _size(batch: Any) -> int | None:
     """Returns the number of examples: the length that all arrays have in common, if they do."""
-    lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)} if batch is not None else set()
+    lengths = _lengths(batch)
     return lengths.pop() if len(lengths) == 1 else None
+
+
+def _lengths(batch: Any) -> set[int]:
+    return {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)}
 
 
 def _opened(spec: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from itertools import chain
@@ -14,6 +15,8 @@ from hookline.data.sequences import START, Read, Sequence
 from hookline.data.sources import sequence_of
 from hookline.graph import Tensor, get_default_graph
 from hookline.graph.nodes import Source
+
+_logger = logging.getLogger(__name__)
 
 
 def iterator(
@@ -61,6 +64,7 @@ def iterator(
 
     Raises:
         TypeError: `source` is none, or a number is none.
+        InvalidArgumentError: `last_batch` needs to know the number of examples, and the first batch does not tell.
         ValueError: A number that is too small, or an unknown `last_batch`.
 
     Example:
@@ -85,20 +89,30 @@ def iterator(
     sequence = sequence_of(source, who, keep_bytes if resume else None)
     begun = None
     if spec is None:
-        spec, begun = _begin(sequence)
+        spec, begun, error = _begin(sequence)
+        if error is not None:
+            if last_batch == "pad":
+                raise error
+            _logger.warning(
+                "%s: its first batch could not be read, so its form is not known, and its parts can only be got at by "
+                "index; the first run that wants it raises: %s: %s",
+                who,
+                type(error).__name__,
+                error,
+            )
     form = Form(who, spec, last_batch)
     open_for = _Openings(sequence, form, prefetch, device, begun)
     return Source(name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume).output
 
 
-def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None]:
-    """Returns the first batch, if there is one, and all batches."""
+def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None, Exception | None]:
+    """Returns the first batch, if there is one, and all batches; or why that could not be read."""
     stream = sequence.read(START, lambda: True)
     try:
         first = next(stream, None)
-    except Exception:
-        return None, None  # The first run that wants a batch comes upon it again, and tells.
-    return (None, None) if first is None else (first.batch, chain([first], stream))
+    except Exception as error:
+        return None, None, error  # The first run that wants a batch comes upon it again.
+    return (None, None, None) if first is None else (first.batch, chain([first], stream), None)
 
 
 class _Openings:

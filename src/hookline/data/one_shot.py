@@ -55,7 +55,8 @@ class OneShot:
             yield self._numbered(batch, count)
 
     def _numbered(self, batch: Any, count: int) -> Read:
-        return Read(batch, lambda: {"count": count, "token": self._token})
+        # The checksum is for a function that makes the iterator, should one be given in the next process.
+        return Read(batch, lambda: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
 
     def _at(self, count: int) -> Any:
         """Returns a batch that is kept, or else the next one."""

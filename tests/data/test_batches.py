@@ -1,0 +1,44 @@
+"""What is known of a batch: its checksum, and arrays of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from hookline.data import batches
+
+
+@pytest.mark.parametrize("dtype", ["U8", "S8", object])
+def test_each_text_of_many_counts(dtype):
+    text = np.array([str(number) for number in range(5000)], dtype)
+    other = text.copy()
+    other[2500] = "other"
+    assert batches.crc32c(text) == batches.crc32c(text.copy()) != batches.crc32c(other)
+
+
+def test_the_checksum_of_objects_is_the_same_in_another_process():
+    code = """
+        import numpy as np
+        from hookline.data import batches
+
+        class Record:
+            pass
+
+        print(batches.crc32c({"objects": np.array([Record(), {"a", "b", "c", "d"}]), "one": Record()}))
+    """
+    common = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path)}
+    environments = [common | {"PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
+    command = [sys.executable, "-c", "padding = bytearray(10 ** 6)\n" + textwrap.dedent(code)]
+    sums = {subprocess.run(command, env=e, capture_output=True, text=True, check=True).stdout for e in environments}
+    assert len(sums) == 1
+
+
+def test_text_that_is_written_over_stays_in_the_batch():
+    text = np.array(["a", "b"])
+    batch = batches.owned({"text": text})
+    text[:] = "c"
+    assert batch["text"].tolist() == ["a", "b"]
