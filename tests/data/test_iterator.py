@@ -16,7 +16,7 @@ import pytest
 import hookline as hl
 from hookline import errors
 from hookline.coordination import Coordinator
-from hookline.session import RunOptions
+from hookline.session import RunMetadata, RunOptions
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -371,6 +371,22 @@ def test_a_run_that_fails_behind_the_device_has_used_its_batch():
             session.run(late)
         session.run(added)
         assert float(session.run(total)) == 2.0, "batches 0 and 1, each once"
+
+
+def test_a_run_that_is_interrupted_once_it_is_applied_has_used_its_batch(monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    batch = hl.data.iterator(batches(3))
+    total = hl.Variable(0.0)
+    add = total.assign_add(batch[0] + 1)
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        monkeypatch.setattr("jax.block_until_ready", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(add, options=RunOptions(trace_level=1), run_metadata=RunMetadata())
+        assert session.run(total) == 1.0
+        assert session.run(batch)[0] == 1.0
 
 
 def test_a_run_that_is_refused_gets_its_batch_and_leaves_it():

@@ -24,6 +24,7 @@ def dispatch(
     """Starts the program of an execution and exchanges the values of its variables, without waiting for the device."""
     program = execution.program
     if program is None:
+        run.applied = True
         return
     if execution.counts_up_to is not None and store.step() + (execution.step_gain or 0) > execution.counts_up_to:
         raise _uncountable(program.written, store.step() + (execution.step_gain or 0))
@@ -89,6 +90,7 @@ def _run(
     values = zip(program.written, new, program.structures_out, execution.gains, strict=True)
     if not refusable:
         store.put(values)
+        run.applied = not remote
     if remote:
         inputs = [list(given) for given in jax.device_get(sent)]
         run.applied = store.submit(list(zip(remote, inputs, strict=True)), last_step)
@@ -111,7 +113,6 @@ def _run_up_to(
     if store.step() < last_step:
         return _run(execution, program, store, run, arguments, None, metadata)
     _, run.outputs, _ = program.dry(*arguments)
-    run.applied = False
     if metadata is not None:
         metadata.applied = False
     return None

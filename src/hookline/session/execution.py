@@ -31,7 +31,8 @@ class Run:
 
     def __init__(self, feeds: list[Any]) -> None:
         self.feeds = feeds
-        self.applied = True
+        # Known as soon as it is so: what comes behind may fail, or be interrupted.
+        self.applied = False
         self.outputs: Sequence[Any] = ()
         self.counters: dict[Variable, int] = {}
         self.hosts: dict[Operation, Any] = {}

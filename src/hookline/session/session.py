@@ -299,13 +299,11 @@ class Session:
         if not execution.plan.sources:
             return self._exchange_now(execution, run, options, metadata)
         taken = self._sources.take(execution.plan.sources)
-        used = False
         try:
             run.hosts.update(zip(execution.plan.sources, [item.value for _, item in taken], strict=True))
-            begun = self._exchange_now(execution, run, options, metadata)
-            used = run.applied and not self._counted_before(execution)
-            return begun
+            return self._exchange_now(execution, run, options, metadata)
         finally:
+            used = run.applied and not self._counted_before(execution)
             for source, item in taken:
                 source.use(item) if used else source.give_back(item)
 
