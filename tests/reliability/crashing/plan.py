@@ -28,7 +28,7 @@ class Life:
         aim: The point at which it kills itself, or None.
         arrival: At which arrival there.
         moment: The message after which it is killed from outside, where it does not aim.
-        delay_secs: How long after that; also how long after the tracing a kill amid a compilation comes.
+        delay_secs: How long after that; also how late a kill amid a compilation or a save comes.
         fault_at: Which of its batches is an AbortedError, or None.
         verifies: Whether it verifies all checkpoints that it finds, before it trains.
         card: The card that led to it, or None.
