@@ -65,6 +65,14 @@ def plain(x):
     return plain(x.real) if isinstance(x, Dual) else x
 
 
+def without(x, tags):
+    """A dual number without its parts of certain tags."""
+    if not isinstance(x, Dual):
+        return x
+    real, part = without(x.real, tags), without(x.part, tags)
+    return real if x.tag in tags else Dual(real, part, x.tag)
+
+
 def mixed(values, plus, times, sine):
     """The one function of the random graphs, for arrays and for dual numbers."""
     total = 0.1
@@ -116,10 +124,14 @@ class Interpreter:
             self.behind.append({i}.union(*[self.behind[d] for d in ways]) if differentiable else set())
 
     def is_read(self, x, steps) -> bool:
-        readers = [self.nodes[s] for s in steps if self.nodes[s].kind in ("compute", "gradient")]
+        # A gradient of what does not depend on its xs is a constant, and reads nothing.
+        readers = [self.nodes[s] for s in steps if self.nodes[s].kind == "compute" or self.is_gradient(s)]
         if any(x in r.args for r in readers) or x in steps:
             return True
         return any(x in self.connected[s] for s in steps if s < len(self.connected))
+
+    def is_gradient(self, i) -> bool:
+        return self.nodes[i].kind == "gradient" and bool(self.connected[i])
 
     def run(self, fetches, state):
         needed = sorted(set(fetches).union(*[self.after[f] for f in fetches]))
@@ -161,7 +173,13 @@ class Interpreter:
     def evaluate(self, i, moved):
         """The value of a node where some sources are moved: dual numbers stand in their place."""
         if i in moved:
-            return moved[i]
+            # A gradient further inside goes on through a node that one further outside has moved: its own slope there
+            # is as it was.
+            tags = {value.tag for key, value in list(moved.items())[list(moved).index(i) + 1 :]}
+            if not tags:
+                return moved[i]
+            there = self.evaluate(i, {key: value for key, value in moved.items() if key != i})
+            return plus(moved[i], plus(there, times(-1.0, without(there, tags))))
         node = self.nodes[i]
         if node.writes or (not moved and i in self.values):
             return self.values[i]
