@@ -10,6 +10,7 @@ from hookline.graph.global_step import (
 )
 from hookline.graph.gradient import gradients
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
+from hookline.graph.guard import skip_updates_if
 from hookline.graph.initialisers import (
     global_variables,
     global_variables_initializer,
@@ -59,6 +60,7 @@ __all__ = [
     "random_key",
     "report_uninitialized_variables",
     "reset_default_graph",
+    "skip_updates_if",
     "trainable_variables",
     "update",
     "variables",

@@ -79,7 +79,7 @@ class Execution:
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
         written = self.program.written if self.program else []
         self.writes = bool(written or plan.remote)
-        self.gains = [plan.gain(v) if plan.is_host_known(v) else None for v in written]
+        self.gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
         # What a remote update made of its variables is asked for only where somebody wants it.
         results = (*fetched, *watched, *input_tensors(plan.late, lambda tensor: True))
         self.pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]

@@ -13,6 +13,7 @@ from typing import Any
 from hookline.errors import InvalidArgumentError, UnimplementedError
 from hookline.graph.gradient import Gradient
 from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.guard import Guard, counts_runs
 from hookline.graph.nodes import Group, HostCall, Placeholder, SessionCall, Source
 from hookline.graph.variable import Update, Variable, VariableRead, is_counter
 
@@ -41,6 +42,7 @@ class Plan:
     Attributes:
         updates: The updates of each variable that lives here.
         remote: The updates of variables that live elsewhere. Their arguments are computed here, their results are not.
+        guards: The operations that can hold back its updates.
 
     Raises:
         InvalidArgumentError: A needed placeholder is not fed, or a device operation needs a host operation that needs a
@@ -66,6 +68,8 @@ class Plan:
                     continue
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
+        self.guards = [operation for operation in self.operations if isinstance(operation, Guard)]
+        self._check_guards()
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
@@ -199,6 +203,22 @@ class Plan:
                         f"{operation.node_def} reads {tensor.name!r} behind an update of the same run, but the update "
                         f"happens on a parameter server. Read it in the next run, or inside hookline.update.",
                     )
+
+    # What guards hold back ----------------------------------------------------------------------------------------
+
+    def is_guarded(self, variable: Variable) -> bool:
+        """Whether what the run does to a variable that it writes may be held back."""
+        initialised = any(update.initialises for update in self.updates[variable])
+        return bool(self.guards) and not initialised and not counts_runs(variable)
+
+    def _check_guards(self) -> None:
+        if self.guards and self.remote:
+            raise UnimplementedError(
+                self.guards[0].node_def,
+                self.guards[0],
+                f"{self.guards[0].node_def} cannot hold back {self.remote[0].node_def}, which happens on a parameter "
+                f"server. Leave out the values that are not finite in the update itself, with jnp.where.",
+            )
 
     # Counters ---------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Tensor
 from hookline.graph.random import WORKER_INDEX
@@ -96,7 +97,9 @@ class Program:
 
     def _needs_old(self, variable: Variable) -> bool:
         """Whether the program looks at the value from before the run."""
-        if not self.plan.updates[variable][0].overwrites or any(t.op is variable.op for t in self.outputs):
+        if self.plan.is_guarded(variable) or not self.plan.updates[variable][0].overwrites:
+            return True
+        if any(t.op is variable.op for t in self.outputs):
             return True
         readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
@@ -127,13 +130,29 @@ class Program:
 
         new: list[tuple[Any, ...]] = []
         self.structures_out = []
+        skip, old = frame.skip(), dict(zip(self.taken, taken, strict=True))
         for variable in self.written:
             leaves, structure = jax.tree.flatten(frame.final(variable))
+            if self.plan.is_guarded(variable):
+                self._check_alike(variable, old[variable], leaves, structure)
+                leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
             new.append(tuple(distinct(leaf) for leaf in leaves))
             self.structures_out.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self.outputs)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         return tuple(new), outputs, sent
+
+    def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
+        """Checks that either value may be the one that stays."""
+        forms = [[(leaf.shape, leaf.dtype) for leaf in map(jnp.asarray, leaves)] for leaves in (old, new)]
+        if structure != self.structure_in(variable) or forms[0] != forms[1]:
+            guard = self.plan.guards[0]
+            raise InvalidArgumentError(
+                guard.node_def,
+                guard,
+                f"{guard.node_def} cannot hold back an update of {variable.op.name!r} that gives it another structure, "
+                f"shape or dtype. Make that update in a run of its own.",
+            )
 
     def _keyed(self, inputs: tuple[Any, ...]) -> dict[Key, Any]:
         return {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
@@ -153,6 +172,11 @@ class Program:
         cause = "first run" if self._traces == 1 else "the shapes of its inputs changed"
         watching = " and what hooks watch" if self.watched else ""
         logger.info("Compiling a program (%s): outputs %s%s; writes %s.", cause, names, watching, writes)
+
+
+def _unless(skip: Any, old: Any, new: Any) -> Any:
+    """Returns the new value of a leaf, or the old one where the run is skipped."""
+    return jax.lax.select(skip, old, jnp.asarray(new))
 
 
 def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:

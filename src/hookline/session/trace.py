@@ -6,6 +6,7 @@ that it reads is one of which the updates are earlier too. Gradients fit into it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,11 @@ class Trace:
     def final(self, variable: Variable) -> Any:
         """Returns the value of a written variable after the run."""
         return self._versions[variable, len(self.plan.updates[variable])]
+
+    def skip(self) -> Any:
+        """Returns whether the updates of the run are to be held back; None where nothing can."""
+        found = [self._values[guard] for guard in self.plan.guards]
+        return functools.reduce(jnp.logical_or, found) if found else None
 
     def output(self, tensor: Tensor) -> Any:
         """Returns the value of an output of the program."""

@@ -1,0 +1,73 @@
+"""Guards: nodes that can hold back what a run does to its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.variable import Variable
+
+
+class Guard(Function):
+    """The node behind `skip_updates_if`: a bool of the device, true where the run is to be skipped."""
+
+    def __init__(self, condition: Any, name: str) -> None:
+        super().__init__(_as_one_bool, name, (condition,))
+        self.type = "SkipUpdatesIf"
+
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        ((condition,), _) = self.bind(resolve)
+        return Guard(condition, name)
+
+
+def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
+    """Returns a tensor with the value of a condition; a run that needs it, and finds it true, changes no variables.
+
+    The device decides, in the program of the step, and nobody waits for it. The run counts all the same: the global
+    step and the counters of random keys advance, and batches of `hookline.data` are used up. What it fetches are the
+    values that it has computed, as if nothing had been held back. A variable that the run initialises is initialised.
+    With several such tensors in a run one that is true is enough.
+
+    Args:
+        condition: A bool, or a tensor of one. It may be computed from anything in the run.
+        name: Name of the operation.
+
+    Raises:
+        ValueError: The condition is more than one value.
+
+    Example:
+        >>> import hookline as hl
+        >>> weight, norm = hl.Variable(1.0), hl.placeholder("float32", ())
+        >>> step = hl.train.create_global_step()
+        >>> train_op = hl.group(weight.assign_add(1.0), step.assign_add(1), hl.skip_updates_if(norm > 10.0))
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     for value in (3.0, 30.0):
+        ...         sess.run(train_op, {norm: value})
+        ...         print(*sess.run((step, weight)))
+        1 2.0
+        2 2.0
+
+    References:
+        `optax.apply_if_finite`, for all that a run updates and any condition.
+    """
+    return Guard(condition, name).output
+
+
+def counts_runs(variable: Variable) -> bool:
+    """Whether a variable counts what has been run or drawn, and so goes on where the effect of runs is taken back."""
+    return variable.per_worker or variable is counted_global_step(variable.graph)
+
+
+def _as_one_bool(condition: Any) -> jax.Array:
+    value = jnp.asarray(condition)
+    if value.shape:
+        raise ValueError(
+            f"skip_updates_if requires one bool, got an array of shape {value.shape}: reduce it, with any() or all()."
+        )
+    return value.astype(bool)
