@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hookline import arguments
 
 _SECS_PER_HOUR = 3600.0
 
 
+class Kept(NamedTuple):
+    """A complete checkpoint.
+
+    Attributes:
+        path: Where it is.
+        timestamp: When it was written, in seconds since the epoch.
+        extra: Whether it does not count; of these only the newest stays.
+        step: The number of completed steps; None if it was saved without one.
+    """
+
+    path: str
+    timestamp: float
+    extra: bool = False
+    step: int | None = None
+
+
 class Retention:
     """The checkpoints one saver keeps, oldest first, and the rule by which old ones go. Touches no files.
+
+    The newest that has proved good stays beside those that count, until a newer one has.
 
     Args:
         max_to_keep: How many of the newest stay; None or 0 keeps all.
         keep_every_n_hours: Of those that would go, one is kept for good for every so many hours; None keeps none.
+
+    Attributes:
+        good: The newest that has proved good; None if none has.
 
     Example:
         >>> retention = Retention(max_to_keep=2)
@@ -33,47 +56,68 @@ class Retention:
             raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
         self._max_to_keep = max_to_keep or None
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
-        self._kept: list[tuple[str, float, bool]] = []
+        self._kept: list[Kept] = []
         self._next_for_good: float | None = None
+        self.good: str | None = None
+        self._unproven: list[Kept] = []
 
     @property
     def paths(self) -> list[str]:
         """The checkpoints that may still go one day, oldest first."""
-        return [path for path, _, _ in self._kept]
+        return [kept.path for kept in self._kept]
 
     @property
     def timestamps(self) -> list[float]:
         """When each of `paths` was written, in seconds since the epoch."""
-        return [timestamp for _, timestamp, _ in self._kept]
+        return [kept.timestamp for kept in self._kept]
 
-    def recover(self, checkpoints: list[tuple[str, float, bool]]) -> None:
-        """Starts from what an earlier run has left, oldest first: (path, timestamp, whether it is extra)."""
+    def recover(self, checkpoints: list[Kept], good: str | None = None) -> None:
+        """Starts from what an earlier run has left, oldest first, and what is known to be good of it."""
         self._kept = list(checkpoints)
+        self._unproven = [kept for kept in checkpoints if kept.path != good]
         self._next_for_good = None
+        self.good = good
 
-    def add(self, path: str, timestamp: float, extra: bool = False) -> list[str]:
+    def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
         """Takes note of a new complete checkpoint.
 
         Args:
             path: Where it is. A path known already was written anew and is now the newest.
-            timestamp: When it was written, in seconds since the epoch.
-            extra: Whether it does not count; of these only the newest stays.
+            timestamp: As in `Kept`, like the other arguments.
+            extra: As in `Kept`.
+            step: As in `Kept`.
 
         Returns:
-            What to remove now, oldest first; never `path`.
+            What to remove now, oldest first; never `path`, nor the newest that has proved good.
         """
-        removed = [other for other, _, is_extra in self._kept if extra and is_extra and other != path]
-        self._kept = [item for item in self._kept if item[0] not in (path, *removed)]
-        self._kept.append((path, timestamp, extra))
-        counted = [item for item in self._kept if not item[2]]
+        new = Kept(path, timestamp, extra, step)
+        removed = [old.path for old in self._kept if extra and old.extra and old.path not in (path, self.good)]
+        self._kept = [old for old in self._kept if old.path not in (path, *removed)] + [new]
+        counted = [kept for kept in self._kept if not kept.extra]
         if self._next_for_good is None and self._period_secs is not None and counted:
-            self._next_for_good = counted[0][1] + self._period_secs
-        while self._max_to_keep is not None and len(counted) > self._max_to_keep:
-            oldest, written_at, _ = counted.pop(0)
-            self._kept = [item for item in self._kept if item[0] != oldest]
-            if self._next_for_good is not None and written_at >= self._next_for_good:
+            self._next_for_good = counted[0].timestamp + self._period_secs
+        for old in counted[: -self._max_to_keep] if self._max_to_keep else ():
+            if old.path == self.good:
+                continue
+            self._kept.remove(old)
+            if self._next_for_good is not None and old.timestamp >= self._next_for_good:
                 assert self._period_secs is not None
-                self._next_for_good = written_at + self._period_secs
+                self._next_for_good = old.timestamp + self._period_secs
             else:
-                removed.append(oldest)
+                removed.append(old.path)
+        self._unproven = [old for old in self._unproven if old.path not in (path, *removed)] + [new]
         return removed
+
+    def prove(self, step: int) -> None:
+        """Takes note that what was computed from the weights of this step was as it should be.
+
+        Weights that have gone wrong do not heal: all earlier ones were good as well.
+        """
+        proven = [kept for kept in self._unproven if kept.step is not None and kept.step <= step]
+        if proven:
+            self.good = proven[-1].path
+            self._unproven = [kept for kept in self._unproven if kept not in proven]
+
+    def doubt(self) -> None:
+        """Takes note that the steps up to now are taken back: what has not proved good by now never will."""
+        self._unproven.clear()

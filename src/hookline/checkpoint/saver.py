@@ -19,12 +19,13 @@ from hookline import arguments, clock
 from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease, hold
 from hookline.checkpoint.manifest import Manifest
-from hookline.checkpoint.retention import Retention
+from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
-from hookline.errors import InvalidArgumentError, OpError
+from hookline.errors import InvalidArgumentError, NotFoundError, OpError
 from hookline.graph import GraphKeys, Variable
+from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
 
@@ -189,6 +190,7 @@ class Saver:
         self._holds: dict[str, weakref.WeakSet[Session]] = {}
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
+        self._proven_step: int | None = None
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
         # What a process that was killed had still to remove: to be done once there is something newer.
@@ -207,22 +209,24 @@ class Saver:
         if function not in self._before_commit:
             self._before_commit.append(function)
 
-    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
+    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str], *, last_good: str | None = None) -> None:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
         Args:
             checkpoint_paths: Their paths, oldest first. Those that are gone are left out; those that are broken too,
                 with a warning, and stay where they are.
+            last_good: Which of them is the newest that has proved good.
         """
         self.wait()
         found = []
         for path in filter(layout.locate, map(os.fspath, checkpoint_paths)):
             try:
                 manifest = layout.read_manifest(path)[1]
-                found.append((path, manifest.timestamp, manifest.extra))
+                found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
-        self._retention.recover(found)
+        self._proven_step = None
+        self._retention.recover(found, last_good if any(kept.path == last_good for kept in found) else None)
 
     def save(
         self,
@@ -387,9 +391,11 @@ class Saver:
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
         """Writes the state file, and removes what the new checkpoint has made superfluous."""
         retention = copy.deepcopy(self._retention)
-        removed = retention.add(path, manifest.timestamp, manifest.extra)
+        self._take_proof(retention)
+        removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
+        self._take_proof(retention)
         removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        state = CheckpointState(path, tuple(retention.paths), tuple(retention.timestamps))
+        state = CheckpointState(path, tuple(retention.paths), tuple(retention.timestamps), retention.good)
         directory = os.path.dirname(path) or "."
 
         def write() -> None:
@@ -431,9 +437,51 @@ class Saver:
         self.wait()
         sess = _raw(sess)
         variables = self._of(sess)
-        path = os.fspath(save_path)
+        self._load(sess, os.fspath(save_path), variables, whole=_is_whole(sess, variables))
+
+    def prove(self, step: int) -> None:
+        """Takes note that a value computed from the weights of this global step was as it should be.
+
+        The newest checkpoint up to that step is good, then. It is kept beyond `max_to_keep` until a newer one is.
+        """
+        self._proven_step = step  # All that another thread may look at meanwhile.
+
+    @property
+    def last_good(self) -> str | None:
+        """The newest checkpoint that has proved good; it waits for a save that is under way."""
+        self.wait()
+        self._take_proof(self._retention)
+        return self._retention.good
+
+    def roll_back(self, sess: Session | HasRawSession) -> str:
+        """Sets variables to what they were in the last good checkpoint, or else in the newest.
+
+        What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
+        led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
+        Checkpoints that have not proved good by now are not taken for good any more.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            NotFoundError: There is none; or as of `restore`, like the other errors.
+        """
+        path = self.last_good or next(reversed(self._retention.paths), None)
+        if path is None:
+            raise NotFoundError(None, None, f"{self.name} cannot roll back: it has saved no checkpoint yet.")
+        sess = _raw(sess)
+        variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
+        self._load(sess, path, variables, whole=False)
+        self._proven_step = None
+        self._retention.doubt()
+        return path
+
+    def _take_proof(self, retention: Retention) -> None:
+        if self._proven_step is not None:
+            retention.prove(self._proven_step)
+
+    def _load(self, sess: Session, path: str, variables: Mapping[str, Variable], *, whole: bool) -> None:
         specs = {name: variable.spec for name, variable in variables.items()}
-        whole = _is_whole(sess, variables)
         iterators = [name for name in sess.iterators() if whole and name not in variables]
 
         def choose(manifest: Manifest) -> dict[str, fitting.Match]:

@@ -25,6 +25,8 @@ class CheckpointState:
         model_checkpoint_path: The newest.
         all_model_checkpoint_paths: Those that a saver still manages, oldest first; the newest among them.
         timestamps: When each of them became complete, in seconds since the epoch.
+        last_good: The newest of them from which a finite value was computed, as far as somebody looks; see
+            `NanTensorHook`.
 
     References:
         `tf.train.CheckpointState`. Every path in it exists and is complete.
@@ -33,6 +35,7 @@ class CheckpointState:
     model_checkpoint_path: str
     all_model_checkpoint_paths: tuple[str, ...] = ()
     timestamps: tuple[float, ...] = ()
+    last_good: str | None = None
 
 
 def write_state(
@@ -54,6 +57,7 @@ def write_state(
             ],
             "timestamps": list(state.timestamps),
             "leaving": [os.path.relpath(path, directory) for path in leaving],
+            "last_good": state.last_good and os.path.relpath(state.last_good, directory),
         },
         indent=1,
     )
@@ -84,6 +88,7 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
             os.path.join(directory, fields["model_checkpoint_path"]),
             tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
             tuple(float(timestamp) for timestamp in fields["timestamps"]),
+            os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -145,7 +150,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         newest = listed[-1][0]
     if newest is None:
         return None
-    return CheckpointState(newest, tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed))
+    good = state.last_good if state is not None and state.last_good in [path for path, _ in listed] else None
+    return CheckpointState(newest, tuple(path for path, _ in listed), tuple(time for _, time in listed), good)
 
 
 def base_of(path: str) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import arguments, summary
-from hookline.checkpoint import CheckpointSaverListener, PendingSave, Saver, checkpoint_exists, durable, failures, lease
+from hookline.checkpoint import (
+    CheckpointSaverListener,
+    PendingSave,
+    Saver,
+    checkpoint_exists,
+    durable,
+    failures,
+    lease,
+    serving,
+)
 from hookline.errors import PREEMPTION_ERRORS, from_os_error
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -234,6 +243,7 @@ class CheckpointSaverHook(SessionRunHook):
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self._saver = saver
+        serving.serve(session, saver)
         # What was summarised up to the saved step is to be on the disk when the checkpoint is.
         saver.call_before_commit(FileWriterCache.sync)
         self._args = SessionRunArgs(free_global_step(session))
