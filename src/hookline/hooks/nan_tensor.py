@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import collections
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
+from hookline.checkpoint import Saver
+from hookline.checkpoint.serving import savers_of
 from hookline.errors import NanLossDuringTrainingError
-from hookline.graph import Tensor, get_default_graph, op
+from hookline.graph import Tensor, get_default_graph, op, skip_updates_if
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, require_global_step
 
 if TYPE_CHECKING:
@@ -21,33 +26,58 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
+_REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
 _CHECKS = "hookline/nan_checks"
 _MAX_UNREAD = 32
+# When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
+_ROLLBACK_LAG = 8
+_MAX_TIMES = 10
 
 
 class NanTensorHook(SessionRunHook):
-    """Ends the training when a tensor, usually the loss, has a NaN anywhere in its value.
+    """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
 
     The device reduces the value to one bool, in the step. The hook reads the bool of a run once it has arrived, and so
     never waits for the device, unless more than 32 runs are unread. A NaN is therefore reported some runs late, but
     before any checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs
     `begin`, `after_create_session`, `before_run`, `after_run` and `settle`; nothing after an exception.
 
+    What it does is said by `on_nan`:
+
+    - "raise": it ends the training with an error; "stop": with a warning.
+    - "skip": the run changes nothing. The device decides that, in the same program, as of `hookline.skip_updates_if`:
+      the step counts, keys and data go on, every other update is held back.
+    - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
+      else to the newest (`Saver.roll_back`). The global step, keys and data go on, so no batch between is used again.
+      It comes eight runs late, always. A checkpoint that is not known to be good yet leaves the one before it in place.
+
     Args:
         loss_tensor: The tensor to watch, or its name: any structure of arrays.
-        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop.
+        fail_on_nan_loss: Whether a NaN is an error; if not, it is a warning and a request to stop. Not beside `on_nan`.
         include_inf: Whether infinities count as well.
         strict: Whether to wait for each run and report in its own `after_run`.
+        on_nan: "raise", "stop", "skip" or "rollback".
+        max_times: How often in a row a run may be skipped, or the training go back; 10 by default. The next time is an
+            error. Rollbacks are in a row until a later checkpoint has proved good.
+        saver: Whose checkpoints to go back to; by default the saver of the session's `CheckpointSaverHook`.
 
     Raises:
+        ValueError: Arguments that contradict each other. From `after_create_session`: skipping or going back where
+            variables live on parameter servers.
+        RuntimeError: From `after_create_session`: there is no saver to go back with, or several.
         NanLossDuringTrainingError: From `after_run` or `settle`.
 
     Example:
         >>> hook = NanTensorHook("loss:0", include_inf=True)
+        >>> NanTensorHook("loss:0", on_nan="skip", fail_on_nan_loss=False)
+        Traceback (most recent call last):
+        ...
+        ValueError: NanTensorHook takes fail_on_nan_loss or on_nan, got both. ...
 
     References:
         `tf.train.NanTensorHook`. Differences: the check runs on the device and is read late, `strict=True` gives the
-        documented moment; `include_inf`; the error names the step.
+        documented moment; `include_inf`; the error names the step; `on_nan`.
     """
 
     def __init__(
@@ -57,16 +87,28 @@ class NanTensorHook(SessionRunHook):
         *,
         include_inf: bool = False,
         strict: bool = False,
+        on_nan: str | None = None,
+        max_times: int | None = None,
+        saver: Saver | None = None,
     ) -> None:
+        self._reaction = _checked_reaction(on_nan, fail_on_nan_loss, max_times, saver)
         self._loss_tensor = loss_tensor
-        self._fail_on_nan_loss = fail_on_nan_loss
         self._include_inf = include_inf
-        self._max_unread = 0 if strict else _MAX_UNREAD
+        self._max_times = _MAX_TIMES if max_times is None else max_times
+        self._given_saver = saver
+        self._waits_its_time = self._reaction == ROLLBACK
+        self._max_unread = 0 if strict else _ROLLBACK_LAG if self._waits_its_time else _MAX_UNREAD
+        if self._reaction == ROLLBACK:
+            self.comes_after = CheckpointSaverHook
         self._loss_name = ""
         self._args = SessionRunArgs(None)
         self._unread: collections.deque[tuple[int, Any]] = collections.deque()
         self._coord: Coordinator | None = None
         self.has_found_nan = False
+        self._saver: Saver | None = None
+        self._last_step = 0
+        self._times = 0
+        self._gone_back_to: str | None = None
 
     def begin(self) -> None:
         """Adds the check to the graph, unless it is there.
@@ -76,14 +118,23 @@ class NanTensorHook(SessionRunHook):
         """
         require_global_step(self)
         self._unread.clear()
+        self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
-        self._args = SessionRunArgs(_check_of(loss, self._include_inf))
+        self._args = SessionRunArgs(_check_of(loss, self._include_inf, self._reaction == SKIP))
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
         self._unread.clear()
         self._coord, self.has_found_nan = coord, False
+        if self._reaction in (SKIP, ROLLBACK) and session.shared:
+            raise ValueError(
+                f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
+                f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave out such values in the updates."
+            )
+        if self._reaction == ROLLBACK:
+            self._saver = self._given_saver or _only_saver(session)
+            self._last_step = session.global_step
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Asks for the check."""
@@ -93,40 +144,119 @@ class NanTensorHook(SessionRunHook):
         """Reads the checks that have arrived."""
         unread = self._unread
         unread.append((run_context.session.global_step, run_values.results))
-        while unread and (len(unread) > self._max_unread or unread[0][1].is_ready()):
-            step, check = unread.popleft()
-            # NumPy's view of a bool that is there is the cheapest way to read it.
-            if np.asarray(check):
-                self._report(step)
-                run_context.request_stop()
+        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][1].is_ready())):
+            self._read(run_context.session, run_context.request_stop)
 
     def settle(self, session: Session) -> None:
         """Waits for the runs not yet read, and reads them."""
         while self._unread:
-            step, check = self._unread.popleft()
-            if np.asarray(check):
-                self._report(step)
-                if self._coord is not None:
-                    self._coord.request_stop()
+            self._read(session, self._request_stop)
 
-    def _report(self, step: int) -> None:
-        self._unread.clear()
-        self.has_found_nan = True
+    def _request_stop(self) -> None:
+        if self._coord is not None:
+            self._coord.request_stop()
+
+    def _read(self, session: Session, request_stop: Callable[[], None]) -> None:
+        """Reads the oldest check, and does what is to be done about it."""
+        step, check = self._unread.popleft()
+        # Where the run before it had led to.
+        began, self._last_step = self._last_step, step
+        # NumPy's view of a bool that is there is the cheapest way to read it.
+        if np.asarray(check):
+            self._react(session, step, request_stop)
+        elif self._saver is not None:
+            self._saver.prove(began)
+        else:
+            self._times = 0
+
+    def _react(self, session: Session, step: int, request_stop: Callable[[], None]) -> None:
         what = "NaN or an infinity" if self._include_inf else "NaN"
         message = f"NanTensorHook found {what} in {self._loss_name}, in the run that led to global step {step}."
-        if self._fail_on_nan_loss:
+        if self._reaction == SKIP:
+            self._count(message)
+            _logger.warning("%s Its updates were held back.%s", message, self._in_a_row())
+            return
+        self._unread.clear()
+        if self._reaction == ROLLBACK:
+            self._go_back(session, message)
+            return
+        self.has_found_nan = True
+        if self._reaction == STOP:
+            _logger.warning("%s Stopping.", message)
+            request_stop()
+        else:
             raise NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
-        _logger.warning("%s Stopping.", message)
+
+    def _go_back(self, session: Session, message: str) -> None:
+        assert self._saver is not None, "after_create_session comes before"
+        if self._saver.last_good != self._gone_back_to:
+            self._times = 0
+        self._count(message)
+        self._gone_back_to = self._saver.last_good
+        path = self._saver.roll_back(session)
+        self._last_step = session.global_step
+        _logger.warning(
+            "%s The weights went back to those of %s; the training goes on at global step %d with what comes next.%s",
+            message,
+            path,
+            self._last_step,
+            self._in_a_row(),
+        )
+
+    def _count(self, message: str) -> None:
+        self._times += 1
+        if self._times > self._max_times:
+            self._unread.clear()
+            self.has_found_nan = True
+            done = "been skipped" if self._reaction == SKIP else "led back to the same checkpoint"
+            raise NanLossDuringTrainingError(
+                f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
+                f"learning rate, the data, or what is watched."
+            )
+
+    def _in_a_row(self) -> str:
+        return f" {self._times} in a row; the training ends after {self._max_times}." if self._times > 1 else ""
 
 
-def _check_of(loss: Tensor, include_inf: bool) -> Tensor:
+def _checked_reaction(on_nan: str | None, fail_on_nan_loss: bool, max_times: int | None, saver: Saver | None) -> str:
+    """Returns what to do about a NaN; `ValueError` or `TypeError` where the arguments do not say one thing."""
+    if on_nan is not None and not fail_on_nan_loss:
+        raise ValueError(
+            "NanTensorHook takes fail_on_nan_loss or on_nan, got both. on_nan='stop' means fail_on_nan_loss=False."
+        )
+    if on_nan is not None and on_nan not in _REACTIONS:
+        raise ValueError(f"NanTensorHook requires on_nan to be one of {', '.join(_REACTIONS)}, got {on_nan!r}.")
+    reaction = on_nan or (RAISE if fail_on_nan_loss else STOP)
+    if max_times is not None:
+        arguments.whole("NanTensorHook", "max_times", max_times, at_least=0)
+        if reaction not in (SKIP, ROLLBACK):
+            raise ValueError(f"NanTensorHook takes max_times with on_nan={SKIP!r} or {ROLLBACK!r}, got {reaction!r}.")
+    if arguments.instance("NanTensorHook", "saver", saver, Saver) is not None and reaction != ROLLBACK:
+        raise ValueError(f"NanTensorHook takes a saver with on_nan={ROLLBACK!r}, got {reaction!r}.")
+    return reaction
+
+
+def _only_saver(session: Session) -> Saver:
+    found = savers_of(session)
+    if len(found) != 1:
+        raise RuntimeError(
+            f"NanTensorHook requires exactly one saver to roll back with, found {len(found)} that save this session. "
+            "Give the session a checkpoint_dir or a CheckpointSaverHook, or pass saver=."
+        )
+    return found[0]
+
+
+def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
     """Returns the node that checks `loss`, which all hooks on this graph share."""
     graph = get_default_graph()
-    for known_loss, known_include_inf, check in graph.get_collection(_CHECKS):
-        if known_loss is loss and known_include_inf == include_inf:
+    for known_loss, *known, check in graph.get_collection(_CHECKS):
+        if known_loss is loss and known == [include_inf, skips]:
             return check
-    check = op(_has_bad, name="nan_check").node(loss, include_inf=include_inf)
-    graph.add_to_collection(_CHECKS, (loss, include_inf, check))
+    if skips:
+        check = skip_updates_if(_check_of(loss, include_inf, False))
+    else:
+        check = op(_has_bad, name="nan_check").node(loss, include_inf=include_inf)
+    graph.add_to_collection(_CHECKS, (loss, include_inf, skips, check))
     return check
 
 

@@ -1,0 +1,353 @@
+"""NanTensorHook(on_nan="skip" | "rollback"): a training that meets a NaN and goes on."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import hookline as hl
+from hookline import errors, train
+from hookline.checkpoint import Saver, get_checkpoint_state
+from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.transport import DirectTransport
+from hookline.testing import RecordingHook
+
+NAN = float("nan")
+LAG = 8  # how many runs late a rollback comes
+
+
+def batches(count=40, nan_at=(), bad_slope_at=()):
+    """Returns (x, z): a loss is NaN where x is, and where z is 0 it is finite and its gradient NaN."""
+    rng = np.random.default_rng(1)
+    made = [(rng.normal(size=4).astype("f"), np.float32(1)) for _ in range(count)]
+    for i in nan_at:
+        made[i][0][2] = NAN
+    for i in bad_slope_at:
+        made[i] = (made[i][0], np.float32(0))
+    return made
+
+
+class Job:
+    """A model that keeps all that a step may change: weights, slots, averages, statistics of the batch, noise."""
+
+    def __init__(self, data, drawn=None):
+        self.graph = hl.Graph(seed=5)
+        with self.graph.as_default():
+            self.step = train.create_global_step()
+            x, z = hl.data.iterator(data) if drawn is None else drawn(self.step)
+            weight = hl.Variable(np.ones(4, np.float32), name="weight")
+            noise = hl.op(lambda key: 0.01 * jax.random.normal(key, (4,)))(hl.random_key())
+            self.loss = hl.op(
+                lambda w, x, z, n: jnp.mean((w - x + n) ** 2) + 0.01 * jnp.sqrt(jnp.abs(w[0] * z)), name="loss"
+            )(weight, x, z, noise)
+            mean = hl.Variable(0.0, name="batch_mean", trainable=False)
+            mean_op = mean.assign(hl.op(lambda m, x: 0.9 * m + 0.1 * x.mean())(mean, x))
+            descend = train.Optimizer(optax.adam(0.05)).minimize(self.loss, self.step)
+            with hl.control_dependencies([descend]):
+                averaged = train.ExponentialMovingAverage(0.9).apply([weight])
+            self.train = hl.group(averaged, mean_op)
+
+    def run(self, *hooks, steps=None, directory=None, save_steps=10, **arguments):
+        """Trains to the end of the data, or to a step, and returns the state at the end, by name."""
+        state = {}
+
+        class Look:
+            def end(self, session):
+                state.update(session.snapshot())
+
+        stop = [train.StopAtStepHook(last_step=steps)] if steps else []
+        with (
+            self.graph.as_default(),
+            train.MonitoredTrainingSession(
+                checkpoint_dir=directory and str(directory),
+                save_checkpoint_steps=save_steps,
+                save_summaries_steps=None,
+                log_step_count_steps=None,
+                hooks=[*hooks, *stop, Look()],
+                recovery=train.RecoveryPolicy(initial_backoff_secs=0),
+                **arguments,
+            ) as session,
+        ):
+            while not session.should_stop():
+                session.run(self.train)
+        return state
+
+
+def differences(one, other, alike=np.array_equal):
+    assert one.keys() == other.keys()
+    leaves = {name: zip(jax.tree.leaves(one[name]), jax.tree.leaves(other[name]), strict=True) for name in one}
+    return {name for name in one if not all(alike(*pair) for pair in leaves[name])}
+
+
+def nearly(one, other):
+    """What may be held back is not written in place, and XLA may round it otherwise."""
+    return np.allclose(one, other, rtol=1e-5)
+
+
+def watching(on_nan, **arguments):
+    return train.NanTensorHook("loss", on_nan=on_nan, **arguments)
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if "NanTensorHook" in record.getMessage()]
+
+
+# Skipping -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_run_counts_and_leaves_no_other_trace():
+    bad = 6
+    skipped = Job(batches(12, nan_at=[bad])).run(watching("skip"))
+
+    class Undo:
+        """Takes the updates of one run back by hand."""
+
+        def before_run(self, run_context):
+            self.before = run_context.session.snapshot()
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == bad + 1:
+                counted = ("global_step", "random_key/draws")
+                run_context.session.load({k: v for k, v in self.before.items() if k not in counted})
+
+    by_hand = Job(batches(12, nan_at=[bad])).run(Undo())
+    assert differences(skipped, by_hand, nearly) == set()
+    assert skipped["global_step"] == 12
+    assert np.isfinite(skipped["weight"]).all()
+    assert np.isfinite(skipped["batch_mean"])
+
+
+def test_what_is_skipped_is_said_once_each_with_its_step(caplog):
+    Job(batches(12, nan_at=[3, 4, 8])).run(watching("skip"))
+    said = warnings(caplog)
+    assert len(said) == 3
+    assert "found NaN in loss:0, in the run that led to global step 4. Its updates were held back." in said[0]
+    assert "2 in a row; the training ends after 10." in said[1]
+    assert "in a row" not in said[2]
+
+
+def test_too_many_in_a_row_are_an_error():
+    assert Job(batches(12, nan_at=[2, 3, 5, 6])).run(watching("skip", max_times=2))["global_step"] == 12
+    with pytest.raises(errors.NanLossDuringTrainingError, match=r"step 7\. 2 before it in a row have been skipped"):
+        Job(batches(12, nan_at=[4, 5, 6])).run(watching("skip", max_times=2))
+
+
+def test_a_nan_gradient_is_skipped_by_whoever_watches_the_gradients():
+    job = Job(batches(12, bad_slope_at=[5]))
+    with job.graph.as_default():
+        (slope,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
+    assert np.isfinite(job.run(train.NanTensorHook(slope, on_nan="skip"))["weight"]).all()
+    assert np.isnan(Job(batches(12, bad_slope_at=[5])).run()["weight"]).any()
+
+
+def test_without_a_nan_watching_changes_nothing(tmp_path):
+    plain = Job(batches(25)).run()
+    assert differences(plain, Job(batches(25)).run(watching("skip")), nearly) == set()
+    assert differences(plain, Job(batches(25)).run(watching("rollback"), directory=tmp_path)) == set()
+
+
+# Going back -----------------------------------------------------------------------------------------------------------
+
+
+def after_rollbacks(data, *ways):
+    """Returns the state after training on data, going from one step to the weights of an earlier one by hand."""
+    back = dict(ways)
+
+    class ByHand:
+        def begin(self):
+            self.states = {}
+
+        def after_create_session(self, session, coord):
+            self.states[0] = session.snapshot()
+
+        def after_run(self, run_context, run_values):
+            session = run_context.session
+            self.states[session.global_step] = session.snapshot()
+            if session.global_step in back:
+                state = self.states[back[session.global_step]]
+                session.load({k: v for k, v in state.items() if k not in ("global_step", "random_key/draws")})
+
+    return Job(data).run(ByHand())
+
+
+def test_going_back_takes_the_weights_of_the_last_good_checkpoint_and_no_batch_twice(tmp_path, caplog):
+    data = batches(40, nan_at=[23])
+    state = Job(data).run(watching("rollback"), directory=tmp_path)
+    assert differences(state, after_rollbacks(data, (24 + LAG - 2, 20))) == set()  # the save at 30 settles
+    assert state["global_step"] == 40
+    (said,) = warnings(caplog)
+    assert "in the run that led to global step 24. The weights went back to those of" in said
+    assert "model.ckpt-20; the training goes on at global step 30 with what comes next." in said
+
+
+def test_it_comes_eight_runs_late_whatever_the_device_does(tmp_path):
+    data = batches(40, nan_at=[23])
+    state = Job(data).run(watching("rollback"), directory=tmp_path, save_steps=20)
+    assert differences(state, after_rollbacks(data, (24 + LAG, 20))) == set()
+
+
+def test_strict_goes_back_in_the_very_run(tmp_path):
+    data = batches(40, nan_at=[23])
+    state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
+    assert differences(state, after_rollbacks(data, (24, 20))) == set()
+
+
+def test_batches_that_are_computed_from_the_global_step_are_not_used_again_either(tmp_path):
+    data, used = batches(40, nan_at=[23]), []
+
+    def take(step):
+        used.append(int(step))
+        return data[int(step)]
+
+    job = Job(None, drawn=lambda step: hl.host_op(take, spec=data[0])(step))
+    state = job.run(watching("rollback"), directory=tmp_path, steps=40)
+    assert used == list(range(40))
+    assert differences(state, after_rollbacks(data, (30, 20))) == set()
+
+
+@pytest.mark.parametrize("max_to_keep", [1, 5])
+def test_a_nan_gradient_with_a_finite_loss_reaches_the_newest_checkpoint_and_no_further(tmp_path, max_to_keep):
+    data = batches(40, bad_slope_at=[29])  # of the very run that leads to the checkpoint
+    job = Job(data)
+    with job.graph.as_default():
+        scaffold = train.Scaffold(saver=Saver(max_to_keep=max_to_keep))
+    state = job.run(watching("rollback", strict=True), directory=tmp_path, scaffold=scaffold)
+    if max_to_keep > 1:
+        assert np.isnan(train.load_variable(str(tmp_path / "model.ckpt-30"), "weight")).any()
+    assert differences(state, after_rollbacks(data, (31, 20))) == set()
+    assert np.isfinite(state["weight"]).all()
+
+
+def test_the_last_good_checkpoint_is_kept_until_a_later_one_has_proved_good(tmp_path):
+    seen = {}
+
+    class Files:
+        def before_run(self, run_context):
+            found = get_checkpoint_state(str(tmp_path))
+            paths = [path.rpartition("-")[2] for path in found.all_model_checkpoint_paths]
+            seen[run_context.session.global_step] = (paths, found.last_good and found.last_good.rpartition("-")[2])
+
+    job = Job(batches(33, bad_slope_at=[19]))
+    with job.graph.as_default():
+        scaffold = train.Scaffold(saver=Saver(max_to_keep=1))
+
+    class Completes(train.CheckpointSaverListener):
+        def after_save(self, session, global_step):
+            pass
+
+    saving = train.CheckpointSaverHook(str(tmp_path), save_steps=10, scaffold=scaffold, listeners=[Completes()])
+    job.run(saving, watching("rollback", strict=True), Files(), scaffold=scaffold)
+    assert seen[10] == (["0", "10"], "0")
+    assert seen[20] == (["10", "20"], "10")
+    assert seen[30] == (["10", "30"], "10")
+    assert get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths == (
+        str(tmp_path / "model.ckpt-30"),
+        str(tmp_path / "model.ckpt-33"),
+    )
+
+
+def test_a_job_that_is_killed_with_nan_weights_in_its_newest_checkpoint_ends_as_if_it_was_not(tmp_path):
+    data = batches(50, bad_slope_at=[29])
+    whole = Job(data).run(watching("rollback"), directory=tmp_path / "whole")
+    assert np.isfinite(whole["weight"]).all()
+    Job(data).run(watching("rollback"), directory=tmp_path / "cut", steps=30)
+    resumed = Job(data).run(watching("rollback"), directory=tmp_path / "cut")
+    assert differences(whole, resumed) == set()
+
+
+def test_a_recovery_and_a_rollback_get_along(tmp_path):
+    data = batches(50, nan_at=[23])
+    whole = Job(data).run(watching("rollback"), directory=tmp_path / "whole")
+    lose = RecordingHook(failures={"after_run": [None] * 35 + [errors.AbortedError(None, None, "lost")]})
+    assert differences(whole, Job(data).run(watching("rollback"), lose, directory=tmp_path / "lost")) == set()
+
+
+def test_a_nan_of_the_last_runs_is_taken_back_before_the_last_checkpoint(tmp_path):
+    Job(batches(24, nan_at=[23])).run(watching("rollback"), directory=tmp_path)
+    last = train.latest_checkpoint(str(tmp_path))
+    assert last.endswith("-24")
+    assert np.isfinite(train.load_variable(last, "weight")).all()
+
+
+def test_going_back_to_the_same_checkpoint_too_often_is_an_error(tmp_path):
+    bad = [22, 24, 26]
+    hook = watching("rollback", strict=True, max_times=2)
+    with pytest.raises(errors.NanLossDuringTrainingError, match="2 before it in a row have led back to the same check"):
+        Job(batches(40, nan_at=bad)).run(hook, directory=tmp_path / "same")
+    spread = [12, 14, 22, 24, 32, 34]
+    assert Job(batches(40, nan_at=spread)).run(hook, directory=tmp_path / "spread")["global_step"] == 40
+
+
+def test_before_any_checkpoint_has_proved_good_the_newest_will_do(tmp_path):
+    data = batches(12, nan_at=[0])
+    state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
+    assert differences(state, after_rollbacks(data, (1, 0))) == set()
+
+
+# What cannot be -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"on_nan": "skip", "fail_on_nan_loss": False}, "takes fail_on_nan_loss or on_nan, got both"),
+        ({"on_nan": "ignore"}, "requires on_nan to be one of raise, stop, skip, rollback, got 'ignore'"),
+        ({"on_nan": "stop", "max_times": 3}, "takes max_times with on_nan='skip' or 'rollback', got 'stop'"),
+        ({"max_times": 3}, "takes max_times with on_nan='skip' or 'rollback', got 'raise'"),
+        ({"on_nan": "skip", "max_times": -1}, "requires max_times >= 0, got -1"),
+        ({"on_nan": "skip", "saver": Saver()}, "takes a saver with on_nan='rollback', got 'skip'"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        train.NanTensorHook("loss", **arguments)
+
+
+def test_going_back_needs_one_saver(tmp_path):
+    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 0"):
+        Job(batches(4)).run(watching("rollback"))
+    job = Job(batches(4))
+    both = [train.CheckpointSaverHook(str(tmp_path / name), save_steps=5, saver=Saver()) for name in "ab"]
+    with pytest.raises(RuntimeError, match="exactly one saver to roll back with, found 2"):
+        job.run(watching("rollback"), *both)
+
+
+def test_a_saver_of_ones_own_may_be_given(tmp_path):
+    job = Job(batches(20, nan_at=[12]))
+    with job.graph.as_default():
+        saver = Saver()
+    hook = train.CheckpointSaverHook(str(tmp_path), save_steps=5, saver=saver)
+    other = train.CheckpointSaverHook(str(tmp_path / "other"), save_steps=5, saver=Saver())
+    state = job.run(watching("rollback", saver=saver, strict=True), hook, other)
+    assert differences(state, after_rollbacks(batches(20, nan_at=[12]), (13, 10))) == set()
+
+
+class Servers(DirectTransport):
+    def __init__(self):
+        super().__init__([ParameterServer()])
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self)
+
+    def hooks(self, summary_dir):
+        return []
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "rollback"])
+def test_with_parameter_servers_it_is_refused(on_nan, tmp_path):
+    with pytest.raises(ValueError, match=f"cannot do on_nan='{on_nan}' where variables live on parameter servers"):
+        Job(batches(4)).run(watching(on_nan), directory=tmp_path, master=Servers())
+
+
+def test_a_guard_of_ones_own_is_refused_there_as_well():
+    with hl.Graph().as_default():
+        weight = hl.Variable(1.0, name="weight")
+        run = (weight.assign_add(1.0), hl.skip_updates_if(hl.op(jnp.isnan)(weight)))
+        with hl.Session(Servers()) as session:
+            session.run(hl.global_variables_initializer())
+            session.publish()
+            with pytest.raises(errors.UnimplementedError, match="which happens on a parameter server"):
+                session.run(run)
