@@ -53,6 +53,11 @@ def finish_saves(directory: str) -> None:
             save.join()
 
 
+def saves_under_way() -> list[str]:
+    """Returns the checkpoints that this process is writing."""
+    return [save.path for save in list(_under_way)]
+
+
 class PendingSave:
     """A checkpoint that is being written in the background.
 

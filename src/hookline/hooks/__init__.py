@@ -14,6 +14,7 @@ from hookline.hooks.stop_at_step import StopAtStepHook
 from hookline.hooks.summary_saver import SummarySaverHook
 from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from hookline.hooks.triggers import Trigger, at_steps, every, log_spaced, steps_where
+from hookline.hooks.watchdog import WatchdogHook
 from hookline.hooks.when import when
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "StopAtStepHook",
     "SummarySaverHook",
     "Trigger",
+    "WatchdogHook",
     "at_steps",
     "every",
     "log_spaced",

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from hookline.errors import AbortedError
+from hookline.graph import host_op
+from hookline.hooks import WatchdogHook
+from hookline.testing import FakeClock, RecordingHook
+
+REAL_SECS = 20.0
+
+
+@pytest.fixture
+def clock():
+    with FakeClock() as fake:
+        yield fake
+
+
+class Said(logging.Handler):
+    """What the watchdog has written, and a way to wait for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+        self._more = threading.Condition()
+
+    def emit(self, record):
+        with self._more:
+            self.lines.append(record.getMessage())
+            self._more.notify_all()
+
+    def after(self, real_secs):
+        """Waits at most so long for one more line, and returns how many there are."""
+        with self._more:
+            self._more.wait(real_secs)
+            return len(self.lines)
+
+
+@pytest.fixture
+def said():
+    handler, logger = Said(), logging.getLogger("hookline.hooks.watchdog")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def until(count, said, clock):
+    """Lets time pass until so many lines are there."""
+    for _ in range(2000):
+        if len(said.lines) >= count:
+            return
+        clock.advance(5)
+        said.after(0.01)
+    raise AssertionError(said.lines)
+
+
+def watchdogs():
+    return [thread for thread in threading.enumerate() if thread.name == "hookline-watchdog"]
+
+
+def test_a_stall_is_told_once_with_all_stacks_and_the_state_of_the_session(model, clock, said):
+    with model.session(WatchdogHook(timeout_secs=60)) as session:
+        session.run(model.train)
+        session.run(model.train)
+        until(1, said, clock)
+        for _ in range(20):
+            clock.advance(60)
+            assert said.after(0.005) == 1
+        assert not session.should_stop()
+        session.run(model.train)
+        until(3, said, clock)
+    first, over, second = said.lines
+    assert "WatchdogHook: no step for " in first
+    assert "Global step: 2; runs that wrote variables: " in first
+    assert "stop requested: no; checkpoints being written: none." in first
+    assert "Thread MainThread" in first
+    assert "test_watchdog.py" in first
+    assert "The stall is over" in over
+    assert "Global step: 3" in second
+
+
+def test_a_run_that_hangs_is_shown_where_it_hangs(model, clock, said):
+    release = threading.Event()
+
+    def hang_here():
+        release.wait(REAL_SECS)
+        return 0.0
+
+    hang = host_op(hang_here).node()
+    with model.session(WatchdogHook(timeout_secs=60)) as session:
+        thread = threading.Thread(target=lambda: session.run((model.train, hang)), name="runs")
+        thread.start()
+        until(1, said, clock)
+        release.set()
+        thread.join(REAL_SECS)
+    assert "Thread runs" in said.lines[0]
+    assert "in hang_here" in said.lines[0]
+
+
+def test_while_steps_come_nothing_is_said(model, clock, said):
+    with model.session(WatchdogHook(timeout_secs=60)) as session:
+        for _ in range(5):
+            session.run(model.train)
+            clock.advance(50)
+            said.after(0.005)
+    assert said.lines == []
+
+
+def test_it_may_ask_for_a_stop(model, clock, said):
+    with model.session(WatchdogHook(timeout_secs=60, stop=True)) as session:
+        session.run(model.train)
+        until(2, said, clock)
+        assert session.coordinator.wait_for_stop(REAL_SECS)
+        assert session.should_stop()
+    assert said.lines[1] == "WatchdogHook asks the session to stop."
+
+
+def test_its_thread_ends_with_the_session(model, clock):
+    before = len(watchdogs())
+    with model.session(WatchdogHook(timeout_secs=60)) as session:
+        session.run(model.train)
+        assert len(watchdogs()) == before + 1
+    assert len(watchdogs()) == before
+    with pytest.raises(KeyError), model.session(WatchdogHook(timeout_secs=60)):
+        raise KeyError("fails")
+    assert len(watchdogs()) == before
+
+
+def test_after_a_recovery_it_watches_the_new_session(model, clock, said):
+    before = len(watchdogs())
+    lose = RecordingHook(failures={"after_run": [None, AbortedError(None, None, "lost")]})
+    with model.session(WatchdogHook(timeout_secs=60), lose) as session:
+        session.run(model.train)
+        session.run(model.train)
+        assert len(watchdogs()) == before + 1
+        until(1, said, clock)
+    assert "the model was initialised anew" in said.lines[0]
+
+
+def test_no_run_calls_it():
+    assert not {"before_run", "after_run"} & set(vars(WatchdogHook))
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_the_time_must_be_above_zero(wrong):
+    with pytest.raises(ValueError, match="WatchdogHook requires timeout_secs > 0"):
+        WatchdogHook(timeout_secs=wrong)
