@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.checkpoint.retention import Retention
+from hookline.checkpoint.retention import Kept, Retention
 
 HOUR = 3600.0
 
@@ -42,6 +42,41 @@ def test_the_newest_stay_and_of_the_others_one_every_n_hours(gaps, max_to_keep, 
         for path in gone:
             since = max(time for time in times if time <= written[path])
             assert written[path] - since < every_n_hours * HOUR
+
+
+@given(
+    max_to_keep=st.integers(0, 4),
+    proofs=st.lists(st.sampled_from(["proves", "unknown", "rolled back"]), min_size=1, max_size=40),
+)
+def test_the_last_good_one_stays_until_a_later_one_is_and_never_one_that_was_doubted(max_to_keep, proofs):
+    retention = Retention(max_to_keep)
+    on_disk, good = [], None
+    for step, proof in enumerate(proofs):
+        removed = retention.add(f"c-{step}", float(step), step=step)
+        on_disk = [path for path in (*on_disk, f"c-{step}") if path not in removed]
+        assert on_disk == retention.paths
+        newest = on_disk[-max_to_keep:]
+        assert set(on_disk) == {*newest, *([good] if good else [])}
+        if proof == "proves":
+            retention.prove(step)
+            good = f"c-{step}"
+        elif proof == "rolled back":
+            retention.doubt()
+            retention.prove(step)
+        assert retention.good == good
+
+
+def test_what_a_later_value_proves_is_the_newest_up_to_it():
+    retention = Retention(max_to_keep=5)
+    for step in (10, 20, 30):
+        retention.add(f"c-{step}", float(step), step=step)
+    retention.prove(25)
+    assert retention.good == "c-20"
+    recovered = Retention(max_to_keep=5)
+    recovered.recover([Kept("c-10", 1.0, step=10), Kept("c-20", 2.0, step=20)], good="c-10")
+    assert recovered.good == "c-10"
+    recovered.prove(20)
+    assert recovered.good == "c-20"
 
 
 @given(st.lists(st.integers(0, 5), max_size=40))
