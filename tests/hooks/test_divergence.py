@@ -58,7 +58,7 @@ class Job:
             def end(self, session):
                 state.update(session.snapshot())
 
-        stop = [train.StopAtStepHook(last_step=steps)] if steps else []
+        stop = train.StopAtStepHook(last_step=steps or 100)  # Data that come again and again would never end.
         with (
             self.graph.as_default(),
             train.MonitoredTrainingSession(
@@ -66,7 +66,7 @@ class Job:
                 save_checkpoint_steps=save_steps,
                 save_summaries_steps=None,
                 log_step_count_steps=None,
-                hooks=[*hooks, *stop, Look()],
+                hooks=[*hooks, stop, Look()],
                 recovery=train.RecoveryPolicy(initial_backoff_secs=0),
                 **arguments,
             ) as session,

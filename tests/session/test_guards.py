@@ -69,6 +69,7 @@ def test_a_counter_of_the_users_is_held_back_and_the_host_learns_of_it(norm):
     run = (seen.assign_add(1), hl.skip_updates_if(norm > 10.0))
     with hl.Session() as session:
         session.run(hl.global_variables_initializer())
+        assert session.run(seen) == 0  # From here on the host counts along.
         for value in (1.0, 11.0, 1.0):
             session.run(run, {norm: value})
         assert session.run(seen) == 2
