@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import pickle
 import re
+import signal
 import subprocess
 import sys
 
@@ -36,6 +37,15 @@ def test_an_error_survives_pickling_on_its_way_from_another_process(kind):
     copy = pickle.loads(pickle.dumps(kind(None, None, "gone")))
 
     assert (type(copy), copy.message) == (kind, "gone")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_preempted_process_ends_with_the_status_of_the_signal(number, status):
+    error = pickle.loads(pickle.dumps(errors.Preempted(number)))
+
+    assert (error.code, error.signal, str(error)) == (status, number, f"{number.name} has asked this process to end.")
+    assert isinstance(error, SystemExit)
+    assert not isinstance(error, errors.PREEMPTION_ERRORS)
 
 
 @pytest.mark.parametrize("kind", STATUS_CLASSES)
@@ -95,7 +105,12 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree():
     drawn = dict(re.findall(r"── (\w+) +(\d+)?", errors.__doc__))
     defined = {kind.__name__: str(kind.error_code) for kind in STATUS_CLASSES}
 
-    assert drawn == defined | {"OpError": "", "RuntimeError": "", "NanLossDuringTrainingError": ""}
+    assert drawn == defined | {
+        "OpError": "",
+        "RuntimeError": "",
+        "NanLossDuringTrainingError": "",
+        "Preempted": "",
+    }
 
 
 def test_errors_alone_do_not_load_jax():

@@ -24,6 +24,11 @@ engine or the user's own function does wrong at run time is in this tree::
     └── RuntimeError                   of Python
         └── NanLossDuringTrainingError     the loss is not a number
 
+What is no error at all, and no `Exception` either, is a process that was asked to end and does so in order::
+
+    SystemExit                         of Python
+    └── Preempted                          SIGTERM or Ctrl-C came, and the training was left with its work saved
+
 References:
     `tf.errors` and `tf.estimator.NanLossDuringTrainingError`. Difference: an engine error becomes one of these classes
     through `from_exception` and stays reachable as `__cause__`.
@@ -32,6 +37,7 @@ References:
 from __future__ import annotations
 
 import errno
+import signal
 from typing import Any, ClassVar
 
 
@@ -172,6 +178,37 @@ class NanLossDuringTrainingError(RuntimeError):
         `tf.estimator.NanLossDuringTrainingError`. Difference: it carries the message of whoever raises it, which names
         the step.
     """
+
+
+class Preempted(SystemExit):
+    """A signal has asked this process to end, and a monitored session was left in order for that.
+
+    Not caught, it ends the process with the exit status that a shell would show for the signal: 143 for SIGTERM, 130
+    for SIGINT. It is none of `PREEMPTION_ERRORS`: nothing recovers from it.
+
+    Args:
+        number: The signal.
+
+    Attributes:
+        signal: The signal.
+        code: The exit status.
+
+    Example:
+        >>> error = Preempted(signal.SIGTERM)
+        >>> error.code, str(error)
+        (143, 'SIGTERM has asked this process to end.')
+
+    References:
+        None in `tf.train`, where a signal ends the process without a word to the hooks.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+        self.code = 128 + number
+
+    def __str__(self) -> str:
+        return f"{self.signal.name} has asked this process to end."
 
 
 PREEMPTION_ERRORS = (AbortedError, UnavailableError)

@@ -13,7 +13,7 @@ from hookline.checkpoint import (
     verify,
 )
 from hookline.coordination import Coordinator, LooperThread
-from hookline.errors import NanLossDuringTrainingError
+from hookline.errors import NanLossDuringTrainingError, Preempted
 from hookline.graph import (
     ExponentialMovingAverage,
     Optimizer,
@@ -77,6 +77,7 @@ __all__ = [
     "NanTensorHook",
     "NeverTriggerTimer",
     "Optimizer",
+    "Preempted",
     "RecoveryPolicy",
     "Saver",
     "Scaffold",

@@ -82,15 +82,18 @@ class Training:
     graph: Graph
     global_step: Tensor
     train_op: Operation
-    faults: deque[BaseException | None]
+    faults: deque[BaseException | Callable[[], object] | None]
 
 
 @pytest.fixture
 def training() -> Iterator[Training]:
-    faults: deque[BaseException | None] = deque()
+    faults: deque[BaseException | Callable[[], object] | None] = deque()
 
     def pull() -> float:
         fault = faults.popleft() if faults else None
+        if callable(fault):
+            fault()
+            return pull()
         if fault is not None:
             raise fault
         return 1.0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
 from hookline import errors
-from hookline.hooks import SessionRunHook
-from hookline.monitored import DEFAULT_RECOVERY, MonitoredSession
+from hookline.hooks import CheckpointSaverHook, SessionRunHook
+from hookline.monitored import DEFAULT_RECOVERY, MonitoredSession, Scaffold
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 
@@ -37,9 +39,12 @@ class Noting(SessionRunHook):
     def __init__(self):
         self.events, self.fails, self.stops, self.coord = [], {}, False, None
         self.closes, self.runs, self.monitored, self.during = None, None, None, None
+        self.signalled = None
 
     def _note(self, callback):
         self.events.append(callback)
+        if callback == self.signalled:
+            self.signalled = os.kill(os.getpid(), signal.SIGTERM)
         if callback in self.fails:
             raise self.fails.pop(callback)
         if callback == self.closes:
@@ -100,6 +105,51 @@ class Elsewhere:
     def join(self):
         self._thread.join()
         return self.caught
+
+
+def send(number, again=False):
+    """Sends a signal to this process; again and again, until that does not come back."""
+    os.kill(os.getpid(), number)
+    while again:
+        threading.Event().wait(0.01)
+        os.kill(os.getpid(), number)
+
+
+def play_signal(row, training, hook, directory):
+    """Does what a row says in which a signal comes."""
+    number = signal.SIGINT if row.startswith("Ctrl-C") else signal.SIGTERM
+    place = re.search(r" in (the body|the run|\w+)", row)[1]
+    saver = CheckpointSaverHook(directory, save_steps=1000, scaffold=Scaffold())
+    hook.signalled = place
+    error = error_called(found[1]) if (found := re.search(r"which raises (\w+)", row)) else None
+    session = MonitoredSession(
+        hooks=[hook] if "nothing is saved" in row else [hook, saver],
+        on_preemption="ignore" if "ignored" in row else "exit",
+    )
+    if place == "begin":
+        hook.events.remove("begin")
+    else:
+        hook.events.clear()
+    with session:
+        if place in ("begin", "after_create_session"):
+            session.run(training.train_op)
+        elif place == "the body":
+            send(number, again="once more" in row)
+            if "then run" in row:
+                session.run(training.train_op)
+            elif "then close" in row:
+                session.close()
+            elif "then should_stop" in row:
+                assert session.should_stop()
+            elif error:
+                raise error
+        else:
+            if place == "the run":
+                training.faults.append(lambda: send(number))
+                training.faults.append(error)
+            session.run(training.train_op)
+            if place not in ("settle", "end"):
+                session.run(training.train_op)
 
 
 def play(row, training, hook, clock):
@@ -170,10 +220,13 @@ def play(row, training, hook, clock):
 
 
 @pytest.mark.parametrize(("row", "callbacks", "seen"), rows(), ids=lambda cell: cell)
-def test_every_row_of_the_table_is_true(training, clock, row, callbacks, seen):
+def test_every_row_of_the_table_is_true(training, clock, tmp_path, row, callbacks, seen):
     hook, caught, elsewhere = Noting(), "nothing", None
     try:
-        elsewhere = play(row, training, hook, clock)
+        if row.startswith(("SIGTERM", "Ctrl-C")):
+            play_signal(row, training, hook, str(tmp_path))
+        else:
+            elsewhere = play(row, training, hook, clock)
     except BaseException as exc:
         caught = type(exc).__name__
     assert (caught if elsewhere is None else f"{caught}; the other thread: {elsewhere}") == seen
@@ -182,5 +235,5 @@ def test_every_row_of_the_table_is_true(training, clock, row, callbacks, seen):
 
 
 def test_the_table_has_all_its_rows():
-    assert len(rows()) == 44
-    assert len({row[0] for row in rows()}) == 44
+    assert len(rows()) == 63
+    assert len({row[0] for row in rows()}) == 63

@@ -22,7 +22,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from hookline import arguments, clock
+from hookline import arguments, clock, preemption
 from hookline.checkpoint import durable, failures, layout
 from hookline.errors import FailedPreconditionError, OpError
 
@@ -124,7 +124,7 @@ class Lease:
                         wait_secs,
                     )
                     told = True
-                clock.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
+                preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
 
     def share(self) -> Callable[[], None]:
         """Keeps it, whoever else gives it back; returns the function that gives this share back."""

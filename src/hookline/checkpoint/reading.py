@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline import clock
+from hookline import clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
@@ -265,7 +265,7 @@ def checkpoints_iterator(
             continue
         yielded_at, seen = clock.monotonic(), found
         yield found[0]
-        clock.sleep(yielded_at + min_interval_secs - clock.monotonic())
+        preemption.sleep(yielded_at + min_interval_secs - clock.monotonic())
 
 
 def _wait_for_another(
@@ -284,4 +284,4 @@ def _wait_for_another(
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()
         if left <= 0:
             return None
-        clock.sleep(min(poll_secs, left))
+        preemption.sleep(min(poll_secs, left))

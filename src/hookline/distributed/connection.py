@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hookline import clock
+from hookline import clock, preemption
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.distributed.transport import RayTransport, Reply, actor_class
 from hookline.errors import (
@@ -205,7 +205,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
         if now - said >= _SAY_EVERY_SECS:
             logger.info("Waiting for the chief to create parameter server %r of job %r.", missing, job)
             said = now
-        clock.sleep(min(_LOOK_EVERY_SECS, max(start + wait_secs - now, 0)))
+        preemption.sleep(min(_LOOK_EVERY_SECS, max(start + wait_secs - now, 0)))
 
 
 def kill_servers(job: str) -> int:
@@ -281,7 +281,7 @@ def _listens_within(address: str, timeout_secs: float) -> bool:
     while not listens(address):
         if clock.monotonic() >= deadline:
             return False
-        clock.sleep(_LOOK_EVERY_SECS)
+        preemption.sleep(_LOOK_EVERY_SECS)
     return True
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from hookline import preemption
 from hookline.coordination import Coordinator
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.monitored.hooked import HookedSession
@@ -96,8 +97,10 @@ class CoordinatedSession:
                 logged: there is nothing left to lose.
         """
         self.coord.request_stop()
+        # A process that was asked to end keeps some of its time for what is to be closed behind the threads.
+        grace_secs = min(self._stop_grace_period_secs, preemption.left_secs() / 2)
         try:
-            self.coord.join(stop_grace_period_secs=self._stop_grace_period_secs, ignore_live_threads=True)
+            self.coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)
         except Exception as exc:
             error = self.reported_error()
             if error is None or error is exc:

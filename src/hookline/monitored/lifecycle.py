@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hookline import arguments
+from hookline import arguments, preemption
 from hookline.coordination import Coordinator
-from hookline.errors import END_OF_INPUT
+from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
 from hookline.hooks.when import bare
 from hookline.monitored.coordinated import CoordinatedSession
-from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
+from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.monitored.recoverable import RecoverableSession
@@ -60,12 +60,15 @@ class MonitoredLifecycle:
         recovery: RecoveryPolicy | None,
         summary_dir: str | None,
         strict_events: bool = False,
+        on_preemption: str = preemption.EXIT,
+        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     ) -> None:
         self._creator = session_creator
         self._hooks = HookList(hooks)
         who = type(self).__name__
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
+        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
         # What hooks have been told of bears this mark; to keep it here would keep its traceback, and so what was fed.
@@ -83,12 +86,18 @@ class MonitoredLifecycle:
         _hold_finalized(self._graph, self)
         self._turn.take()
         try:
+            # A worker saves nothing; it leaves in order for those who go on.
+            if self._hooks.savers or isinstance(session_creator, WorkerSessionCreator):
+                self._preemption.open()
             self._hooks.begin()
             self._session = RecoverableSession(self._create, recovery)
+            if self._preemption.number is not None:
+                self._wake()
         except BaseException as exc:
             self._closed = True
             if self._raw is not None:
                 self._notify(exc)
+            self._preemption.close()
             self._give_back()
             try:
                 FileWriterCache.release(self._writers)
@@ -210,6 +219,7 @@ class MonitoredLifecycle:
 
         Raises:
             OutOfRangeError: The input has ended; the `with` block swallows it.
+            Preempted: A signal has asked the process to end; leave the `with` block, or close the session.
             RuntimeError: The session is closed, a hook has requested the stop, or a run is under way: in another
                 thread, or around the callback of a hook that called this.
         """
@@ -222,11 +232,11 @@ class MonitoredLifecycle:
         try:
             if self._closed:
                 raise RuntimeError(_CLOSED)
+            self._preemption.check()
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             if not self._closed:
-                self._save_last(exc)
-                self._notify(exc)
+                self._fail(exc)
             raise
         finally:
             self._turn.give_back()
@@ -243,6 +253,7 @@ class MonitoredLifecycle:
         Raises:
             ValueError: It has other parameters.
             StopIteration: It called `step_context.request_stop()`; the `with` block swallows it.
+            Preempted: A signal has asked the process to end.
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
@@ -255,10 +266,10 @@ class MonitoredLifecycle:
 
         with self._alone("call a step function"):
             try:
+                self._preemption.check()
                 return self._session.call(step)
             except BaseException as exc:
-                self._save_last(exc)
-                self._notify(exc)
+                self._fail(exc)
                 raise
             finally:
                 self._stepping = self._written_in_step = None
@@ -269,6 +280,7 @@ class MonitoredLifecycle:
                 "A step context serves the thread that its step function was called in, while that function is at work "
                 "and outside of its runs with hooks."
             )
+        self._preemption.check()
         self._stepping = None
         try:
             return session.run(*args, **kwargs)
@@ -277,6 +289,8 @@ class MonitoredLifecycle:
             self._written_in_step = session.hooked.raw.writes
 
     def _should_stop(self) -> bool:
+        if self._preemption.number is not None:
+            return True
         if self._turn.take():
             try:
                 return self._session.should_stop()
@@ -301,6 +315,7 @@ class MonitoredLifecycle:
         the threads.
 
         Raises:
+            Preempted: A signal has asked the process to end; everything is closed.
             RuntimeError: The session is closed already; or this was called inside a callback of a hook or a step
                 function, or the run of another thread did not end in time, and nothing has been closed.
             BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
@@ -316,6 +331,27 @@ class MonitoredLifecycle:
             self._turn.give_back()
         if failures:
             raise _first(failures)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Raises `Preempted` once everything is closed, if that is why."""
+        preempted = self._preemption.error()
+        if preempted is not None:
+            raise preempted
+
+    def _wake(self) -> None:
+        """Tells threads, and what waits for the coordinator, that a signal has asked the process to end."""
+        session = getattr(self, "_session", None)
+        if session is not None and not self._closed:
+            session.request_stop()
+
+    def _doing(self) -> str:
+        """Says what a signal has come into."""
+        if self._closed:
+            return "the end of the session"
+        if not hasattr(self, "_session"):
+            return "the start of the session"
+        return "the run under way" if self._turn.is_taken else "the next run"
 
     def _wait_for_turn(self) -> None:
         if self._turn.is_mine and not self._left_over():
@@ -377,7 +413,7 @@ class MonitoredLifecycle:
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        ended = exception is None or isinstance(exception, END_OF_INPUT)
+        ended = exception is None or isinstance(exception, _IN_ORDER)
         try:
             self._wait_for_turn()
         except BaseException as waiting:
@@ -390,11 +426,12 @@ class MonitoredLifecycle:
             failures = [] if self._closed else self._finish(exception)
         finally:
             self._turn.give_back()
-        if not ended and exception is not None:
+        if exception is not None and (not ended or isinstance(exception, Preempted)):
             _first([exception, *failures])
             return False
         if failures:
             raise _first(failures)
+        self._leave()
         return True
 
     def _finish(self, leaving: BaseException | None) -> list[BaseException]:
@@ -406,6 +443,7 @@ class MonitoredLifecycle:
             lambda: failures.extend(self._wind_up(leaving)),
             self._session.close,
             lambda: FileWriterCache.release(self._writers),
+            self._preemption.close,
             self._give_back,
         ):
             try:
@@ -416,9 +454,8 @@ class MonitoredLifecycle:
 
     def _wind_up(self, leaving: BaseException | None) -> list[BaseException]:
         lost = self._session.failure
-        if leaving is not None and not isinstance(leaving, END_OF_INPUT):
-            self._save_last(leaving)
-            self._notify(leaving)
+        if leaving is not None and not isinstance(leaving, _IN_ORDER):
+            self._fail(leaving)
         elif lost is None:
             return self._end()
         elif not self._knows(lost):
@@ -442,9 +479,15 @@ class MonitoredLifecycle:
                 return [failure]
         return self._hooks.end(raw)
 
+    def _fail(self, exception: BaseException) -> None:
+        """Saves and tells what is to be saved and told when a run or the body has failed with this."""
+        if not isinstance(exception, _IN_ORDER):
+            self._save_last(exception)
+            self._notify(exception)
+
     def _save_last(self, exception: BaseException) -> None:
         """Lets the savers among the hooks keep what the last completed run left, when a run or the body has failed."""
-        if self._knows(exception) or isinstance(exception, END_OF_INPUT) or self._session.failure is not None:
+        if self._knows(exception) or self._session.failure is not None or preemption.urgent():
             return
         savers = self._hooks.savers
         hooked = self._session.current.hooked
@@ -487,6 +530,7 @@ class MonitoredLifecycle:
         self._stepping = None
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
+            self._preemption.renew()
             # An OutOfRangeError of a thread is an error of the session: its consumer is who ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
@@ -514,6 +558,8 @@ _AT_WORK = frozenset(
     for name in ("__init__", "run", "run_step_fn", "add_hook", "close", "__exit__", "_should_stop")
 )
 _TOLD = "_hookline_told"
+# With what a session is left in order: `end` is called then.
+_IN_ORDER = (*END_OF_INPUT, Preempted)
 
 # The sessions that run a graph which the first of them found open: the last one opens it again.
 _held_finalized: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[MonitoredLifecycle]] = weakref.WeakKeyDictionary()

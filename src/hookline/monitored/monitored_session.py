@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hookline import preemption
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
 from hookline.monitored.lifecycle import MonitoredLifecycle
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
@@ -27,6 +28,10 @@ class MonitoredSession(MonitoredLifecycle):
         summary_dir: Directory whose shared writer `summary_writer` is.
         strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
             default they are lost, with a warning.
+        on_preemption: What SIGTERM and a first Ctrl-C do to a session that saves. "exit": the run under way is
+            finished, every `end` is called, with its save, and the block is left with `Preempted`. "ignore": what they
+            did before.
+        grace_secs: How long that may take; then the process is ended.
 
     Raises:
         TypeError: An item of `hooks` is no hook.
@@ -46,9 +51,10 @@ class MonitoredSession(MonitoredLifecycle):
         3
 
     References:
-        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `request_stop`; `end` is
-        called on every hook whatever the others raise; a failed construction leaves no thread and no session behind;
-        closing closes what it and its hooks took from `FileWriterCache`; a hook may define `on_exception` and `settle`.
+        `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
+        `grace_secs`, `request_stop`; `end` is called on every hook whatever the others raise; a failed construction
+        leaves no thread and no session behind; closing closes what it and its hooks took from `FileWriterCache`; a hook
+        may define `on_exception` and `settle`.
     """
 
     def __init__(
@@ -60,9 +66,13 @@ class MonitoredSession(MonitoredLifecycle):
         recovery: RecoveryPolicy | None = DEFAULT_RECOVERY,
         summary_dir: str | None = None,
         strict_events: bool = False,
+        on_preemption: str = preemption.EXIT,
+        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     ) -> None:
         creator = session_creator or ChiefSessionCreator()
-        super().__init__(creator, hooks, stop_grace_period_secs, recovery, summary_dir, strict_events)
+        super().__init__(
+            creator, hooks, stop_grace_period_secs, recovery, summary_dir, strict_events, on_preemption, grace_secs
+        )
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
@@ -84,6 +94,8 @@ class SingularMonitoredSession(MonitoredLifecycle):
         checkpoint_dir: Restore the newest checkpoint of this directory, if there is one.
         stop_grace_period_secs: How long closing waits for the threads.
         checkpoint_filename_with_path: Restore this checkpoint.
+        on_preemption: "exit" or "ignore", as of a `MonitoredSession`.
+        grace_secs: As of a `MonitoredSession`.
 
     Raises:
         ValueError: Both a directory and a checkpoint are given.
@@ -110,9 +122,14 @@ class SingularMonitoredSession(MonitoredLifecycle):
         checkpoint_dir: str | None = None,
         stop_grace_period_secs: float = 120,
         checkpoint_filename_with_path: str | None = None,
+        *,
+        on_preemption: str = preemption.EXIT,
+        grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     ) -> None:
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
-        super().__init__(creator, hooks, stop_grace_period_secs, None, None)
+        super().__init__(
+            creator, hooks, stop_grace_period_secs, None, None, on_preemption=on_preemption, grace_secs=grace_secs
+        )
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
@@ -121,4 +138,4 @@ class SingularMonitoredSession(MonitoredLifecycle):
         error = self._session.current.reported_error()
         if error is not None:
             raise error
-        return self._session.should_stop()
+        return self._preemption.number is not None or self._session.should_stop()

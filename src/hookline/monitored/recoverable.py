@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
-from hookline import clock
-from hookline.errors import PREEMPTION_ERRORS
+from hookline import preemption
+from hookline.errors import PREEMPTION_ERRORS, Preempted
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.session_manager import INITIALISED
@@ -123,7 +123,7 @@ class RecoverableSession:
                 return True
             try:
                 self._recover(error)
-            except Exception as failure:
+            except (Exception, Preempted) as failure:
                 self._failure = self._failure or failure
         return True
 
@@ -201,6 +201,7 @@ class RecoverableSession:
         if policy is None or generator is None:
             raise exc
         while self._attempts < policy.max_attempts:
+            preemption.check()
             self._attempts += 1
             backoff_secs = policy.backoff_secs(self._attempts, generator)
             logger.error(
@@ -210,7 +211,7 @@ class RecoverableSession:
                 policy.max_attempts,
                 backoff_secs,
             )
-            clock.sleep(backoff_secs)
+            preemption.sleep(backoff_secs)
             try:
                 return self._create()
             except PREEMPTION_ERRORS as again:

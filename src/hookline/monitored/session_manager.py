@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hookline import clock
+from hookline import clock, preemption
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
 from hookline.checkpoint.restart import Restart
 from hookline.checkpoint.saver import finish_saves
@@ -305,7 +305,7 @@ class SessionManager:
             if now - said >= self._recovery_wait_secs:
                 logger.info("Waiting for %s", what())
                 said = now
-            clock.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
+            preemption.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
         return found
 
     @staticmethod

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from hookline import arguments
+from hookline import arguments, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
@@ -53,6 +53,8 @@ def MonitoredTrainingSession(
     restore: str = LATEST,
     lease_wait_secs: float = DEFAULT_WAIT_SECS,
     strict_events: bool = False,
+    on_preemption: str = preemption.EXIT,
+    grace_secs: float = preemption.DEFAULT_GRACE_SECS,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -86,6 +88,10 @@ def MonitoredTrainingSession(
         lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
         strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
             default they are lost, with a warning.
+        on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the run under
+            way is finished, every `end` is called, with its save, and the block is left with `Preempted`. "ignore":
+            what they did before.
+        grace_secs: How long that may take; then the process is ended.
 
     Example:
         >>> import hookline as hl
@@ -100,7 +106,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore` and `strict_events`; one process at a time saves in a directory.
+        `restore`, `strict_events` and `on_preemption`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         if folder is not None and not isinstance(folder, str | os.PathLike):
@@ -123,7 +129,15 @@ def MonitoredTrainingSession(
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     if not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        return MonitoredSession(worker, hooks, stop_grace_period_secs, recovery=recovery, strict_events=strict_events)
+        return MonitoredSession(
+            worker,
+            hooks,
+            stop_grace_period_secs,
+            recovery=recovery,
+            strict_events=strict_events,
+            on_preemption=on_preemption,
+            grace_secs=grace_secs,
+        )
     scaffold = scaffold or Scaffold()
     all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
     if summary_dir:
@@ -155,6 +169,8 @@ def MonitoredTrainingSession(
         recovery=recovery,
         summary_dir=summary_dir,
         strict_events=strict_events,
+        on_preemption=on_preemption,
+        grace_secs=grace_secs,
     )
 
 

@@ -40,6 +40,11 @@ class Turn:
         return holder is not None and holder[0] == threading.get_ident()
 
     @property
+    def is_taken(self) -> bool:
+        """Whether some thread is inside."""
+        return bool(self._inside)
+
+    @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for it."""
         return self._waiting > 0

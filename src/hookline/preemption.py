@@ -1,0 +1,344 @@
+"""Signals that ask this process to end (SIGTERM, Ctrl-C): noted at once, acted on where a session can be left in order.
+
+The handler only notes which signal came: it takes no lock, writes no file, runs no hook. Sessions look at the note
+before each run and at their end, waits while they wait. A thread hears of every signal too, also while the main thread
+is busy outside of Python, as in a compilation, where no handler can run: it says what is waited for, wakes what waits
+for the coordinator, and ends the process when a second signal comes or the time is over.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from hookline import arguments, clock
+from hookline.errors import Preempted
+
+_logger = logging.getLogger(__name__)
+
+EXIT = "exit"
+IGNORE = "ignore"
+DEFAULT_GRACE_SECS = 120.0
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_EVERY_SECS = 0.2
+# Some send a signal to a process and to its group, of which it is one: that is one signal.
+_SAME_SECS = 0.3
+# How long a KeyboardInterrupt may take to get to the main thread before that counts as stuck.
+_STUCK_SECS = 2.0
+_OVER = 0
+
+
+class Watch:
+    """What one session has to do with signals.
+
+    Args:
+        who: The class of the session, for messages.
+        on_preemption: `"exit"` or `"ignore"`.
+        grace_secs: How long it may take to leave the session, from the signal on.
+        stop: Called in a thread when the signal comes: wakes what waits.
+        doing: Called in that thread: says what the session is doing, for the log.
+
+    Raises:
+        ValueError: `on_preemption` is something else, or `grace_secs` is no positive number.
+    """
+
+    def __init__(
+        self, who: str, on_preemption: str, grace_secs: float, stop: Callable[[], None], doing: Callable[[], str]
+    ) -> None:
+        if on_preemption not in (EXIT, IGNORE):
+            raise ValueError(f"{who} requires on_preemption={EXIT!r} or {IGNORE!r}, got {on_preemption!r}.")
+        if arguments.number(who, "grace_secs", grace_secs) <= 0:
+            raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
+        self.grace_secs = grace_secs
+        self.stop, self.doing = stop, doing
+        self._heeds = on_preemption == EXIT
+        self._last: int | None = None
+
+    def open(self) -> None:
+        """Has signals caught from now on, unless they are to be ignored."""
+        if self._heeds:
+            _signals.add(self)
+
+    def renew(self) -> None:
+        """Has them caught by hookline again, if somebody else has taken them over meanwhile."""
+        _signals.renew()
+
+    def close(self) -> None:
+        """Puts the handlers back if this is the last session; what has come is remembered here."""
+        self._last = self.number
+        _signals.remove(self)
+
+    @property
+    def number(self) -> int | None:
+        """The signal that has asked the process to end, if one has."""
+        return (asked() if self._heeds else None) or self._last
+
+    def check(self) -> None:
+        """Raises `Preempted` if the process was asked to end."""
+        if _signals.number is not None and self.number is not None:
+            raise Preempted(self.number)
+
+    def error(self) -> Preempted | None:
+        """Returns the error with which to leave the session, if it is to be left for a signal."""
+        return None if self.number is None else Preempted(self.number)
+
+
+def asked() -> int | None:
+    """Returns the signal that has asked this process to end, while a session is open that heeds it; else None."""
+    return None if _signals.number is None or not _signals.watches else _signals.number
+
+
+def urgent() -> bool:
+    """Returns whether it is to end now, with nothing saved any more: a second Ctrl-C came, or the time is over."""
+    return _signals.urgent and asked() is not None
+
+
+def left_secs() -> float:
+    """Returns how much of the time to leave in is left; infinitely much where nobody has asked."""
+    if asked() is None:
+        return float("inf")
+    return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
+
+
+def check() -> None:
+    """Raises `Preempted` if this process was asked to end: for waits, each time they look.
+
+    Example:
+        >>> check()
+    """
+    number = asked()
+    if number is not None:
+        raise Preempted(number)
+
+
+def sleep(secs: float) -> None:
+    """Lets time pass, unless this process is asked to end.
+
+    Raises:
+        Preempted: It is.
+
+    Example:
+        >>> sleep(0)
+    """
+    if not _signals.watches:
+        clock.sleep(secs)
+        return
+    deadline = clock.monotonic() + secs
+    check()
+    while (left := deadline - clock.monotonic()) > 0:
+        clock.sleep(min(left, _LOOK_EVERY_SECS))
+        check()
+
+
+class _Signals:
+    """The signals of this process, caught while a session is open that heeds them."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.heard_at: float | None = None
+        self.deadline = float("inf")
+        self.urgent = self.interrupted = False
+        # Weakly: a session that is dropped without being closed is heard of no more.
+        self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._before: dict[int, Any] = {}
+        self._changing = threading.Lock()
+        self._ear: _Ear | None = None
+
+    def add(self, watch: Watch) -> None:
+        with self._changing:
+            if not self.watches:
+                self._reset()
+            self.watches.add(watch)
+            self._install()
+
+    def renew(self) -> None:
+        with self._changing:
+            if self.watches:
+                self._install()
+
+    def remove(self, watch: Watch) -> None:
+        with self._changing:
+            self.watches.discard(watch)
+            if not self.watches:
+                self._uninstall()
+                self._reset()
+
+    def _reset(self) -> None:
+        self.number, self.heard_at, self.deadline = None, None, float("inf")
+        self.urgent = self.interrupted = False
+
+    def _install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _NUMBERS:
+            handler = signal.getsignal(number)
+            # What is ignored stays so: that is how `nohup` and shells protect a process in the background.
+            if handler in (self.catch, signal.SIG_IGN, None) or (number == signal.SIGINT and _is_plain_shell()):
+                continue
+            if self._ear is None:
+                self._ear = _Ear()
+            self._before[number] = handler
+            signal.signal(number, self.catch)
+
+    def _uninstall(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # The handler does, until then, what the one before it did.
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self.catch:
+                signal.signal(number, handler)
+        self._before.clear()
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+
+    def catch(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        if not self.watches:
+            self._pass_on(number, frame)
+        elif self.urgent and number == signal.SIGINT:
+            self.interrupted = True
+            signal.default_int_handler(number, frame)
+        elif self.number is None:
+            self.number = number
+        if self._ear is not None:
+            self._ear.tell(number)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def hear(self, number: int) -> None:
+        """Does in a thread what is to be done when the first signal comes."""
+        self.number = self.number or number
+        watches = list(self.watches)
+        grace_secs = min((watch.grace_secs for watch in watches), default=DEFAULT_GRACE_SECS)
+        self.heard_at = _real_time.monotonic()
+        self.deadline = self.heard_at + grace_secs
+        doing = " and ".join(dict.fromkeys(watch.doing() for watch in watches))
+        _logger.warning(
+            "%s: leaving the training. Waiting for %s, then it is saved, within %g s; once more to end at once.",
+            signal.Signals(number).name,
+            doing,
+            grace_secs,
+        )
+        for watch in watches:
+            watch.stop()
+
+    def end_now(self, number: int, why: str) -> None:
+        """Ends the process, or by a KeyboardInterrupt what its main thread does."""
+        _logger.error("%s: ending at once, without saving any more.", why)
+        if number != signal.SIGINT:
+            os._exit(128 + number)
+        self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
+        _thread.interrupt_main(signal.SIGINT)
+
+    def time_is_over(self) -> None:
+        """Ends what has not been left in time; whatever does not even end then, if nobody else lives in the process."""
+        number = self.number or signal.SIGTERM
+        if not self.urgent:
+            self.end_now(number, "The time to leave the training is over")
+        elif self.is_caught(signal.SIGINT) and not self.interrupted and not hasattr(sys, "ps1"):
+            os._exit(128 + number)
+        else:
+            self.deadline = float("inf")
+
+    def is_caught(self, number: int) -> bool:
+        """Whether a signal is one of those that are caught here."""
+        return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
+
+    def forget(self) -> None:
+        """In a process that was forked, whose signals mean itself alone."""
+        self._changing = threading.Lock()
+        if self._ear is not None:
+            self._ear.forget()
+            self._ear = None
+        self.watches = weakref.WeakSet()
+        self._uninstall()
+        self._reset()
+
+
+class _Ear:
+    """A thread that hears of each signal from the system's own handler, whatever the main thread does."""
+
+    def __init__(self) -> None:
+        self._inside, self._outside = socket.socketpair()
+        self._outside.setblocking(False)
+        before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+        # An event loop may hear them already; then the handler passes on what it gets.
+        self._heard_of_itself = before == -1
+        if not self._heard_of_itself:
+            signal.set_wakeup_fd(before)
+        self._thread = threading.Thread(target=self._listen, name="hookline-preemption", daemon=True)
+        self._thread.start()
+
+    def tell(self, number: int) -> None:
+        """Called by the handler."""
+        if not self._heard_of_itself:
+            with contextlib.suppress(OSError):
+                self._outside.send(bytes([number]))
+
+    def close(self) -> None:
+        self._let_go()
+        with contextlib.suppress(OSError):
+            self._outside.send(bytes([_OVER]))
+        self._thread.join(_STUCK_SECS)
+        self._outside.close()
+
+    def forget(self) -> None:
+        self._let_go()
+        self._inside.close()
+        self._outside.close()
+
+    def _let_go(self) -> None:
+        if self._heard_of_itself:
+            now = signal.set_wakeup_fd(-1)
+            if now != self._outside.fileno():
+                signal.set_wakeup_fd(now)
+
+    def _listen(self) -> None:
+        with self._inside:
+            while (number := self._next(_signals.deadline)) != _OVER:
+                if number is None:
+                    _signals.time_is_over()
+                elif _signals.urgent or not _signals.is_caught(number):
+                    continue
+                elif _signals.heard_at is None:
+                    _signals.hear(number)
+                elif _real_time.monotonic() - _signals.heard_at > _SAME_SECS:
+                    _signals.end_now(number, f"{signal.Signals(number).name} again")
+
+    def _next(self, deadline: float) -> int | None:
+        """Returns the next signal, or None when the time is over."""
+        left = deadline - _real_time.monotonic()
+        self._inside.settimeout(None if left > threading.TIMEOUT_MAX else max(left, 0.001))
+        try:
+            heard = self._inside.recv(1)
+            return heard[0] if heard else _OVER
+        except TimeoutError:
+            return None
+
+
+def _is_plain_shell() -> bool:
+    """Whether this is Python's own interactive shell, which a SystemExit ends; IPython and notebooks survive it."""
+    return hasattr(sys, "ps1") and "IPython" not in sys.modules
+
+
+_real_time = clock.Clock()
+_signals = _Signals()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_signals.forget)
