@@ -1,0 +1,103 @@
+"""A signal in each phase of a training: it ends in order, with its work saved, and the process can be used further."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookline.checkpoint import lease
+
+START, RUN = ["after_create_session"], ["before_run", "after_run"]
+# The phase; whether it waits for the test; the callbacks; the step that is saved at the end.
+PHASES = [
+    ("restore", True, [*START, "end", 5], 5),
+    ("after_create_session", True, [*START, "end", 0], 0),
+    ("compile", False, [*START, *RUN, "end", 0], 0),
+    ("before_run", True, [*START, *RUN, "end", 1], 1),
+    ("step", True, [*START, *RUN, *RUN, "end", 2], 2),
+    ("after_run", True, [*START, *RUN, "end", 1], 1),
+    ("evaluation", True, [*START, *RUN, "end", 1], 1),
+    ("save", True, [*START, *RUN, *RUN, "end", 2], 2),
+    ("body", True, [*START, *RUN, *RUN, "end", 2], 2),
+    ("settle", True, [*START, *RUN, *RUN, "end", 2], 2),
+    ("end", True, [*START, *RUN * 5, "end", 5], 5),
+    ("waiter", False, [*START, "before_run", "end", 0], 0),
+    ("recovery", False, [*START, *RUN, "before_run", "on_exception"], 0),
+    ("lease", False, [], None),
+    ("chief", False, [], None),
+]
+
+
+class Trainer:
+    def __init__(self):
+        pipe = subprocess.PIPE
+        script = Path(__file__).with_name("phases.py")
+        self.process = subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, text=True)
+
+    def tell(self, *words):
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def trainers():
+    """One for all tests, unless one of them has lost it."""
+    started = []
+    yield started
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.fixture
+def trainer(trainers):
+    if not trainers or trainers[-1].process.poll() is not None:
+        trainers.append(Trainer())
+    return trainers[-1]
+
+
+def answer(trainer):
+    """What the process says of its training, behind what it says while it waits."""
+    while not (said := trainer.hear()).startswith("{"):
+        assert said, "The process has ended."
+    return json.loads(said)
+
+
+@pytest.mark.parametrize(("phase", "waits", "events", "saved"), PHASES, ids=lambda cell: str(cell)[:20])
+def test_a_signal_in_this_phase_ends_the_training_in_order(trainer, tmp_path, phase, waits, events, saved):
+    number = signal.SIGINT if PHASES.index((phase, waits, events, saved)) % 2 else signal.SIGTERM
+    if phase == "restore":
+        trainer.tell("none", tmp_path)
+        assert answer(trainer)["saved"] == 5
+    other = lease.hold(str(tmp_path)) if phase == "lease" else None
+    with contextlib.ExitStack() as stack:
+        if other is not None:
+            stack.callback(other)
+        trainer.tell(phase, tmp_path)
+        assert trainer.hear() == ("waiting" if phase in ("waiter", "recovery", "lease", "chief") else phase)
+        trainer.process.send_signal(number)
+        if waits:
+            trainer.tell("go on")
+        found = answer(trainer)
+    assert found == {"status": 128 + number, "events": events, "saved": saved, "threads": []}
+
+
+def test_without_a_signal_the_same_training_goes_to_its_end(trainer, tmp_path):
+    trainer.tell("none", tmp_path)
+    assert answer(trainer) == {"status": 0, "events": [*START, *RUN * 5, "end", 5], "saved": 5, "threads": []}
+
+
+def test_a_signal_to_a_process_that_was_forked_is_its_own(trainer, tmp_path):
+    trainer.tell("fork", tmp_path)
+    assert answer(trainer)["status"] == 0
