@@ -157,7 +157,8 @@ class _Signals:
 
     def add(self, watch: Watch) -> None:
         with self._changing:
-            if not self.watches:
+            if not self.watches:  # What sessions that were dropped have left.
+                self._uninstall()
                 self._reset()
             self.watches.add(watch)
             self._install()

@@ -1,0 +1,228 @@
+"""Who handles SIGTERM and Ctrl-C when, and what else goes on in the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.coordination import LooperThread
+from hookline.errors import AbortedError, Preempted
+
+SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
+
+
+def handlers():
+    return signal.getsignal(SIGTERM), signal.getsignal(SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = handlers()
+    yield
+    assert handlers() == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert "hookline-preemption" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Opens sessions that save, on a graph whose train_op counts."""
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+
+        def open_one(*hooks, creator=None, kind=None, **arguments):
+            scaffold = train.Scaffold()
+            creator = creator or train.ChiefSessionCreator(scaffold)
+            saver = train.CheckpointSaverHook(str(tmp_path), save_steps=1000, scaffold=scaffold)
+            return train.MonitoredSession(creator, [*hooks, saver], **arguments)
+
+        open_one.train_op = train_op
+        yield open_one
+
+
+def send(number=SIGTERM):
+    os.kill(os.getpid(), number)
+
+
+def foreign(number, frame):
+    pytest.fail("The handler of somebody else was called.")
+
+
+class Connecting(train.ChiefSessionCreator):
+    """Takes over SIGTERM when it connects, as `ray.init` does."""
+
+    def create_session(self):
+        raw = super().create_session()
+        signal.signal(SIGTERM, foreign)
+        return raw
+
+
+@pytest.mark.parametrize("recoveries", [0, 1])
+def test_a_handler_that_comes_with_the_connection_is_overtaken_and_put_back(session, recoveries, caplog):
+    with pytest.raises(Preempted), session(creator=Connecting()) as sess:  # noqa: PT012
+        for _ in range(recoveries):
+            sess.coordinator.request_stop(AbortedError(None, None, "lost"))
+            assert not sess.should_stop()
+        send()
+        assert sess.should_stop()
+    assert signal.getsignal(SIGTERM) is foreign
+    signal.signal(SIGTERM, signal.SIG_DFL)
+
+
+def test_nothing_is_caught_where_nothing_is_saved_or_signals_are_ignored(session):
+    before = handlers()
+    with train.MonitoredSession():
+        assert handlers() == before
+    with session(on_preemption="ignore"):
+        assert handlers() == before
+    with session():
+        assert all(now is not then for now, then in zip(handlers(), before, strict=True))
+
+
+def test_what_the_process_ignores_stays_ignored(session):
+    before = signal.signal(SIGINT, signal.SIG_IGN)
+    try:
+        with session() as sess:
+            send(SIGINT)
+            assert not sess.should_stop()
+    finally:
+        signal.signal(SIGINT, before)
+
+
+def test_a_handler_that_is_put_in_while_the_session_is_open_stays(session):
+    """As a notebook does around each of its cells."""
+    before = signal.getsignal(SIGINT)
+    sess = session()
+    signal.signal(SIGINT, foreign)
+    sess.close()
+    assert signal.getsignal(SIGINT) is foreign
+    signal.signal(SIGINT, before)
+
+
+def test_a_session_of_another_thread_catches_nothing(session):
+    before, seen = handlers(), []
+
+    graph = hl.get_default_graph()
+
+    def train_there():
+        with graph.as_default(), session() as sess:
+            sess.run(session.train_op)
+            seen.append(handlers())
+
+    thread = threading.Thread(target=train_there)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_session_that_was_dropped_leaves_signals_to_who_had_them(session):
+    sess = session()
+    sess.run(session.train_op)
+    del sess
+    gc.collect()
+    with pytest.raises(KeyboardInterrupt):
+        send(SIGINT)
+    with session() as sess:
+        assert not sess.should_stop()
+
+
+def test_a_session_inside_another_is_left_as_well(session):
+    ended = []
+
+    class Ending(train.SessionRunHook):
+        def __init__(self, name):
+            self.name = name
+
+        def end(self, session):
+            ended.append(self.name)
+
+    with pytest.raises(Preempted), session(Ending("training")) as sess:  # noqa: PT012
+        sess.run(session.train_op)
+        with train.MonitoredSession(hooks=[Ending("evaluation")]) as evaluation:
+            send()
+            assert evaluation.should_stop()
+            assert sess.should_stop()
+        pytest.fail("not reached")
+    assert ended == ["evaluation", "training"]
+    with session() as sess:
+        assert not sess.should_stop()
+
+
+def test_threads_are_stopped_by_the_signal_itself(session):
+    """The main thread does nothing meanwhile: it waits for the thread."""
+    with pytest.raises(Preempted), session() as sess:  # noqa: PT012
+        thread = LooperThread.loop(sess.coordinator, 3600, lambda: None)
+        send()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(session):
+    come, ended = threading.Event(), []
+
+    class Ending(train.SessionRunHook):
+        def before_run(self, run_context):
+            if run_context.session.global_step == 1:
+                threading.Timer(0.1, send).start()
+
+        def end(self, session):
+            ended.append(session.global_step)
+
+    def source():
+        yield 1.0
+        come.wait()
+
+    batch = hl.data.iterator(source)
+    with hl.control_dependencies([batch.op]):
+        train_op = train.get_global_step().assign_add(1)
+    with pytest.raises(Preempted), session(Ending(), stop_grace_period_secs=0) as sess:
+        while True:
+            sess.run(train_op)
+    assert ended == [1]
+    come.set()
+
+
+def test_where_an_event_loop_hears_the_signals_the_handler_passes_them_on(session, caplog):
+    inside, outside = socket.socketpair()
+    outside.setblocking(False)
+    signal.set_wakeup_fd(outside.fileno())
+    try:
+        with pytest.raises(Preempted), session() as sess:  # noqa: PT012
+            send()
+            assert sess.coordinator.wait_for_stop(30)
+        assert inside.recv(1) == bytes([SIGTERM])
+        assert signal.set_wakeup_fd(-1) == outside.fileno()
+    finally:
+        inside.close()
+        outside.close()
+    assert "SIGTERM: leaving the training. Waiting for the next run" in caplog.text
+
+
+def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
+    """A SystemExit would end that shell."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    before = signal.getsignal(SIGINT)
+    with session():
+        assert signal.getsignal(SIGINT) is before
+        assert signal.getsignal(SIGTERM) is not signal.SIG_DFL
+
+
+@pytest.mark.parametrize("Session", [train.MonitoredSession, train.SingularMonitoredSession])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"on_preemption": "stop"}, r"requires on_preemption='exit' or 'ignore', got 'stop'\."),
+        ({"grace_secs": 0}, r"requires grace_secs > 0, got 0\."),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(Session, arguments, message):
+    with pytest.raises(ValueError, match=f"{Session.__name__} {message}"):
+        Session(**arguments)
