@@ -32,8 +32,11 @@ DEFAULT_GRACE_SECS = 120.0
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY_SECS = 0.2
-# Some send a signal to a process and to its group, of which it is one: that is one signal.
-_SAME_SECS = 0.3
+SAME_SECS = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
+"""Within how many seconds a signal that comes again is still the first one.
+
+Schedulers send it to a process and to who passes it on to that process; a Ctrl-C comes from a finger."""
+
 # How long a KeyboardInterrupt may take to get to the main thread before that counts as stuck.
 _STUCK_SECS = 2.0
 _OVER = 0
@@ -320,7 +323,7 @@ class _Ear:
                     continue
                 elif _signals.heard_at is None:
                     _signals.hear(number)
-                elif _real_time.monotonic() - _signals.heard_at > _SAME_SECS:
+                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[signal.Signals(number)]:
                     _signals.end_now(number, f"{signal.Signals(number).name} again")
 
     def _next(self, deadline: float) -> int | None:

@@ -118,7 +118,7 @@ def test_a_signal_stops_all_tasks(no_ray, script, capsys, number, status):
 
 
 def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, script):
-    timers = [threading.Timer(secs, lambda: os.kill(os.getpid(), signal.SIGTERM)) for secs in (1.0, 1.5)]
+    timers = [threading.Timer(secs, lambda: os.kill(os.getpid(), signal.SIGTERM)) for secs in (1.0, 2.5)]
     for timer in timers:
         timer.start()
     started = clock.monotonic()
@@ -127,6 +127,50 @@ def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, s
     assert clock.monotonic() - started < 20
     for timer in timers:
         timer.join()
+
+
+FAILS = """
+import os, sys, time
+from pathlib import Path
+
+failing, times, status, enough = sys.argv[1], *map(int, sys.argv[2:])
+starts, over = Path(__file__).with_name("starts"), Path(__file__).with_name("over")
+if os.environ["HOOKLINE_TASK_TYPE"] == failing:
+    starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+    count = len(starts.read_text())
+    if count == enough:
+        over.touch()
+    if count <= times:
+        sys.exit(status)
+    print("trained")
+while not over.exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("chief", "chief   "), ("worker", "worker 0")])
+def test_a_task_that_fails_is_started_again(no_ray, script, capsys, kind, name):
+    assert run("--workers", "2", "--restart", "on-failure", script(FAILS), kind, "1", "7", "2") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{name} | trained\n"
+    assert f"hookline launch: {name.strip()} failed with exit status 7. It is started again in" in err
+
+
+def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys):
+    started = clock.monotonic()
+    assert run("--restart", "on-failure", "--max-restarts", "2", script(FAILS), "chief", "9", "7", "0") == 7
+    assert clock.monotonic() - started > 0.8 + 1.6
+    err = capsys.readouterr().err
+    assert "(1 of 2 times)" in err
+    assert "(2 of 2 times)" in err
+    assert err.splitlines()[-1] == "hookline launch: chief failed with exit status 7."
+
+
+@pytest.mark.parametrize("status", [143, 130])
+def test_a_task_that_was_asked_to_end_has_not_failed(no_ray, script, capsys, status):
+    name = signal.Signals(status - 128).name
+    assert run("--workers", "2", "--restart", "on-failure", script(FAILS), "worker", "1", str(status), "1") == 0
+    assert f"hookline launch: worker 0 left the training on {name}.\n" == capsys.readouterr().err
 
 
 def test_the_guardian_is_told_of_every_task_that_has_ended(no_ray, script, capsys, monkeypatch):

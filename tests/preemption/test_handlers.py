@@ -183,7 +183,7 @@ def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(sessio
     batch = hl.data.iterator(source)
     with hl.control_dependencies([batch.op]):
         train_op = train.get_global_step().assign_add(1)
-    with pytest.raises(Preempted), session(Ending(), stop_grace_period_secs=0) as sess:
+    with pytest.raises(Preempted), session(Ending(), stop_grace_period_secs=0) as sess:  # noqa: PT012
         while True:
             sess.run(train_op)
     assert ended == [1]

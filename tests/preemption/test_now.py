@@ -50,8 +50,8 @@ def test_a_second_signal_means_now(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)
     stubborn.process.send_signal(number)
     assert "once more to end at once" in stubborn.hear(f"{number.name}: leaving the training")
-    # Two within 0.3 s are one: some send a signal to a process, and to the group that it is in.
-    threading.Event().wait(0.5)
+    # Two within a second are one: some send a signal to a process, and to who passes it on.
+    threading.Event().wait(1.2)
     stubborn.process.send_signal(number)
     stubborn.hear(f"{number.name} again: ending at once")
     assert stubborn.end() == status

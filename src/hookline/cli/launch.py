@@ -13,14 +13,16 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from hookline import clock
+from hookline import clock, preemption
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
+from hookline.cli.task import Task
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.distributed.ray_cluster import PrivateRayCluster, require_ray
 from hookline.errors import CancelledError
+from hookline.monitored import RecoveryPolicy
 
 _LOOK_EVERY_SECS = 0.1
 _STOP_SERVERS_SECS = 60.0
@@ -38,6 +40,7 @@ class Launch:
         token_path: The token of the cluster that is joined; None for where Ray looks.
         job: Name of the job; None for a new one.
         grace_secs: How long workers may take to end after the chief, and tasks when they are stopped.
+        restarts: How often, and with what waits between, a task that has failed is started again; None for never.
     """
 
     command: tuple[str, ...]
@@ -47,14 +50,17 @@ class Launch:
     token_path: str | None = None
     job: str | None = None
     grace_secs: float = 30.0
+    restarts: RecoveryPolicy | None = None
 
 
 def launch(what: Launch) -> int:
     """Starts a job, shows what its tasks print, and waits for its end.
 
     A worker that fails is reported, and the others go on. When the chief has ended the workers have the grace period to
-    end as well; when it has failed they are stopped. SIGINT and SIGTERM stop everything; a second one does so at once.
-    When this process itself is killed, a guardian process stops everything, within the grace period or 5 seconds.
+    end as well; when it has failed for good they are stopped. SIGINT and SIGTERM ask every task to end, which saves and
+    takes at most the grace period; a second one ends everything at once. A task that was sent such a signal itself has
+    not failed. When this process itself is killed, a guardian process stops everything, within the grace period or 5
+    seconds.
 
     Args:
         what: The job.
@@ -124,7 +130,9 @@ class _Signals:
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self.again = False
         self.caught: list[int] = []
+        self._first_at = 0.0
 
     @property
     def exit_status(self) -> int:
@@ -141,6 +149,10 @@ class _Signals:
             signal.signal(number, handler)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
+        now = clock.monotonic()
+        if not self.caught:
+            self._first_at = now
+        self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
         self.caught.append(number)
         self.event.set()
 
@@ -155,21 +167,22 @@ class _Job:
         self._environment["PYTHONUNBUFFERED"] = "1"
         self._environment["HOOKLINE_NUM_WORKERS"] = str(what.workers)
         self._environment["HOOKLINE_NUM_SERVERS"] = str(what.servers)
-        self._tasks: dict[str, ProcessGroup] = {}
-        self._reported: set[str] = set()
+        self._tasks: dict[str, Task] = {}
         self._echo = Echo(width=max(len(_name(*_task(rank))) for rank in range(what.workers)))
 
     def run(self) -> int:
         """Starts all tasks, waits, and leaves none; returns the exit status."""
         try:
             for rank in range(self._what.workers):
-                self._start(*_task(rank))
+                self._add(*_task(rank))
             status = self._wait(["chief"], None)
+            for task in self._tasks.values():
+                task.start_no_more()
             if status == 0:
                 self._wait(list(self._tasks), self._what.grace_secs)
             elif status is not None:
                 # Without a chief nobody saves what the workers do.
-                stop_all(self._tasks.values(), self._what.grace_secs)
+                stop_all(self._processes(), self._what.grace_secs)
             if self._signals.caught:
                 self._stop_on_signal()
                 return self._signals.exit_status
@@ -180,47 +193,46 @@ class _Job:
                 )
             return status if status is not None and status >= 0 else 128 - (status or 0)
         finally:
-            stop_all(self._tasks.values())
+            stop_all(self._processes())
             self._echo.finish()
 
-    def _start(self, kind: str, index: int) -> None:
+    def _processes(self) -> list[ProcessGroup]:
+        return [task.process for task in self._tasks.values()]
+
+    def _add(self, kind: str, index: int) -> None:
         environment = {**self._environment, "HOOKLINE_TASK_TYPE": kind, "HOOKLINE_TASK_INDEX": str(index)}
-        pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = self._guardian.announced(self._what.command)
-        task = ProcessGroup(command, environment, on_end=self._guardian.forget, **pipes)
         name = _name(kind, index)
-        self._tasks[name] = task
-        self._echo.follow(name, task.stdout, sys.stdout)
-        self._echo.follow(name, task.stderr, sys.stderr)
+
+        def start() -> ProcessGroup:
+            pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = ProcessGroup(command, environment, on_end=self._guardian.forget, **pipes)
+            self._echo.follow(name, process.stdout, sys.stdout)
+            self._echo.follow(name, process.stderr, sys.stderr)
+            return process
+
+        self._tasks[name] = Task(name, start, self._what.restarts, _say)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:
-        """Waits until the named tasks have ended, and reports those that fail; returns the status of the first."""
+        """Waits until the named tasks have ended for good, and returns the status of the first."""
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
         while not self._signals.caught:
-            self._report_failures()
-            if all(self._tasks[name].status() is not None for name in names):
+            ended = {name for name, task in self._tasks.items() if task.status() is not None}
+            if ended.issuperset(names):
                 break
             if deadline is not None and clock.monotonic() >= deadline:
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
 
-    def _report_failures(self) -> None:
-        for name, task in self._tasks.items():
-            status = task.status()
-            if status and name not in self._reported:
-                self._reported.add(name)
-                _say(f"{name} {_ended(status)}.")
-
     def _stop_on_signal(self) -> None:
-        caught = self._signals.caught
-        _say(f"stopping on {signal.Signals(caught[0]).name}; once more to stop at once.")
+        first = signal.Signals(self._signals.caught[0])
+        _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
-            task.signal(signal.SIGTERM)
+            task.ask_to_end()
         deadline = clock.monotonic() + self._what.grace_secs
-        seen = len(caught)
-        while any(task.status() is None for task in self._tasks.values()):
-            if clock.monotonic() >= deadline or len(caught) > seen:
+        while not self._signals.again and any([task.status() is None for task in self._tasks.values()]):
+            if clock.monotonic() >= deadline:
                 break
             clock.sleep(_LOOK_EVERY_SECS)
 
@@ -231,12 +243,6 @@ def _task(rank: int) -> tuple[str, int]:
 
 def _name(kind: str, index: int) -> str:
     return kind if kind == "chief" else f"{kind} {index}"
-
-
-def _ended(status: int) -> str:
-    if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"failed with exit status {status}"
 
 
 def _say(text: str) -> None:

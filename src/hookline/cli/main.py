@@ -11,6 +11,7 @@ from pathlib import Path
 from hookline.cli.launch import Launch, launch
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.errors import OpError
+from hookline.monitored import RecoveryPolicy
 
 FAILED = 1
 MISUSED = 2
@@ -56,7 +57,8 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs a script several times at once, as a chief and workers that find each other with "
         "Cluster.from_environment(). Without --address it starts a private Ray cluster on the loopback interface. "
-        "Ctrl-C stops all that was started. The exit status is that of the chief."
+        "Ctrl-C and SIGTERM ask every task to save and end, and stop all that was started. The exit status is that of "
+        "the chief."
     )
     add = parser.add_argument
     add("--workers", type=_positive, default=1, help="how many processes train, the chief included (default: 1)")
@@ -65,7 +67,19 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     add("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster that is joined")
     add("--job", default=None, help="name of the job among those of the Ray cluster (default: a new one)")
     add("--grace", type=_seconds, default=30.0, metavar="SECS", help="how long a stop may take (default: 30)")
-    add("--restart", choices=["none"], default="none", help="what to do with a task that failed (default: none)")
+    add(
+        "--restart",
+        choices=["none", "on-failure"],
+        default="none",
+        help="whether a task that failed is started again (default: none)",
+    )
+    add(
+        "--max-restarts",
+        type=_positive,
+        default=10,
+        metavar="N",
+        help="how often each task at most, with waits that grow from 1 to 60 seconds (default: 10)",
+    )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     parser.set_defaults(run=_launch)
@@ -93,8 +107,15 @@ def _launch(arguments: argparse.Namespace) -> int:
             token_path=arguments.token_path,
             job=arguments.job,
             grace_secs=arguments.grace,
+            restarts=_restarts(arguments),
         )
     )
+
+
+def _restarts(arguments: argparse.Namespace) -> RecoveryPolicy | None:
+    if arguments.restart == "none":
+        return None
+    return RecoveryPolicy(arguments.max_restarts, initial_backoff_secs=1.0)
 
 
 def _stop(arguments: argparse.Namespace) -> int:

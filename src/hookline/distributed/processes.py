@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -87,13 +88,19 @@ class ProcessGroup:
         if self.status() is None:
             _signal_group(self.pid, number)
 
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to the process alone, if it still runs: its children may be what it needs to end in order."""
+        if self.status() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """Ends the process and its children at once."""
         if not self._ended:
             self._end()
 
     def stop(self, grace_secs: float = 0) -> None:
-        """Asks the process and its children to end (SIGTERM), and kills what is left after `grace_secs`."""
+        """Asks the process to end (SIGTERM), and kills what is left of it and its children after `grace_secs`."""
         stop_all([self], grace_secs)
 
     def _end(self) -> None:
@@ -111,7 +118,7 @@ def stop_all(groups: Iterable[ProcessGroup], grace_secs: float = 0) -> None:
     groups = list(groups)
     if grace_secs > 0:
         for group in groups:
-            group.signal(signal.SIGTERM)
+            group.ask_to_end()
         deadline = clock.monotonic() + grace_secs
         for group in groups:
             group.wait(max(deadline - clock.monotonic(), 0))

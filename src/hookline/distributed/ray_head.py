@@ -14,6 +14,8 @@ from pathlib import Path
 
 
 def _main(folder: Path, object_store_bytes: int) -> None:
+    # All that Ray starts inherits it. The servers are needed until the tasks have saved; what ends them is a SIGKILL.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     import ray
 
     # No CPUs: servers are actors that ask for none, and Ray starts no idle workers then.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -212,7 +213,15 @@ def actor_class(waiting_threads: int = 16) -> Any:
         "max_task_retries": 0,
         "concurrency_groups": {"wait": waiting_threads},
     }
-    return ray.remote(**options)(ParameterServer)
+    return ray.remote(**options)(_Actor)
+
+
+class _Actor(ParameterServer):
+    """A server in a process of its own. It outlives the signal that a scheduler sends to all: they save what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:

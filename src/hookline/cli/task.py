@@ -1,0 +1,85 @@
+"""One task of `hookline launch`: its process, and the next one where it is started again after a failure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from hookline import clock
+from hookline.distributed.processes import ProcessGroup
+from hookline.monitored import RecoveryPolicy
+
+_ASKED = (signal.SIGTERM, signal.SIGINT)
+
+
+class Task:
+    """A task, from its first start to its last end.
+
+    Args:
+        name: For what is said of it.
+        start: Starts a process of it.
+        restarts: How often, and with what waits between, it is started again when it has failed; None for never.
+        say: Told of its failures.
+
+    Attributes:
+        process: The one that was started last.
+    """
+
+    def __init__(
+        self, name: str, start: Callable[[], ProcessGroup], restarts: RecoveryPolicy | None, say: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self._start, self._say = start, say
+        self._restarts = restarts
+        self._generator = restarts.generator() if restarts is not None else None
+        self._failures = 0
+        self._due: float | None = None
+        self._status: int | None = None
+        self.process = start()
+
+    def status(self) -> int | None:
+        """Returns the exit status once the task has ended for good; None while it runs or is to be started again."""
+        if self._due is not None and clock.monotonic() >= self._due:
+            self._due, self.process = None, self._start()
+        if self._due is None and self._status is None:
+            status = self.process.status()
+            if status is not None:
+                self._note_end(status)
+        return None if self._due is not None else self._status
+
+    def start_no_more(self) -> None:
+        """Leaves it as it is: running, or ended for good."""
+        self._restarts = None
+        if self._due is not None:
+            self._due, self._status = None, self.process.status()
+
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to its process."""
+        self.process.ask_to_end()
+
+    def _note_end(self, status: int) -> None:
+        policy, generator = self._restarts, self._generator
+        if is_failure(status) and policy is not None and generator is not None and self._failures < policy.max_attempts:
+            self._failures += 1
+            wait_secs = policy.backoff_secs(self._failures, generator)
+            self._due = clock.monotonic() + wait_secs
+            again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
+            self._say(f"{self.name} {_ended(status)}. {again}")
+            return
+        self._status = status
+        if status:
+            self._say(f"{self.name} {_ended(status)}.")
+
+
+def is_failure(status: int) -> bool:
+    """Returns whether an exit status is that of a task that has failed: it did not end well, and nobody asked it to."""
+    return status != 0 and not any(status in (-number, 128 + number) for number in _ASKED)
+
+
+def _ended(status: int) -> str:
+    for number in _ASKED:
+        if status == 128 + number:
+            return f"left the training on {number.name}"
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"failed with exit status {status}"
