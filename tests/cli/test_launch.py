@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline import clock, errors
+from hookline import clock, errors, train
 from hookline.cli import main
 
 launch = importlib.import_module("hookline.cli.launch")
@@ -298,6 +298,39 @@ def test_ctrl_c_leaves_no_process(script, marker):
         _, err = job.communicate(timeout=60)
     assert job.returncode == 130, err
     assert "Traceback" not in err.replace("SystemExit", "")
+    assert none_left(marker, within_secs=10)
+
+
+TRAINS = """
+import sys, time
+import hookline as hl
+from hookline.distributed.cluster import Cluster
+
+k = Cluster.from_environment()
+train_op = hl.train.get_or_create_global_step().assign_add(1)
+with hl.train.MonitoredTrainingSession(k.target, k.is_chief, sys.argv[1], save_checkpoint_steps=10**9) as sess:
+    sess.run(train_op)
+    print("ready", flush=True)
+    while not sess.should_stop():
+        sess.run(train_op)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow_distributed
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, number, status):
+    directory = str(tmp_path / "run")
+    with launched(marker, "--workers", "2", script(TRAINS), directory) as job:
+        await_ready(job)
+        job.send_signal(number)
+        _, err = job.communicate(timeout=60)
+    assert job.returncode == status, err
+    for name in ("chief", "worker 0"):
+        assert f"hookline launch: {name} left the training on SIGTERM." in err
+    newest = train.latest_checkpoint(directory)
+    assert newest is not None
+    assert train.load_variable(newest, "global_step") >= 2
     assert none_left(marker, within_secs=10)
 
 

@@ -152,7 +152,7 @@ class _Signals:
         now = clock.monotonic()
         if not self.caught:
             self._first_at = now
-        self.again = self.again or now - self._first_at > preemption.SAME_SECS[number]
+        self.again = self.again or now - self._first_at > preemption.SAME_SECS[signal.Signals(number)]
         self.caught.append(number)
         self.event.set()
 

@@ -217,7 +217,7 @@ def actor_class(waiting_threads: int = 16) -> Any:
 
 
 class _Actor(ParameterServer):
-    """A server in a process of its own. It outlives the signal that a scheduler sends to all: they save what it holds."""
+    """A server in a process of its own. It outlives a signal to all processes of a job: they save what it holds."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,50 @@
+"""Real signals to a job: to all of its processes, as a scheduler sends them, and to a single worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+SIGTERM = signal.SIGTERM
+ENDLESS = 10**9
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal, whatever its threads block."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigIgn"))
+    return bool(mask >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow_distributed)])
+def test_a_signal_to_all_processes_saves_what_all_have_done(ray_cluster, start_job, members, servers):
+    job = start_job(ray_cluster, workers=2, servers=servers, last_step=ENDLESS, save_steps=ENDLESS, pause_secs=0.01)
+    chief, worker = job.start(0), job.start(1)
+    worker.await_step(30)
+    pids = job.server_pids()
+    assert all(ignores(pid, SIGTERM) for pid in pids)
+    for pid in [*members(ray_cluster.head.pid), *members(chief.group.pid), *members(worker.group.pid)]:
+        os.kill(pid, SIGTERM)
+    assert [task.end() for task in (chief, worker)] == [143, 143], chief.story() + worker.story()
+    assert max(job.checkpoints()) == chief.events("end")[0]["step"] == job.steps()[-1] >= 30
+    assert worker.events("end"), worker.story()
+    assert job.server_pids() == pids
+    again = job.start(0, last_step=job.steps()[-1] + 10)
+    assert again.end() == 0, again.story()
+
+
+@pytest.mark.slow_distributed
+def test_a_signal_to_one_worker_lets_it_leave_and_the_others_go_on(ray_cluster, start_job):
+    job = start_job(ray_cluster, workers=3, servers=1, last_step=600, save_steps=ENDLESS, pause_secs=0.01)
+    chief, leaves, stays = (job.start(rank) for rank in range(3))
+    leaves.await_step(20)
+    stays.await_step(20)
+    leaves.group.ask_to_end()
+    assert leaves.end() == 143, leaves.story()
+    assert len(leaves.events("end")) == 1
+    assert [chief.end(), stays.end()] == [0, 0], chief.story() + stays.story()
+    assert max(job.checkpoints()) == 600
+    assert len(job.steps()) == len(set(job.steps())) == 600

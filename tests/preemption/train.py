@@ -1,0 +1,21 @@
+"""A short training that writes down each of its steps."""
+
+from __future__ import annotations
+
+import threading
+
+import hookline as hl
+
+train_op = hl.train.get_or_create_global_step().assign_add(1)
+with (
+    open("steps", "a", encoding="ascii", buffering=1) as steps,
+    hl.train.MonitoredTrainingSession(
+        checkpoint_dir="run",
+        hooks=[hl.train.StopAtStepHook(last_step=300)],
+        save_checkpoint_steps=10**9,
+        grace_secs=100,
+    ) as sess,
+):
+    while not sess.should_stop():
+        steps.write(f"{sess.run(train_op)}\n")
+        threading.Event().wait(0.01)
