@@ -156,6 +156,18 @@ def test_a_session_inside_another_is_left_as_well(session):
         assert not sess.should_stop()
 
 
+def test_a_step_function_is_finished_first(session, tmp_path):
+    def step(step_context):
+        step_context.run_with_hooks(session.train_op)
+        send()
+        return step_context.run_with_hooks(session.train_op)
+
+    with pytest.raises(Preempted), session() as sess:  # noqa: PT012
+        assert sess.run_step_fn(step) == 2
+        sess.run_step_fn(step)
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+
+
 def test_threads_are_stopped_by_the_signal_itself(session):
     """The main thread does nothing meanwhile: it waits for the thread."""
     with pytest.raises(Preempted), session() as sess:  # noqa: PT012

@@ -280,7 +280,6 @@ class MonitoredLifecycle:
                 "A step context serves the thread that its step function was called in, while that function is at work "
                 "and outside of its runs with hooks."
             )
-        self._preemption.check()
         self._stepping = None
         try:
             return session.run(*args, **kwargs)
