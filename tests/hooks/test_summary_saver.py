@@ -5,7 +5,7 @@ import pytest
 from hookline import summary
 from hookline.errors import AbortedError
 from hookline.graph import Graph, host_op
-from hookline.hooks import SecondOrStepTimer, SummarySaverHook
+from hookline.hooks import SecondOrStepTimer, SessionRunHook, SummarySaverHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.testing import FakeClock, RecordingHook, read_events
@@ -66,6 +66,17 @@ def test_it_writes_the_first_run_and_then_each_save_steps_with_the_step_after_th
     assert written(tmp_path) == [("START", 1), ("half", 1), ("half", 4), ("half", 7)]
 
 
+def test_start_comes_before_whatever_hooks_write_of_the_first_run(model, merged, tmp_path):
+    class Early(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            value = summary.Summary.Value(tag="early", simple_value=1)
+            FileWriterCache.get(str(tmp_path)).add_summary(summary.Summary(value=[value]), 1)
+
+    savers = [SummarySaverHook(save_steps=1, output_dir=str(tmp_path), summary_op=merged) for _ in range(2)]
+    model.train_until_stop(Early(), *savers, at_most=1)
+    assert written(tmp_path) == [("START", 1), ("START", 1), ("early", 1), ("half", 1), ("half", 1)]
+
+
 def test_it_writes_each_save_secs(model, merged, tmp_path):
     with (
         FakeClock() as clock,
@@ -118,7 +129,7 @@ def test_a_first_run_that_does_not_train_is_written_at_step_zero(model, merged, 
     with model.session(SummarySaverHook(save_steps=2, output_dir=str(tmp_path), summary_op=merged)) as session:
         for fetches in (model.loss, model.train, model.train):
             session.run(fetches)
-    assert written(tmp_path) == [("START", 0), ("half", 0), ("half", 2)]
+    assert written(tmp_path) == [("START", 1), ("half", 0), ("half", 2)]
 
 
 def test_runs_that_gain_several_steps_each_are_written_as_soon_as_they_are_due(model, merged, tmp_path):
@@ -196,8 +207,8 @@ def test_after_a_recovery_runs_that_gain_several_steps_are_written_where_they_wo
             session.run(model.jump)
     uninterrupted = [5, 15, 25, 35, 45]
     assert written(tmp_path) == [
-        *[("START", 5), ("half", 5), ("half", 15), ("half", 25)],
-        *[("START", restored_step + 5), *[("half", step) for step in uninterrupted if step > restored_step]],
+        *[("START", 1), ("half", 5), ("half", 15), ("half", 25)],
+        *[("START", restored_step + 1), *[("half", step) for step in uninterrupted if step > restored_step]],
     ]
 
 

@@ -29,9 +29,10 @@ class _HasSummaryOp(Protocol):
 class SummarySaverHook(SessionRunHook):
     """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
 
-    On other runs the summaries are not asked for, so nothing of them is computed. The first run of each session also
-    writes `SessionLog(START)`, which makes TensorBoard drop what a crashed run had written at that step and later. Runs
-    `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes; nothing after an exception.
+    On other runs the summaries are not asked for, so nothing of them is computed. Before the first run of each session
+    it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop what a crashed run had written
+    at that step and later. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes;
+    nothing after an exception.
 
     To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
 
@@ -58,7 +59,8 @@ class SummarySaverHook(SessionRunHook):
 
     References:
         `tf.train.SummarySaverHook`. Differences: after a recovery the cadence keeps its phase, and START is written
-        again; `trigger`; `get_summary_op` and `write`.
+        again; START comes before whatever any hook writes after the first run, where the reference drops what hooks
+        before it in the list have just written; `trigger`; `get_summary_op` and `write`.
     """
 
     _renamed = (("_get_summary_op", "get_summary_op"),)
@@ -165,6 +167,13 @@ class SummarySaverHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
+        if not self._started:
+            self._started = True
+            # Not after the run, where it would follow, and drop, what other hooks have written of that run.
+            if self._writer is not None:
+                self._writer.add_session_log(
+                    summary.SessionLog(status=summary.SessionLog.START), run_context.session.global_step + 1
+                )
         if self._args is None:
             return None
         step = self._foresight.step_after(run_context.session)
@@ -175,11 +184,6 @@ class SummarySaverHook(SessionRunHook):
         summaries = run_values.results
         step = run_context.session.global_step
         self._foresight.learn(step)
-        if not self._writes or (self._started and summaries is None):
-            return
-        started, self._started = self._started, True
-        if not started and self._writer is not None:
-            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), step)
         # Asked anew, for the run may have gained less.
         if summaries is not None and self.trigger.should_trigger_for_step(step):
             self.trigger.update_last_triggered_step(step)
