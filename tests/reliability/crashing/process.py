@@ -31,7 +31,8 @@ class Process:
         directory: Where it trains.
         errors_to: The file that takes its standard error.
         life: When it is to be killed.
-        **how: Passed on to `train`.
+        job: What it does: called as `job(directory, points, tell, life, **how)`.
+        **how: Passed on to the job.
 
     Attributes:
         file: The descriptor to wait on: when it is readable, call `listen`.
@@ -40,7 +41,7 @@ class Process:
         status: The exit status, negative for a signal; None while it lives.
     """
 
-    def __init__(self, directory, errors_to, life, **how):
+    def __init__(self, directory, errors_to, life, job=train, **how):
         check_that_forking_is_clean()
         self.life, self.messages, self.killed_at, self.status = life, [], None, None
         self._text, self._deadline = b"", time.monotonic() + _PATIENCE_SECS
@@ -49,7 +50,7 @@ class Process:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.file)
-            _live(directory, errors_to, life, write_end, how)
+            _live(directory, errors_to, life, write_end, job, how)
         os.close(write_end)
 
     def listen(self):
@@ -98,7 +99,7 @@ def check_that_forking_is_clean():
         raise RuntimeError(f"The process that forks must have one thread, it has {threads}: a backend was started.")
 
 
-def _live(directory, errors_to, life, write_end, how):
+def _live(directory, errors_to, life, write_end, job, how):
     status = 1
     try:
         errors = os.open(errors_to, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -113,7 +114,7 @@ def _live(directory, errors_to, life, write_end, how):
         tell(begun=True)
         points = Points(life.aim, life.arrival, life.delay_secs, tell)
         points.install()
-        train(directory, points, tell, life, **how)
+        job(directory, points, tell, life, **how)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -1,0 +1,1 @@
+"""The run that was interrupted ends as the one that was not."""

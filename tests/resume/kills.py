@@ -1,0 +1,27 @@
+"""Kills the job of `training` with SIGKILL, again and again, until it comes to its end.
+
+Run in `tests` as `python -m resume.kills FOLDER`. Below the folder each kind of source gets a directory, and so does the
+run that nobody interrupts, which comes first. What came of them is printed as JSON, one line a job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(folder):
+    # JAX and the libraries below it read these once. A thread in the process that forks would be missing in its child.
+    os.environ.update(
+        JAX_PLATFORMS="cpu",
+        OPENBLAS_NUM_THREADS="1",
+        OMP_NUM_THREADS="1",
+        XLA_FLAGS="--xla_backend_optimization_level=0",
+    )
+    from .killing import kill_all
+
+    kill_all(folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,98 @@
+"""A job that is interrupted, in whatever way, ends as the one that was not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookline.errors import AbortedError
+
+from .events import shown
+from .plan import aims_of, steps_of
+from .sources import LAST_STEP, ONE_SHOT, SOURCES
+from .training import Model
+
+RARE = [1, 2, 3, 6, 7, 10, 14, 18, 21, 28, 32, 35]
+STEPS = {
+    "loss": [*range(1, LAST_STEP + 1)],
+    "rate": RARE,
+    "average": RARE,
+    "best": [*range(5, LAST_STEP + 1, 5)],
+    "global_step/sec": [*range(4, LAST_STEP + 1, 3)],
+}
+"""Which steps each cadence has: each once, no gap."""
+
+
+def check_events(directory, expected):
+    found = shown(directory)
+    assert {tag: [step for step, _ in points] for tag, points in found.items()} == STEPS
+    assert found == expected
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """What the jobs come to that nobody interrupts: it does not depend on the kind of source."""
+    directory = str(tmp_path_factory.mktemp("whole"))
+    outcome = Model("list").train(directory)
+    return outcome, shown(directory)
+
+
+def test_killed(tmp_path):
+    command = [sys.executable, "-m", "resume.kills", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = shown(str(tmp_path / whole["kind"]))
+    for job in jobs:
+        assert job["killed_at"] == aims_of(job["kind"])
+        assert job["outcome"] == whole["outcome"], job
+        check_events(str(tmp_path / job["kind"]), expected)
+
+
+class Interrupted(Exception):
+    """What the body of a session raises."""
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_left_by_an_exception(kind, tmp_path, uninterrupted):
+    at, sessions = steps_of(kind, "exception"), 0
+    model = Model(kind)
+
+    def body(step):
+        if step in at:
+            at.remove(step)
+            raise Interrupted(step)
+
+    while True:
+        try:
+            outcome = model.train(str(tmp_path), body=body)
+            break
+        except Interrupted:
+            sessions += 1
+            if kind != ONE_SHOT and sessions % 3 == 0:
+                model = Model(kind)  # As another process would.
+    assert not at
+    assert sessions >= 6
+    assert outcome == uninterrupted[0]
+    check_events(str(tmp_path), uninterrupted[1])
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_recovered_in_the_process(kind, tmp_path, uninterrupted):
+    at = {False: steps_of(kind, "before"), True: steps_of(kind, "after")}
+
+    def fault(step, applied):
+        if step in at[applied]:
+            at[applied].remove(step)
+            raise AbortedError(None, None, f"lost at {step}")
+
+    outcome = Model(kind, fault).train(str(tmp_path))
+    assert at == {False: set(), True: set()}
+    assert outcome == uninterrupted[0]
+    check_events(str(tmp_path), uninterrupted[1])
