@@ -16,6 +16,9 @@ def main(folder):
         JAX_PLATFORMS="cpu",
         OPENBLAS_NUM_THREADS="1",
         OMP_NUM_THREADS="1",
+        JAX_COMPILATION_CACHE_DIR=os.path.join(folder, "programs"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
         XLA_FLAGS="--xla_backend_optimization_level=0",
     )
     from .killing import kill_all

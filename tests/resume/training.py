@@ -22,15 +22,14 @@ class Model:
 
     Args:
         kind: Of the source of its data.
-        fault: Called with the global step on the host, before a run computes and after it has.
+        fault: Called in each run with the global step, and with whether the run has been applied: before and after that.
     """
 
     def __init__(self, kind, fault=lambda step, applied: None):
         self.graph = hl.Graph(seed=3)
         with self.graph.as_default():
             step = train.get_or_create_global_step()
-            with hl.control_dependencies([hl.host_op(lambda step: fault(int(step), False))(step).op]):
-                features, targets = hl.data.iterator(SOURCES[kind]())
+            features, targets = hl.data.iterator(SOURCES[kind]())
             weights = hl.Variable(np.zeros(4, np.float32), name="weights")
             self.loss = hl.op(_loss)(weights, features, targets, hl.random_key())
             optimizer = train.Optimizer(optax.adam, learning_rate=optax.cosine_decay_schedule(0.1, LAST_STEP))
@@ -38,8 +37,9 @@ class Model:
             averages = train.ExponentialMovingAverage(0.9, num_updates=step)
             with hl.control_dependencies([trained]):
                 averaged = averages.apply([weights])
-            late = hl.host_op(lambda step, loss: fault(int(step), True))(step, self.loss)
-            self.train_op = hl.group(averaged, late)
+            before = hl.host_op(lambda step: fault(int(step), False))(step)
+            after = hl.host_op(lambda step, loss: fault(int(step), True))(step, self.loss)
+            self.train_op = hl.group(averaged, before, after)
             hl.summary.scalar("loss", self.loss)
             average = hl.op(jnp.mean)(averages.average(weights))
             self.rare = [
