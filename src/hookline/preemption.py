@@ -8,7 +8,6 @@ for the coordinator, and ends the process when a second signal comes or the time
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import logging
 import os
@@ -156,6 +155,7 @@ class _Signals:
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._changing = threading.Lock()
+        self._forking = threading.local()
         self._ear: _Ear | None = None
 
     def add(self, watch: Watch) -> None:
@@ -249,7 +249,8 @@ class _Signals:
         if number != signal.SIGINT:
             os._exit(128 + number)
         self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
-        _thread.interrupt_main(signal.SIGINT)
+        # One that the system delivers: it wakes a main thread that waits, as setting Python's flag alone would not.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def time_is_over(self) -> None:
         """Ends what has not been left in time; whatever does not even end then, if nobody else lives in the process."""
@@ -265,6 +266,17 @@ class _Signals:
         """Whether a signal is one of those that are caught here."""
         return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
 
+    def before_fork(self) -> None:
+        """Holds signals back: one that comes to a child before it has forgotten would be heard by its parent."""
+        if self._before:
+            self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
+
+    def after_fork(self) -> None:
+        """Lets signals through again, in both processes."""
+        mask = vars(self._forking).pop("mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
     def forget(self) -> None:
         """In a process that was forked, whose signals mean itself alone."""
         self._changing = threading.Lock()
@@ -274,6 +286,7 @@ class _Signals:
         self.watches = weakref.WeakSet()
         self._uninstall()
         self._reset()
+        self.after_fork()
 
 
 class _Ear:
@@ -345,4 +358,6 @@ def _is_plain_shell() -> bool:
 _real_time = clock.Clock()
 _signals = _Signals()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_signals.forget)
+    os.register_at_fork(
+        before=_signals.before_fork, after_in_parent=_signals.after_fork, after_in_child=_signals.forget
+    )

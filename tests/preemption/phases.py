@@ -136,7 +136,7 @@ def play(phase, directory):
         try:
             with train.MonitoredSession(creator, hooks, recovery=policy) as session:
                 if phase == "fork":
-                    terminate_a_child()
+                    terminate_children()
                 if phase == "compile":
                     session.run(compiled)
                 for _ in range(5):
@@ -156,13 +156,15 @@ def play(phase, directory):
     }
 
 
-def terminate_a_child():
-    child = os.fork()
-    if child == 0:
-        while True:
-            signal.pause()
-    os.kill(child, signal.SIGTERM)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+def terminate_children():
+    """At once: they may not have left the fork behind."""
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            while True:
+                signal.pause()
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 def main():
