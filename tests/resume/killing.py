@@ -58,9 +58,7 @@ class Job:
 
         aim = next(self._aims, None)
         life = UNDISTURBED if aim is None else dataclasses.replace(UNDISTURBED, aim=aim, arrival=1)
-        self.process = Process(
-            self._directory, self._errors_to, life, live, kind="list" if self.kind == WHOLE else self.kind
-        )
+        self.process = Process(self._directory, self._errors_to, life, live, kind="list" if self.kind == WHOLE else self.kind)
 
     def went_on(self):
         """Looks after a process that has ended, and returns whether another one was started."""
