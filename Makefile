@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed leaks crash lint bench
+.PHONY: demo demo-workers test test-distributed leaks crash resume lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -24,6 +24,9 @@ leaks: $(READY)
 
 crash: $(READY)
 	@cd tests && ../$(BIN)/python -m reliability.crash --kills 1000 --each 20
+
+resume: $(READY)
+	@HOOKLINE_SCHEDULES=1000 $(BIN)/python -m pytest -s tests/resume/test_schedules.py
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from tensorboard.util import tensor_util
 
 
 def shown(directory):
-    """Returns the steps and values of each scalar, as TensorBoard shows them: what it purges after a restart is not there.
+    """Returns the steps and values of each scalar, as TensorBoard shows them: without what it purges at a restart.
 
     Of a tag that measures time, only the steps.
     """

@@ -56,9 +56,9 @@ class Job:
         from reliability.crashing.plan import UNDISTURBED
         from reliability.crashing.process import Process
 
-        aim = next(self._aims, None)
+        aim, kind = next(self._aims, None), "list" if self.kind == WHOLE else self.kind
         life = UNDISTURBED if aim is None else dataclasses.replace(UNDISTURBED, aim=aim, arrival=1)
-        self.process = Process(self._directory, self._errors_to, life, live, kind="list" if self.kind == WHOLE else self.kind)
+        self.process = Process(self._directory, self._errors_to, life, live, kind=kind)
 
     def went_on(self):
         """Looks after a process that has ended, and returns whether another one was started."""

@@ -1,7 +1,7 @@
 """Kills the job of `training` with SIGKILL, again and again, until it comes to its end.
 
-Run in `tests` as `python -m resume.kills FOLDER`. Below the folder each kind of source gets a directory, and so does the
-run that nobody interrupts, which comes first. What came of them is printed as JSON, one line a job.
+Run in `tests` as `python -m resume.kills FOLDER`. Below the folder each kind of source gets a directory, and so does
+the run that nobody interrupts, which comes first. What came of them is printed as JSON, one line a job.
 """
 
 from __future__ import annotations

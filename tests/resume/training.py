@@ -22,7 +22,7 @@ class Model:
 
     Args:
         kind: Of the source of its data.
-        fault: Called in each run with the global step, and with whether the run has been applied: before and after that.
+        fault: Called in each run with the global step and whether the run is applied: before that, and after.
     """
 
     def __init__(self, kind, fault=lambda step, applied: None):

@@ -30,9 +30,9 @@ class SummarySaverHook(SessionRunHook):
     """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
 
     On other runs the summaries are not asked for, so nothing of them is computed. Before the first run of each session
-    it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop what a crashed run had written
-    at that step and later. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes;
-    nothing after an exception.
+    it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop what a crashed run had
+    written at that step and later. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which
+    flushes; nothing after an exception.
 
     To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
 

@@ -1,0 +1,30 @@
+"""Whatever fails, and however often: a job comes to the end it would have come to. `make resume` tries a thousand."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+
+from .schedules import PLACES, go_through
+
+COUNT = int(os.environ.get("HOOKLINE_SCHEDULES", "25"))
+FIRST = int(os.environ.get("HOOKLINE_FIRST_SCHEDULE", "0"))
+
+
+def test_random_schedules_of_failures(tmp_path, monkeypatch):
+    for name in ("hookline", "tensorboard"):  # Of so many failures there would be much to read.
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.CRITICAL)
+    _, expected = go_through(0, str(tmp_path / "uninterrupted"), most=0)
+    met = collections.Counter()
+    for seed in range(FIRST, FIRST + COUNT):
+        try:
+            failures, outcome = go_through(seed, str(tmp_path / f"{seed}"))
+            assert outcome == expected
+        except BaseException as error:
+            error.add_note(f"To repeat: HOOKLINE_FIRST_SCHEDULE={seed} HOOKLINE_SCHEDULES=1")
+            raise
+        met.update(place for place, _ in failures)
+    print(f"{COUNT} schedules, {met.total()} failures: {dict(met)}")
+    if COUNT >= 25:
+        assert met.keys() == PLACES.keys()
