@@ -32,4 +32,4 @@ def steps_of(kind, way):
     """Returns the steps at which a job is interrupted within its process: at random ones, and around a save."""
     chance = random.Random(f"{SEED}/{kind}/{way}")
     save = SAVE_STEPS * chance.randrange(1, LAST_STEP // SAVE_STEPS)
-    return {*chance.sample(range(1, LAST_STEP), 6), save + chance.choice((-1, 0, 1))}
+    return {*chance.sample(range(1, LAST_STEP), 5), save + chance.choice((-1, 0, 1))}

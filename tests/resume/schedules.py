@@ -132,7 +132,6 @@ class Model:
             before = hl.host_op(lambda step: reach("run, before"))(step)
             after = hl.host_op(lambda step, batch: reach("run, after"))(step, self.batch)
             self.train_op = hl.group(moved, counted, step.assign_add(1), before, after)
-            self.used = used
             hl.summary.scalar("batch", hl.op(lambda batch: batch * 1.0)(self.batch))
 
 
@@ -281,10 +280,12 @@ def go_through(seed, directory, most=7):
         assert seen.sessions <= len(failures.met) + 1, "A failure has ended more than one session."
         if kind != "one-shot" and chance.random() < 0.5:
             model = Model(SOURCES[kind](reach), prefetch, reach)  # As in another process.
-    assert watch.ends == 1
-    assert seen.history == [*range(1, LAST_STEP + 1)]
-    assert watch.total == sum(seen.history)
-    assert shown(directory) == {"batch": [(step, float(step)) for step in range(1, LAST_STEP + 1)]}
+    steps = [*range(1, LAST_STEP + 1)]
+    assert watch.ends == 1, "The last session was not ended."
+    assert seen.history == steps, f"The batches that count are {seen.history}."
+    assert watch.total == sum(steps), f"The hook's sum is {watch.total}, that of the batches {sum(steps)}."
+    events = shown(directory)
+    assert events == {"batch": [(step, float(step)) for step in steps]}, f"TensorBoard shows {events}."
     return failures.met, outcome
 
 

@@ -8,7 +8,7 @@ import os
 
 from .schedules import PLACES, go_through
 
-COUNT = int(os.environ.get("HOOKLINE_SCHEDULES", "25"))
+COUNT = int(os.environ.get("HOOKLINE_SCHEDULES", "24"))
 FIRST = int(os.environ.get("HOOKLINE_FIRST_SCHEDULE", "0"))
 
 
@@ -20,11 +20,11 @@ def test_random_schedules_of_failures(tmp_path, monkeypatch):
     for seed in range(FIRST, FIRST + COUNT):
         try:
             failures, outcome = go_through(seed, str(tmp_path / f"{seed}"))
-            assert outcome == expected
+            assert outcome == expected, "The last state is another one."
         except BaseException as error:
             error.add_note(f"To repeat: HOOKLINE_FIRST_SCHEDULE={seed} HOOKLINE_SCHEDULES=1")
             raise
         met.update(place for place, _ in failures)
     print(f"{COUNT} schedules, {met.total()} failures: {dict(met)}")
-    if COUNT >= 25:
+    if COUNT >= 24:
         assert met.keys() == PLACES.keys()
