@@ -150,7 +150,8 @@ class _Signals:
         self.number: int | None = None
         self.heard_at: float | None = None
         self.deadline = float("inf")
-        self.urgent = self.interrupted = False
+        self.urgent = False
+        self.interrupted_at: float | None = None
         # Weakly: a session that is dropped without being closed is heard of no more.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
@@ -180,7 +181,7 @@ class _Signals:
 
     def _reset(self) -> None:
         self.number, self.heard_at, self.deadline = None, None, float("inf")
-        self.urgent = self.interrupted = False
+        self.urgent, self.interrupted_at = False, None
 
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -211,8 +212,11 @@ class _Signals:
         if not self.watches:
             self._pass_on(number, frame)
         elif self.urgent and number == signal.SIGINT:
-            self.interrupted = True
-            signal.default_int_handler(number, frame)
+            # The signal that was heard, and the one that `end_now` sends for it, are to interrupt once.
+            now, before = _real_time.monotonic(), self.interrupted_at
+            if before is None or now - before > SAME_SECS[signal.SIGINT]:
+                self.interrupted_at = now
+                signal.default_int_handler(number, frame)
         elif self.number is None:
             self.number = number
         if self._ear is not None:
@@ -257,7 +261,7 @@ class _Signals:
         number = self.number or signal.SIGTERM
         if not self.urgent:
             self.end_now(number, "The time to leave the training is over")
-        elif self.is_caught(signal.SIGINT) and not self.interrupted and not hasattr(sys, "ps1"):
+        elif self.is_caught(signal.SIGINT) and self.interrupted_at is None and not hasattr(sys, "ps1"):
             os._exit(128 + number)
         else:
             self.deadline = float("inf")

@@ -35,6 +35,7 @@ def as_before():
 @pytest.fixture
 def session(tmp_path):
     """Opens sessions that save, on a graph whose train_op counts."""
+    savers = []
     with hl.Graph().as_default():
         train_op = train.get_or_create_global_step().assign_add(1)
 
@@ -42,10 +43,13 @@ def session(tmp_path):
             scaffold = train.Scaffold()
             creator = creator or train.ChiefSessionCreator(scaffold)
             saver = train.CheckpointSaverHook(str(tmp_path), save_steps=1000, scaffold=scaffold)
+            savers.append(saver)
             return train.MonitoredSession(creator, [*hooks, saver], **arguments)
 
         open_one.train_op = train_op
         yield open_one
+    for saver in savers:
+        saver.release()
 
 
 def send(number=SIGTERM):
