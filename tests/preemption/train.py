@@ -6,16 +6,22 @@ import threading
 
 import hookline as hl
 
-train_op = hl.train.get_or_create_global_step().assign_add(1)
-with (
-    open("steps", "a", encoding="ascii", buffering=1) as steps,
-    hl.train.MonitoredTrainingSession(
-        checkpoint_dir="run",
-        hooks=[hl.train.StopAtStepHook(last_step=300)],
-        save_checkpoint_steps=10**9,
-        grace_secs=100,
-    ) as sess,
-):
-    while not sess.should_stop():
-        steps.write(f"{sess.run(train_op)}\n")
-        threading.Event().wait(0.01)
+
+def main():
+    train_op = hl.train.get_or_create_global_step().assign_add(1)
+    with (
+        open("steps", "a", encoding="ascii", buffering=1) as steps,
+        hl.train.MonitoredTrainingSession(
+            checkpoint_dir="run",
+            hooks=[hl.train.StopAtStepHook(last_step=300)],
+            save_checkpoint_steps=10**9,
+            grace_secs=100,
+        ) as sess,
+    ):
+        while not sess.should_stop():
+            steps.write(f"{sess.run(train_op)}\n")
+            threading.Event().wait(0.01)
+
+
+if __name__ == "__main__":
+    main()
