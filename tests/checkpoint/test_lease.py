@@ -270,7 +270,10 @@ def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
         train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=train.Scaffold(init_fn=fail))
     assert lease.of(str(tmp_path)) is None
     assert lease.LOCK_NAME not in os.listdir(tmp_path)
-    assert not [thread for thread in threading.enumerate() if thread.name == "hookline-leases" and thread.is_alive()]
+    for thread in threading.enumerate():
+        if thread.name == "hookline-leases":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 def fail(scaffold, session):
