@@ -58,6 +58,9 @@ class Findings:
         pictures: How many different disks that would have left, or left after different reports.
         looked_at: How many of them were looked at.
         bad: How many of these were not as they should be.
+        spoilt: How many of these were as they should be until e2fsck had repaired them. Where there is no journal, a
+            directory that was removed may still be on the disk, and its blocks be those of a new one that was synced;
+            e2fsck takes entries from either. No program can sync what is no longer there.
         wrong: What was wrong at which moment, a line for each.
     """
 
@@ -65,6 +68,7 @@ class Findings:
     pictures: int = 0
     looked_at: int = 0
     bad: int = 0
+    spoilt: int = 0
     wrong: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -77,10 +81,10 @@ def cut_everywhere(settings: Settings, folder: str) -> Findings:
     model = job.Model()
     for picture, disk in _chosen(camera.pictures, settings.at_most):
         disk.tofile(image)
-        with images.mounted(image, place, settings.kind):
-            problems = list(_problems(model, picture, os.path.join(place, _DIRECTORY), settings.manner))
+        problems, spoilt = _look(model, picture, image, place, settings)
         findings.looked_at += 1
         findings.bad += bool(problems)
+        findings.spoilt += spoilt
         findings.wrong += [f"{picture.moment}: {problem}".replace(f"{folder}/", "") for problem in problems]
     return findings
 
@@ -111,12 +115,29 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
     return (found for number, found in enumerate(images.disks(pictures)) if number in wanted)
 
 
-def _problems(model: job.Model, picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
-    """Reads what is left, starts the job anew in it, and yields what is not as it should be."""
-    listed = _listed(directory)
+def _look(
+    model: job.Model, picture: images.Picture, image: str, place: str, settings: Settings
+) -> tuple[list[str], bool]:
+    """Returns what is wrong with a disk, and whether it is only since its repair."""
+    directory, problems = os.path.join(place, _DIRECTORY), []
+    if settings.kind == "no journal":
+        with images.mounted(image, place, settings.kind, "ro"):
+            problems = list(_wrong(model, picture, directory))
+        images.repair(image)
+    with images.mounted(image, place, settings.kind):
+        found = list(_wrong(model, picture, directory))
+        if settings.kind == "journal":
+            problems = found
+        if not found:
+            problems += _wrong_in_next_start(directory, settings.manner)
+    return problems, bool(found) and not problems
+
+
+def _wrong(model: job.Model, picture: images.Picture, directory: str) -> Iterator[str]:
+    """Compares what can be read with what was saved and reported."""
     steps: dict[str, int] = {}
     with model.graph.as_default(), hl.Session() as sess:
-        for path in listed:
+        for path in _listed(directory):
             try:
                 train.Saver().restore(sess, path)
             except OpError as error:
@@ -128,25 +149,26 @@ def _problems(model: job.Model, picture: images.Picture, directory: str, manner:
             else:
                 steps[path] = step
     yield from _lost(picture, directory, steps)
-    if len(steps) == len(listed):
-        try:
-            job.run(manner, directory, max(steps.values(), default=0) + 1)
-        except OpError as error:
-            yield f"the next start fails: {error}"
-        else:
-            yield from _left_over(directory)
+
+
+def _wrong_in_next_start(directory: str, manner: str) -> Iterator[str]:
+    """Lets the job go on for one step, and looks at what it leaves."""
+    newest = train.latest_checkpoint(directory)
+    step = 0 if newest is None else int(train.load_variable(newest, "global_step"))
+    try:
+        job.run(manner, directory, step + 1)
+    except OpError as error:
+        yield f"the next start fails: {error}"
+        return
+    kept = {os.path.basename(path) for path in _listed(directory)}
+    left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
+    if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
+        yield f"after the next start there are {sorted(left)}, beside {sorted(kept)}"
 
 
 def _listed(directory: str) -> tuple[str, ...]:
     state = train.get_checkpoint_state(directory)
     return () if state is None else state.all_model_checkpoint_paths
-
-
-def _left_over(directory: str) -> Iterator[str]:
-    kept = {os.path.basename(path) for path in _listed(directory)}
-    left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
-    if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
-        yield f"after the next start there are {sorted(left)}, beside {sorted(kept)}"
 
 
 def _lost(picture: images.Picture, directory: str, steps: dict[str, int]) -> Iterator[str]:
