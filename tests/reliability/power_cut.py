@@ -6,9 +6,11 @@ however that ends. SETTINGS are the fields of `Settings` as JSON, FOLDER an empt
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,9 +60,9 @@ class Findings:
         pictures: How many different disks that would have left, or left after different reports.
         looked_at: How many of them were looked at.
         bad: How many of these were not as they should be.
-        spoilt: How many of these were as they should be until e2fsck had repaired them. Where there is no journal, a
-            directory that was removed may still be on the disk, and its blocks be those of a new one that was synced;
-            e2fsck takes entries from either. No program can sync what is no longer there.
+        spoilt: How many more were bad only since e2fsck had repaired them. Where there is no journal, a directory that
+            was removed may still be on the disk, and its blocks be those of a new one that was synced; e2fsck takes
+            entries from either. No program can sync what is no longer there.
         wrong: What was wrong at which moment, a line for each.
     """
 
@@ -80,11 +82,12 @@ def cut_everywhere(settings: Settings, folder: str) -> Findings:
     os.mkdir(place)
     model = job.Model()
     for picture, disk in _chosen(camera.pictures, settings.at_most):
-        disk.tofile(image)
-        problems, spoilt = _look(model, picture, image, place, settings)
+        problems = _look(model, picture, disk, image, place, settings)
         findings.looked_at += 1
+        if problems and settings.kind == "no journal" and _is_spoilt(model, picture, disk, image, place):
+            findings.spoilt += 1
+            continue
         findings.bad += bool(problems)
-        findings.spoilt += spoilt
         findings.wrong += [f"{picture.moment}: {problem}".replace(f"{folder}/", "") for problem in problems]
     return findings
 
@@ -116,21 +119,42 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
 
 
 def _look(
-    model: job.Model, picture: images.Picture, image: str, place: str, settings: Settings
-) -> tuple[list[str], bool]:
-    """Returns what is wrong with a disk, and whether it is only since its repair."""
-    directory, problems = os.path.join(place, _DIRECTORY), []
+    model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str, settings: Settings
+) -> list[str]:
+    """Starts the machine anew, and returns what is wrong with the disk."""
+    directory = os.path.join(place, _DIRECTORY)
+    disk.tofile(image)
     if settings.kind == "no journal":
-        with images.mounted(image, place, settings.kind, "ro"):
-            problems = list(_wrong(model, picture, directory))
         images.repair(image)
     with images.mounted(image, place, settings.kind):
-        found = list(_wrong(model, picture, directory))
-        if settings.kind == "journal":
-            problems = found
-        if not found:
-            problems += _wrong_in_next_start(directory, settings.manner)
-    return problems, bool(found) and not problems
+        try:
+            return list(_wrong(model, picture, directory)) or list(_wrong_in_next_start(directory, settings.manner))
+        except OpError as error:
+            return [f"it cannot be used: {error}"]
+
+
+def _is_spoilt(model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str) -> bool:
+    """Returns whether the disk has what was reported last as long as it is not repaired, and less when it is."""
+    disk.tofile(image)
+    with images.mounted(image, place, "no journal", "ro"):
+        before = _readable(model, os.path.join(place, _DIRECTORY))
+    images.repair(image)
+    with images.mounted(image, place, "no journal"):
+        after = _readable(model, os.path.join(place, _DIRECTORY))
+    path, step = picture.reported[-1] if picture.reported else ("", 0)
+    return before.get(os.path.basename(path), 0) >= step and not before.items() <= after.items()
+
+
+def _readable(model: job.Model, directory: str) -> dict[str, int]:
+    """Returns the steps of all checkpoints that hold what was saved, whatever the state file says."""
+    steps = {}
+    with model.graph.as_default(), hl.Session() as sess:
+        for name in os.listdir(directory) if os.path.isdir(directory) else ():
+            if re.fullmatch(r"model\.ckpt(-\d+)?", name):
+                with contextlib.suppress(OpError):
+                    train.Saver().restore(sess, os.path.join(directory, name))
+                    steps[name] = job.found_step(model, sess) or 0
+    return steps
 
 
 def _wrong(model: job.Model, picture: images.Picture, directory: str) -> Iterator[str]:
@@ -155,11 +179,7 @@ def _wrong_in_next_start(directory: str, manner: str) -> Iterator[str]:
     """Lets the job go on for one step, and looks at what it leaves."""
     newest = train.latest_checkpoint(directory)
     step = 0 if newest is None else int(train.load_variable(newest, "global_step"))
-    try:
-        job.run(manner, directory, step + 1)
-    except OpError as error:
-        yield f"the next start fails: {error}"
-        return
+    job.run(manner, directory, step + 1)
     kept = {os.path.basename(path) for path in _listed(directory)}
     left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
     if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
