@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import faulthandler
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from . import images, job
 from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
+_STEP_SECS = 300  # Neither the job nor a look at a disk takes as long, unless it hangs: then it tells where.
 _NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
 _BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
@@ -76,12 +78,14 @@ class Findings:
 
 def cut_everywhere(settings: Settings, folder: str) -> Findings:
     """Runs the job, and looks at the pictures that were taken of its disk."""
+    faulthandler.dump_traceback_later(_STEP_SECS, exit=True)
     camera = _run(settings, folder)
     findings = Findings(moments=camera.moments, pictures=len(camera.pictures))
     image, place = os.path.join(folder, "left"), os.path.join(folder, "looked-at")
     os.mkdir(place)
     model = job.Model()
     for picture, disk in _chosen(camera.pictures, settings.at_most):
+        faulthandler.dump_traceback_later(_STEP_SECS, exit=True)
         problems = _look(model, picture, disk, image, place, settings)
         findings.looked_at += 1
         if problems and settings.kind == "no journal" and _is_spoilt(model, picture, disk, image, place):
