@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed leaks crash resume lint bench
+.PHONY: demo demo-workers test test-distributed test-power leaks crash resume lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -13,8 +13,9 @@ demo: $(READY)
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
+# A worker for each core, at most four: each holds JAX, and some a Ray cluster.
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test-distributed: $(READY)
 	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
@@ -24,6 +25,9 @@ leaks: $(READY)
 
 crash: $(READY)
 	@cd tests && ../$(BIN)/python -m reliability.crash --kills 1000 --each 20
+
+test-power: $(READY)
+	@$(BIN)/python -m pytest -s tests/reliability --every-power-cut
 
 resume: $(READY)
 	@HOOKLINE_SCHEDULES=1000 $(BIN)/python -m pytest -s tests/resume/test_schedules.py
