@@ -17,6 +17,7 @@ from hookline.graph import (
     gradients,
     group,
     host_op,
+    latch,
     local_variables,
     local_variables_initializer,
     name_scope,
@@ -32,7 +33,7 @@ from hookline.graph import (
     variables,
     variables_initializer,
 )
-from hookline.session import RunMetadata, RunOptions, Session
+from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 
 __all__ = [
     "Graph",
@@ -41,6 +42,7 @@ __all__ = [
     "RunMetadata",
     "RunOptions",
     "Session",
+    "SessionConfig",
     "Tensor",
     "Variable",
     "add_to_collection",
@@ -55,6 +57,7 @@ __all__ = [
     "gradients",
     "group",
     "host_op",
+    "latch",
     "local_variables",
     "local_variables_initializer",
     "name_scope",

@@ -93,7 +93,7 @@ def test_what_a_run_initialises_is_initialised(norm):
 
 
 def test_a_condition_of_several_values_is_refused_where_it_is_given():
-    with pytest.raises(ValueError, match=r"requires one bool, got an array of shape \(2,\): reduce it"):
+    with pytest.raises(ValueError, match=r"must be one bool, got an array of shape \(2,\): reduce it"):
         hl.skip_updates_if(hl.constant([True, False]))
 
 

@@ -238,7 +238,7 @@ def test_a_closed_session_says_so():
 
 @pytest.mark.parametrize(
     ("arguments", "kind"),
-    [({"target": "grpc://a"}, ValueError), ({"config": {}}, ValueError), ({"graph": "graph"}, TypeError)],
+    [({"target": "grpc://a"}, ValueError), ({"config": {}}, TypeError), ({"graph": "graph"}, TypeError)],
 )
 def test_arguments_without_meaning_are_refused(arguments, kind):
     with pytest.raises(kind, match="Session"):

@@ -22,6 +22,7 @@ from hookline.graph.initialisers import (
     variables_initializer,
 )
 from hookline.graph.keys import GraphKeys
+from hookline.graph.latch import latch
 from hookline.graph.moving_average import ExponentialMovingAverage
 from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
 from hookline.graph.optimizer import Optimizer
@@ -51,6 +52,7 @@ __all__ = [
     "gradients",
     "group",
     "host_op",
+    "latch",
     "local_variables",
     "local_variables_initializer",
     "name_scope",

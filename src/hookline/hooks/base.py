@@ -124,7 +124,7 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Four more callbacks are looked up by name and are not defined here, so that a hook
+    Hooks are called in list order. Five more callbacks are looked up by name and are not defined here, so that a hook
     without them costs nothing:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
@@ -143,6 +143,9 @@ class SessionRunHook:
       step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
       with this method alone may be left out until then.
 
+    - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
+      runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all.
+
     A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
     hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.
 
@@ -154,7 +157,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Differences: the four optional callbacks, and what it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the five optional callbacks, and what it may say of its order.
     """
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.

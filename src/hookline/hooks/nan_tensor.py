@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,10 +15,11 @@ from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.serving import savers_of
 from hookline.errors import NanLossDuringTrainingError
-from hookline.graph import Tensor, get_default_graph, op, skip_updates_if
+from hookline.graph import Operation, Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, require_global_step
+from hookline.session.latches import WINDOW_RUNS
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -29,6 +30,7 @@ _logger = logging.getLogger(__name__)
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
 _CHECKS = "hookline/nan_checks"
+_LATCHES = "hookline/nan_latches"
 _MAX_UNREAD = 32
 # When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
 _ROLLBACK_LAG = 8
@@ -38,15 +40,15 @@ _MAX_TIMES = 10
 class NanTensorHook(SessionRunHook):
     """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
 
-    The device reduces the value to one bool, in the step. The hook reads the bool of a run once it has arrived, and so
-    never waits for the device, unless more than 32 runs are unread. A NaN is therefore reported some runs late, but
-    before any checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs
-    `begin`, `after_create_session`, `before_run`, `after_run` and `settle`; nothing after an exception.
+    The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The hook
+    looks every 32 steps at what has arrived. A NaN is therefore reported up to 64 runs late, but before any checkpoint
+    is written and before the `end` of any hook; the error names the step where it happened. Runs `begin`,
+    `after_create_session`, `settle`, and every 32 steps `before_run` and `after_run`; nothing after an exception.
 
     What it does is said by `on_nan`:
 
     - "raise": it ends the training with an error; "stop": with a warning.
-    - "skip": the run changes nothing. The device decides that, in the same program, as of `hookline.skip_updates_if`:
+    - "skip": the run changes nothing; the hook reads the check of each run when it has arrived. The device decides that, in the same program, as of `hookline.skip_updates_if`:
       the step counts, keys and data go on, every other update is held back.
     - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
       else to the newest (`Saver.roll_back`). The global step, keys and data go on, so no batch between is used again.
@@ -97,6 +99,8 @@ class NanTensorHook(SessionRunHook):
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
         self._waits_its_time = self._reaction == ROLLBACK
+        self._latches = not strict and self._reaction in (RAISE, STOP)
+        self._latch: Operation | None = None
         self._max_unread = 0 if strict else _ROLLBACK_LAG if self._waits_its_time else _MAX_UNREAD
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
@@ -121,7 +125,13 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
-        self._args = SessionRunArgs(_check_of(loss, self._include_inf, self._reaction == SKIP))
+        check = _check_of(loss, self._include_inf, self._reaction == SKIP)
+        self._latch = _latch_of(check) if self._latches else None
+        self._args = SessionRunArgs(self._latch or check)
+
+    def standing_operations(self) -> Sequence[Operation]:
+        """Returns the latch: every run carries it, also those that the hook does not look at."""
+        return [] if self._latch is None else [self._latch]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
@@ -141,7 +151,10 @@ class NanTensorHook(SessionRunHook):
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Reads the checks that have arrived."""
+        """Reads what has arrived."""
+        if self._latch is not None:
+            self._look(run_context.session, run_context.request_stop, wait=False)
+            return
         unread = self._unread
         unread.append((run_context.session.global_step, run_values.results))
         while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][1].is_ready())):
@@ -149,8 +162,20 @@ class NanTensorHook(SessionRunHook):
 
     def settle(self, session: Session) -> None:
         """Waits for the runs not yet read, and reads them."""
+        if self._latch is not None:
+            self._look(session, self._request_stop, wait=True)
         while self._unread:
             self._read(session, self._request_stop)
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when to look at the latch again; 1 where each run has a check of its own."""
+        return WINDOW_RUNS if self._latches else 1
+
+    def _look(self, session: Session, request_stop: Callable[[], None], *, wait: bool) -> None:
+        assert self._latch is not None, "begin comes before"
+        step = session.latched(self._latch, wait=wait)
+        if step is not None and not self.has_found_nan:
+            self._react(session, step, request_stop)
 
     def _request_stop(self) -> None:
         if self._coord is not None:
@@ -258,6 +283,17 @@ def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
         check = op(_has_bad, name="nan_check").node(loss, include_inf=include_inf)
     graph.add_to_collection(_CHECKS, (loss, include_inf, skips, check))
     return check
+
+
+def _latch_of(check: Tensor) -> Operation:
+    """Returns the latch of a check, which all hooks on this graph share."""
+    graph = get_default_graph()
+    for known, latched in graph.get_collection(_LATCHES):
+        if known is check:
+            return latched
+    latched = latch(check, name="nan_latch")
+    graph.add_to_collection(_LATCHES, (check, latched))
+    return latched
 
 
 def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:

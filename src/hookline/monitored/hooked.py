@@ -86,7 +86,7 @@ class HookedSession:
     def use(self, hooks: HookList) -> None:
         """Lets these hooks ride along from the next run on."""
         self._hooks = hooks
-        self._everyone = Ridership(hooks.hooks)
+        self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
         self._pacing = Pacing.of(self.raw, hooks, self._everyone)
 
     @property
@@ -124,11 +124,11 @@ class HookedSession:
             pacing = self._pacing
             if pacing is None:
                 if not self._everyone.riding:
-                    return self.raw.run(fetches, feed_dict, options, run_metadata)
+                    return self._run_alone(self._everyone, fetches, feed_dict, options, run_metadata)
                 return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
             due = pacing.due(fetches, feed_dict)
             if not due.riding:
-                return self.raw.run(fetches, feed_dict, options, run_metadata)
+                return self._run_alone(due, fetches, feed_dict, options, run_metadata)
             result = self._run_with(due, fetches, feed_dict, options, run_metadata)
             if pacing.overdue:
                 pacing.plan()
@@ -139,6 +139,12 @@ class HookedSession:
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
+
+    def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+        """Runs without calling a hook."""
+        if not riders.watches:
+            return self.raw.run(fetches, feed_dict, options, run_metadata)
+        return self.raw.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
 
     def _run_with(
         self,

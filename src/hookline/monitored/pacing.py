@@ -37,13 +37,19 @@ def _speaks_for_all(hook: Any) -> bool:
     return min(map(depth, _SAYS_WHEN)) <= min(depth("before_run"), depth("after_run"))
 
 
+def _asks_on_some_runs(hook: Any) -> bool:
+    """Whether it must be called on the runs that it is bound to, to ask for what others have in every run."""
+    return bare(hook) is not hook and override(hook, "standing_operations") is not None
+
+
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
     A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, and through
     `secs_until_trigger()` in how many seconds; then the clock is read once before each run. How many steps a run gains
     the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
-    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless.
+    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless;
+    everyone is seen every 64 runs in any case, for runs need not take steps.
 
     Args:
         session: The raw session.
@@ -67,6 +73,7 @@ class Pacing:
         "_last_step",
         "_paced",
         "_planned_gain",
+        "_runs_left",
         "_session",
         "_unpaced",
         "overdue",
@@ -80,7 +87,7 @@ class Pacing:
         self._unpaced: list[Any] = []
         for hook in everyone.hooks:
             steps, secs = (override(hook, name) for name in _SAYS_WHEN)
-            if (steps or secs) and _speaks_for_all(hook):
+            if (steps or secs) and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
                 self._paced.append((hook, steps, secs))
             else:
                 self._unpaced.append(hook)
@@ -90,6 +97,7 @@ class Pacing:
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
         self._planned_gain = 0
+        self._runs_left = 0
         self._changes = 1  # of the step by one of the caller's runs
         self._expected_changes = session.step_changes
 
@@ -121,8 +129,10 @@ class Pacing:
             self._look_up(fetches, feed_dict)
         gain = max(self._gain, self._planned_gain)
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
+        self._runs_left -= 1
         self.overdue = (
             is_set
+            or self._runs_left < 0
             or gained < 0
             or step + gain >= self._due_step
             or (self._due_secs != math.inf and clock.monotonic() >= self._due_secs)
@@ -146,6 +156,7 @@ class Pacing:
     def plan(self) -> None:
         """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""
         step = self._session.global_step
+        self._runs_left = _LOOK_AGAIN_RUNS
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
         due_step, due_in_secs = sys.maxsize, math.inf
@@ -169,4 +180,4 @@ class Pacing:
             self._always = self._everyone
         elif {id(hook) for hook in always} != {id(hook) for hook in self._always.hooks}:
             ids = {id(hook) for hook in always}
-            self._always = Ridership([hook for hook in self._everyone.hooks if id(hook) in ids])
+            self._always = Ridership([h for h in self._everyone.hooks if id(h) in ids], self._everyone.standing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hookline.graph import Graph
+from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hook_list import describe, override
 from hookline.session import RunOptions, merge_options
@@ -18,14 +18,16 @@ class Ridership:
 
     Args:
         hooks: The hooks that are called on the run, in list order.
+        standing: What every run carries, whoever is called; see `HookList.standing_operations`.
 
     Attributes:
         hooks: Those of them that have a callback for a run at all.
         riding: Whether there are any.
         after: Their `after_run`, each with its place in `watched`.
         asks: Whether any asked for something, as of the last `ask`.
-        watches: Whether any asked for fetches.
-        watched: The fetches of each, or None.
+        watches: Whether there is anything in `watched`.
+        watched: The fetches of each, or None; what every run carries comes behind them.
+        standing: As above.
         feeders: Those that feed something, each with its feed.
     """
 
@@ -41,11 +43,13 @@ class Ridership:
         "feeders",
         "hooks",
         "riding",
+        "standing",
         "watched",
         "watches",
     )
 
-    def __init__(self, hooks: Sequence[Any]) -> None:
+    def __init__(self, hooks: Sequence[Any], standing: tuple[Operation, ...] = ()) -> None:
+        self.standing = standing
         self._before = []
         self.after = []
         riding = []
@@ -130,7 +134,7 @@ class Ridership:
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
-        for hook, fetches in zip(self.hooks, self.watched, strict=True):
+        for hook, fetches in zip(self.hooks, self.watched, strict=False):  # What every run carries is behind.
             try:
                 for leaf in _leaves(fetches):
                     graph.as_graph_element(leaf)
@@ -156,7 +160,8 @@ class Ridership:
                         f"The {describe(hook)} must give None or a {kind.__name__} as {name} of its SessionRunArgs, "
                         f"got {value!r}."
                     )
-        self.watched: tuple[Any, ...] = tuple(None if args is None else args.fetches for args in self._asked)
+        asked = [None if args is None else args.fetches for args in self._asked]
+        self.watched: tuple[Any, ...] = (*asked, self.standing) if self.standing else tuple(asked)
         self.watches: bool = any(fetches is not None for fetches in self.watched)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [

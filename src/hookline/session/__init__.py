@@ -1,5 +1,6 @@
 """Computing it: sessions, their options, and the store of variables."""
 
+from hookline.session.config import SessionConfig
 from hookline.session.options import RunMetadata, RunOptions, merge_options
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
@@ -14,6 +15,7 @@ __all__ = [
     "RunMetadata",
     "RunOptions",
     "Session",
+    "SessionConfig",
     "StoreTarget",
     "VariableStore",
     "merge_options",

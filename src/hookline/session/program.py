@@ -14,8 +14,11 @@ from jax.core import Tracer
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Tensor
+from hookline.graph.guard import counts_runs
+from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
+from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.trace import Trace
 
@@ -28,10 +31,11 @@ _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 _HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
 
 Flat = tuple[tuple[jax.Array, ...], ...]
+Traced = tuple[Flat, tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
 
 class Program:
-    """One compiled program: (values of variables, inputs) to (new values, outputs).
+    """One compiled program: (values of variables, inputs, latches) to (new values, outputs, ..., latches).
 
     Variables travel flattened: a step then never rebuilds the user's trees. What is written is donated.
 
@@ -60,9 +64,12 @@ class Program:
         self.outputs = [*outputs, *watched]
         self.watched = frozenset(tensor.key for tensor in watched) - {tensor.key for tensor in outputs}
         self.written = list(plan.updates)
+        self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
-        self.taken = [v for v in self.written if self._needs_old(v)]
-        self.kept = reads
+        needed = [v for v in self.written if self._needs_old(v)]
+        # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
+        self.taken = [v for v in needed if not counts_runs(v)]
+        self.kept = [*reads, *(v for v in needed if counts_runs(v))]
         self.structure_in = structure
         self.structures_out: list[Any] = []
         self._traces = 0
@@ -104,17 +111,15 @@ class Program:
         readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
-    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
+    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
         self._log()
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            return self._traced(taken, kept, inputs)
+            return self._traced(taken, kept, inputs, latched)
         finally:
             WORKER_INDEX.reset(token)
 
-    def _traced(
-        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]
-    ) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
+    def _traced(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
         values = [*zip(self.taken, taken, strict=True), *zip(self.kept, kept, strict=True)]
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in values}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
@@ -140,7 +145,8 @@ class Program:
             self.structures_out.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self.outputs)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
-        return tuple(new), outputs, sent
+        conditions = [frame.value(latch) for latch in self.latches]
+        return tuple(new), outputs, sent, tuple(map(after, latched, conditions))
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
         """Checks that either value may be the one that stays."""

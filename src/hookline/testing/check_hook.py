@@ -226,6 +226,13 @@ class _Watched:
         assert wanted, f"secs_until_trigger must return a number of at least 0, got {secs!r}."
         return secs
 
+    def standing_operations(self) -> Any:
+        operations = list(_call(self._hook, "standing_operations") or ())
+        assert all(isinstance(operation, Operation) for operation in operations), (
+            f"standing_operations must return operations, got {operations!r}."
+        )
+        return operations
+
     def __getattr__(self, name: str) -> Any:
         # The hook need not have the callback; anything else is its own.
         return functools.partial(self._nothing, name) if name in CALLBACKS else getattr(self._hook, name)
