@@ -40,16 +40,16 @@ _MAX_TIMES = 10
 class NanTensorHook(SessionRunHook):
     """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
 
-    The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The hook
-    looks every 32 steps at what has arrived. A NaN is therefore reported up to 64 runs late, but before any checkpoint
-    is written and before the `end` of any hook; the error names the step where it happened. Runs `begin`,
+    The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
+    hook looks every 32 steps at what has arrived. A NaN is therefore reported up to 64 runs late, but before any
+    checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs `begin`,
     `after_create_session`, `settle`, and every 32 steps `before_run` and `after_run`; nothing after an exception.
 
     What it does is said by `on_nan`:
 
     - "raise": it ends the training with an error; "stop": with a warning.
-    - "skip": the run changes nothing; the hook reads the check of each run when it has arrived. The device decides that, in the same program, as of `hookline.skip_updates_if`:
-      the step counts, keys and data go on, every other update is held back.
+    - "skip": the run changes nothing. The device decides that, in the same program, as of `hookline.skip_updates_if`:
+      the step counts, keys and data go on, every other update is held back. The hook then reads the check of each run.
     - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
       else to the newest (`Saver.roll_back`). The global step, keys and data go on, so no batch between is used again.
       It comes eight runs late, always. A checkpoint that is not known to be good yet leaves the one before it in place.

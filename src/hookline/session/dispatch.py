@@ -50,6 +50,8 @@ def dispatch(
             _run_up_to(execution, program, store, latches, run, arguments, options.last_step, metadata)
         if options.trace_level and metadata is not None:
             jax.block_until_ready((store.take(program.written), run.outputs))
+    if program.compilations.untold:
+        program.compilations.end()
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
 

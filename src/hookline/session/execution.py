@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +47,7 @@ class Execution:
         watched: What hooks asked for.
         fed: Tensors that are fed.
         programs: Programs made so far in this session, which plans of the same device work share.
+        constants: Large constants that are on the device already.
         global_step: The graph's global step, if it has one.
         store: Where the variables live.
     """
@@ -56,7 +57,8 @@ class Execution:
         fetched: Sequence[Tensor | Operation],
         watched: Sequence[Tensor | Operation],
         fed: tuple[Tensor, ...],
-        programs: dict[Any, Program],
+        programs: MutableMapping[Any, Program],
+        constants: MutableMapping[Constant, Any],
         global_step: Variable | None,
         store: VariableStore,
     ) -> None:
@@ -65,7 +67,7 @@ class Execution:
         self.late_inputs = input_tensors(plan.late, plan.needs_device)
         self.program = self._program(fetched, watched, fed, programs, store)
         places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
-        self.input_getters = [self._getter(tensor, {}) for tensor in self.program.inputs] if self.program else []
+        self.input_getters = [self._input_getter(t, constants) for t in self.program.inputs] if self.program else []
         self._places = places
         self.getters = [self._fetch_getter(element, places) for element in (*fetched, *watched)]
         self.counters = self._counters(fetched, watched)
@@ -119,9 +121,10 @@ class Execution:
             tuple(operation.index for operation in plan.device if operation in plan.trained),
             *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch)),
         )
-        if key not in programs:
-            programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
-        return programs[key]
+        found = programs.get(key)
+        if found is None:
+            found = programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
+        return found
 
     def _comes_from_device(self, tensor: Tensor) -> bool:
         return self.plan.needs_device(tensor)
@@ -178,6 +181,15 @@ class Execution:
             constant = take_path(op.value, path)
             return lambda run: constant
         return lambda run: take_path(run.hosts[op], path)
+
+    def _input_getter(self, tensor: Tensor, constants: MutableMapping[Constant, Any]) -> Getter:
+        if not isinstance(tensor.op, Constant) or self.plan.fed_place(tensor) is not None:
+            return self._getter(tensor, {})
+        # It would travel from the host on every run.
+        if tensor.op not in constants:
+            constants[tensor.op] = tensor.op.on_device()
+        value = take_path(constants[tensor.op], tensor.path)
+        return lambda run: value
 
     def _fetch_getter(self, element: Tensor | Operation, places: dict[Key, int]) -> Getter:
         get = self._getter(element, places)

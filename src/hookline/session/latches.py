@@ -13,7 +13,7 @@ import numpy as np
 from hookline.graph.latch import Latch
 
 Latched = jax.Array
-"""One number: minus the count of runs so far, or the number of the run, from 1 on, in which the condition held first."""
+"""One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first."""
 
 WINDOW_RUNS = 32
 _MOST_UNREAD_RUNS = 1024
@@ -68,9 +68,8 @@ class Latches:
             if state.found is None:
                 state.steps.append(state.runs + 1 if step is None else step)
             state.value = value
-            if state.found is None:
-                if len(state.steps) > _MOST_UNREAD_RUNS:
-                    self.read(latch, value)
+            if state.found is None and len(state.steps) > _MOST_UNREAD_RUNS:
+                self.read(latch, value)
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+import weakref
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation, ancestors
+from hookline.graph.graph import Graph, Operation, Tensor, ancestors
+from hookline.graph.nodes import Constant
 from hookline.session.execution import Execution
 from hookline.session.feeds import feed_key, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
@@ -15,6 +17,8 @@ from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
 logger = logging.getLogger(__name__)
+
+_MANY = 64
 
 
 class Prepared(NamedTuple):
@@ -34,16 +38,38 @@ def plan_key(fetches: Any, watched: tuple[Any, ...] | None, feed_dict: Mapping[A
 class PlanCache:
     """Executions by what was asked for, and the programs that they share.
 
+    It has two generations, so that finding one costs one look: what was made or used since the older one was closed,
+    and that one, which is forgotten when the younger one is full.
+
     Args:
         graph: The graph that is run.
+        max_plans: How many to remember at most.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, max_plans: int) -> None:
         self._graph = graph
-        self._prepared: dict[Hashable, Prepared] = {}
-        self._programs: dict[Any, Program] = {}
+        self._max_young = max(max_plans // 2, 1)
+        self._young: dict[Hashable, Prepared] = {}
+        self._old: dict[Hashable, Prepared] = {}
+        self._programs: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
+        self._constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self._told: set[Operation] = set()
-        self.get = self._prepared.get
+        self._made = 0
+        self._latest: Any = None
+        self.get = self._young.get
+
+    def find(self, key: Hashable) -> Prepared | None:
+        """Returns one of either generation, which is young from then on; None if there is none."""
+        found = self._young.get(key) or self._old.get(key)
+        if found is not None:
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: Hashable, prepared: Prepared) -> None:
+        if len(self._young) >= self._max_young and key not in self._young:
+            self._old, self._young = self._young, {}
+            self.get = self._young.get
+        self._young[key] = prepared
 
     def make(
         self,
@@ -68,7 +94,7 @@ class PlanCache:
         wanted, assemble_all = flatten(self._graph, tuple(() if item is None else item for item in watched or ()))
         fed = resolve_feeds(self._graph, feed_dict or {})
         step = counted_global_step(self._graph)
-        execution = Execution(elements, wanted, fed, self._programs, step, store)
+        execution = Execution(elements, wanted, fed, self._programs, self._constants, step, store)
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
@@ -76,8 +102,28 @@ class PlanCache:
             results = assemble_all(values[len(elements) :])
             return tuple(value if given else None for value, given in zip(results, asked, strict=True))
 
-        self._prepared[key] = Prepared(execution, assemble, assemble_watched)
-        return self._prepared[key]
+        self._warn_of_many({"fetches": elements, "what hooks fetch": wanted, "the tensors that are fed": fed})
+        prepared = Prepared(execution, assemble, assemble_watched)
+        self._keep(key, prepared)
+        return prepared
+
+    def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
+        self._made += 1
+        latest, self._latest = self._latest, asked
+        if self._made == _MANY:
+            different = [
+                f"{name} ({_names(latest[name])}, then {_names(now)})"
+                for name, now in asked.items()
+                if now != latest[name]
+            ]
+            logger.warning(
+                "This session was asked for %d different things, and has planned and compiled each of them. The last two "
+                "differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately are "
+                "forgotten (SessionConfig.max_plans).",
+                _MANY,
+                " and ".join(different) or "the form in which they were asked for",
+                2 * self._max_young,
+            )
 
     def _warn_of_unknown_step(self, execution: Execution) -> None:
         step = counted_global_step(self._graph)
@@ -104,3 +150,7 @@ class PlanCache:
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
+
+
+def _names(elements: Sequence[Tensor | Operation]) -> str:
+    return ", ".join(element.name for element in elements) or "nothing"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +17,10 @@ from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
+from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.trace import Trace
-
-logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 32 * 2**20
 _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -72,7 +70,10 @@ class Program:
         self.kept = [*reads, *(v for v in needed if counts_runs(v))]
         self.structure_in = structure
         self.structures_out: list[Any] = []
-        self._traces = 0
+        names = ", ".join(tensor.name for tensor in self.outputs) or "none"
+        writes = ", ".join(variable.op.name for variable in self.written) or "none"
+        watching = " and what hooks watch" if self.watched else ""
+        self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
         self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         self._dry: Any = None
@@ -84,6 +85,11 @@ class Program:
             # A function of its own, so that JAX traces it, and the log says so.
             self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
         return self._dry
+
+    def _named(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+        """Returns the arguments with their names, for the log."""
+        yield from zip((variable.op.name for variable in (*self.taken, *self.kept)), (*taken, *kept), strict=True)
+        yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
         read: dict[Variable, None] = {}
@@ -112,7 +118,8 @@ class Program:
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
     def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
-        self._log()
+        # The body of a traced function runs when JAX compiles, and only then.
+        self.compilations.begins(self._named(taken, kept, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
             return self._traced(taken, kept, inputs, latched)
@@ -169,15 +176,6 @@ class Program:
         except TypeError as error:
             tensor.op.note(error)
             raise
-
-    def _log(self) -> None:
-        # The body of a traced function runs when JAX compiles, and only then.
-        self._traces += 1
-        names = ", ".join(tensor.name for tensor in self.outputs) or "none"
-        writes = ", ".join(variable.op.name for variable in self.written) or "none"
-        cause = "first run" if self._traces == 1 else "the shapes of its inputs changed"
-        watching = " and what hooks watch" if self.watched else ""
-        logger.info("Compiling a program (%s): outputs %s%s; writes %s.", cause, names, watching, writes)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:

@@ -58,7 +58,9 @@ class Session:
         `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
     """
 
-    def __init__(self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None) -> None:
+    def __init__(
+        self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
+    ) -> None:
         config = arguments.instance("Session", "config", config, SessionConfig) or SessionConfig()
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
@@ -66,7 +68,8 @@ class Session:
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
         self._target = resolve_target(target)
-        self._plans = PlanCache(self._graph)
+        self._max_plans = config.max_plans
+        self._plans = PlanCache(self._graph, self._max_plans)
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
@@ -104,7 +107,7 @@ class Session:
             if self._store is not None:
                 self._store.close()
             self._store = None
-            self._plans = PlanCache(self._graph)
+            self._plans = PlanCache(self._graph, self._max_plans)
             self._latches.reset()
         _call_all(self._at_close)
 
@@ -240,7 +243,7 @@ class Session:
         if found is None or self._closed or self._lost is not None:
             with self._lock:
                 self._check_usable()
-                found = self._plans.get(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
+                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
