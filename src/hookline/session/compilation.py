@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -68,7 +68,7 @@ def _form(leaf: Any) -> str:
     return f"{aval.str_short()}{' (weak)' if getattr(aval, 'weak_type', False) else ''}"
 
 
-def _difference(before: dict[str, Sequence[str]], now: dict[str, Sequence[str]]) -> str:
+def _difference(before: dict[str, list[str]], now: dict[str, list[str]]) -> str:
     for name, forms in now.items():
         old = before.get(name, [])
         if len(old) != len(forms):

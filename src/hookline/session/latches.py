@@ -6,13 +6,12 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph.latch import Latch
 
-Latched = jax.Array
+Latched = Any  # A `jax.Array`; its type does not know `is_ready`.
 """One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first."""
 
 WINDOW_RUNS = 32
@@ -20,7 +19,7 @@ _MOST_UNREAD_RUNS = 1024
 _START_ANEW_RUNS = 2**30
 
 
-def after(latched: Latched, condition: jax.Array) -> Latched:
+def after(latched: Latched, condition: Any) -> Latched:
     """Returns what a latch holds after one more run."""
     return jnp.where(latched > 0, latched, jnp.where(condition, 1 - latched, latched - 1))
 

@@ -111,15 +111,12 @@ class PlanCache:
         self._made += 1
         latest, self._latest = self._latest, asked
         if self._made == _MANY:
-            different = [
-                f"{name} ({_names(latest[name])}, then {_names(now)})"
-                for name, now in asked.items()
-                if now != latest[name]
-            ]
+            changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
+            different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
             logger.warning(
-                "This session was asked for %d different things, and has planned and compiled each of them. The last two "
-                "differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately are "
-                "forgotten (SessionConfig.max_plans).",
+                "This session was asked for %d different things, and has planned and compiled each of them. The last "
+                "two differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately "
+                "are forgotten (SessionConfig.max_plans).",
                 _MANY,
                 " and ".join(different) or "the form in which they were asked for",
                 2 * self._max_young,

@@ -61,7 +61,8 @@ class Session:
     def __init__(
         self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
-        config = arguments.instance("Session", "config", config, SessionConfig) or SessionConfig()
+        arguments.instance("Session", "config", config, SessionConfig)
+        config = config or SessionConfig()
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
         self._graph = graph or get_default_graph()
