@@ -25,6 +25,8 @@ class SessionRunArgs(NamedTuple):
         feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
         options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
             the smaller), booleans are or-ed, lists are joined.
+        late: Whether the results are to come as a `LateResults`, so that the run waits neither for the device nor for
+            host operations that only this hook fetches; `train.LateValues` keeps such results.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -37,13 +39,15 @@ class SessionRunArgs(NamedTuple):
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None
     options: RunOptions | None = None
+    late: bool = False
 
 
 class SessionRunValues(NamedTuple):
     """What came of a run, as one hook sees it.
 
     Args:
-        results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
+        results: The values of the hook's own fetches, in their structure (a `LateResults` of them, if it asked with
+            `late=True`); None if it asked for nothing. Device values
             are `jax.Array`s that may still be on their way: whoever reads one waits for it.
         options: The merged options of the run.
         run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.

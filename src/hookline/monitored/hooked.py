@@ -204,7 +204,7 @@ class HookedSession:
             watched = riders.watched
         else:
             try:
-                result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
+                result, watched = self._run_raw(riders, fetches, feeds, merged, run_metadata)
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
@@ -212,6 +212,11 @@ class HookedSession:
         results.arrived(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
         results.deliver()
         return result
+
+    def _run_raw(self, riders: Ridership, fetches: Any, feeds: Any, options: Any, run_metadata: Any) -> Any:
+        if riders.late:
+            return self.raw.run_watched(fetches, riders.watched, feeds, options, run_metadata, riders.late)
+        return self.raw.run_watched(fetches, riders.watched, feeds, options, run_metadata)
 
     def _original_args(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None

@@ -28,6 +28,7 @@ class Ridership:
         watches: Whether there is anything in `watched`.
         watched: The fetches of each, or None; what every run carries comes behind them.
         standing: As above.
+        late: The places in `watched` whose results come as `LateResults`.
         feeders: Those that feed something, each with its feed.
     """
 
@@ -42,6 +43,7 @@ class Ridership:
         "asks",
         "feeders",
         "hooks",
+        "late",
         "riding",
         "standing",
         "watched",
@@ -163,6 +165,7 @@ class Ridership:
         asked = [None if args is None else args.fetches for args in self._asked]
         self.watched: tuple[Any, ...] = (*asked, self.standing) if self.standing else tuple(asked)
         self.watches: bool = any(fetches is not None for fetches in self.watched)
+        self.late = frozenset(i for i, args in enumerate(self._asked) if args is not None and args.late)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, args.feed_dict) for hook, args in given if args.feed_dict

@@ -1,6 +1,7 @@
 """Computing it: sessions, their options, and the store of variables."""
 
 from hookline.session.config import SessionConfig
+from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions, merge_options
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
@@ -9,6 +10,7 @@ from hookline.session.store import StoreTarget, VariableStore, resolve_target
 
 __all__ = [
     "RETRY",
+    "LateResults",
     "OpenSource",
     "Position",
     "Retry",

@@ -57,8 +57,8 @@ class Plan:
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
-        self.operations = self._needed([*fetched, *watched])
-        self.trained = frozenset(self._needed(fetched))
+        self.operations = self.needed([*fetched, *watched])
+        self.trained = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
         self.remote: list[Update] = []
         for operation in self.operations:
@@ -99,7 +99,8 @@ class Plan:
                 yield tensor.op
         yield from operation.control_inputs
 
-    def _needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+    def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+        """Returns the operations that these need, themselves included, in creation order."""
         needed: set[Operation] = set()
         pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
         while pending:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
 from hookline.graph.nodes import Constant
-from hookline.session.execution import Execution
+from hookline.session.execution import Execution, Run
 from hookline.session.feeds import feed_key, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.program import Program
@@ -26,13 +26,19 @@ class Prepared(NamedTuple):
 
     execution: Execution
     assemble: Assemble
-    assemble_watched: Assemble
+    assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
 
 
-def plan_key(fetches: Any, watched: tuple[Any, ...] | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
+def plan_key(
+    fetches: Any,
+    watched: tuple[Any, ...] | None,
+    feed_dict: Mapping[Any, Any] | None,
+    late: frozenset[int] = frozenset(),
+) -> Hashable:
     """Returns what two runs have in common that one plan serves."""
     asked = watched and tuple([None if item is None else fetch_key(item) for item in watched])
-    return (fetch_key(fetches), asked, feed_key(feed_dict))
+    key = (fetch_key(fetches), asked, feed_key(feed_dict))
+    return (*key, late) if late else key
 
 
 class PlanCache:
@@ -78,6 +84,7 @@ class PlanCache:
         fetches: Any,
         watched: tuple[Any, ...] | None,
         feed_dict: Mapping[Any, Any] | None,
+        late: frozenset[int],
     ) -> Prepared:
         """Plans a run and remembers the plan.
 
@@ -87,22 +94,30 @@ class PlanCache:
             fetches: What the caller asks for.
             watched: For each hook what it asks for, or `None`.
             feed_dict: What is fed.
+            late: The places in `watched` for whose results no run waits.
         """
         elements, assemble = flatten(self._graph, fetches)
         # A hook that asks for nothing gets None and not the empty structure that stands for it here.
-        asked = [item is not None for item in watched or ()]
-        wanted, assemble_all = flatten(self._graph, tuple(() if item is None else item for item in watched or ()))
+        asked = [() if item is None else item for item in watched or ()]
+        wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
+        waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
         fed = resolve_feeds(self._graph, feed_dict or {})
         step = counted_global_step(self._graph)
-        execution = Execution(elements, wanted, fed, self._programs, self._constants, step, store)
+        execution = Execution(elements, wanted, waiting, fed, self._programs, self._constants, step, store)
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
-        def assemble_watched(values: Any) -> Any:
-            results = assemble_all(values[len(elements) :])
-            return tuple(value if given else None for value, given in zip(results, asked, strict=True))
+        def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
+            results = assemble_now(values[len(elements) :])
+            if late:
+                whole = execution.late_results(run, session, assemble_late)
+                parts = [whole.part(i) if i in late else result for i, result in enumerate(results)]
+                results = tuple(parts)
+            return tuple(None if item is None else result for item, result in zip(watched or (), results, strict=True))
 
-        self._warn_of_many({"fetches": elements, "what hooks fetch": wanted, "the tensors that are fed": fed})
+        self._warn_of_many(
+            {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
+        )
         prepared = Prepared(execution, assemble, assemble_watched)
         self._keep(key, prepared)
         return prepared

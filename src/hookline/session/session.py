@@ -196,6 +196,7 @@ class Session:
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
+        late: frozenset[int] = frozenset(),
     ) -> tuple[Any, tuple[Any, ...]]:
         """`run`, with the fetches of hooks beside those of the caller.
 
@@ -207,18 +208,25 @@ class Session:
             feed_dict: As in `run`.
             options: As in `run`.
             run_metadata: As in `run`.
+            late: The places in `watched` whose results come as `LateResults`.
 
         Returns:
             The caller's results, and a tuple of the hooks'.
         """
-        return self._run(fetches, watched, feed_dict, options, run_metadata)
+        return self._run(fetches, watched, feed_dict, options, run_metadata, late)
 
     def _run(
-        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions | None, metadata: RunMetadata | None
+        self,
+        fetches: Any,
+        watched: Any,
+        feed_dict: Any,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        late: frozenset[int] = frozenset(),
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
-            return self._run_recorded(fetches, watched, feed_dict, options, metadata)
-        execution, assemble, assemble_watched = self._prepared(fetches, watched, feed_dict)
+            return self._run_recorded(fetches, watched, feed_dict, options, metadata, late)
+        execution, assemble, assemble_watched = self._prepared(fetches, watched, feed_dict, late)
         feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
         run = Run(feeds)
         try:
@@ -226,25 +234,31 @@ class Session:
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
         values = [get(run) for get in execution.getters]
-        return assemble(values), watched and assemble_watched(values)
+        return assemble(values), watched and assemble_watched(values, run, self)
 
     def _run_recorded(
-        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+        self,
+        fetches: Any,
+        watched: Any,
+        feed_dict: Any,
+        options: RunOptions,
+        metadata: RunMetadata,
+        late: frozenset[int],
     ) -> tuple[Any, Any]:
         """Runs with the tensors of `debug_tensor_watches` watched as well."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
-        result, results = self._run(fetches, (*(watched or ()), *names), feed_dict, options, metadata)
+        result, results = self._run(fetches, (*(watched or ()), *names), feed_dict, options, metadata, late)
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, watched and results[: -len(names)]
 
-    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any) -> Prepared:
-        key = plan_key(fetches, watched, feed_dict)
+    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any, late: frozenset[int] = frozenset()) -> Prepared:
+        key = plan_key(fetches, watched, feed_dict, late)
         found = self._plans.get(key)
         if found is None or self._closed or self._lost is not None:
             with self._lock:
                 self._check_usable()
-                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
+                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict, late)
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -270,8 +284,8 @@ class Session:
             if execution.program is not None:
                 self._ahead.ran(lambda: self._token(execution.program, run))
         done = clock.monotonic() if traced else 0.0
-        if plan.late:
-            execution.compute_hosts(plan.late, run, self)
+        if execution.hosts_after:
+            execution.compute_hosts(execution.hosts_after, run, self)
         if traced and metadata is not None:
             times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)

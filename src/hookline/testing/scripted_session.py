@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from hookline import errors
 from hookline.graph import Graph
-from hookline.session import RunMetadata, RunOptions
+from hookline.session import LateResults, RunMetadata, RunOptions
 
 
 class Asked(NamedTuple):
@@ -132,9 +132,11 @@ class ScriptedSession:
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
+        late: frozenset[int] = frozenset(),
     ) -> tuple[Any, tuple[Any, ...]]:
         """As `run`, with the values of what the hooks asked for beside."""
-        return self._run(Asked(fetches, watched, feed_dict, options, run_metadata))
+        result, results = self._run(Asked(fetches, watched, feed_dict, options, run_metadata))
+        return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and forgets the rest."""
