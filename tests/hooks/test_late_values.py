@@ -143,7 +143,7 @@ def test_what_has_not_arrived_when_its_session_is_gone_is_dropped_with_a_line(ca
     late = train.LateValues(lambda results, step: written.append((step, results)))
     very_late = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: slow(x), x))
     very_late(1.0)
-    late.add({"done": jnp.ones(())}, 1)
+    late.add({"done": jnp.ones(()).block_until_ready()}, 1)
     late.add({"loss": very_late(2.0)}, 2)
     late.add({"done": jnp.ones(())}, 3)
     late.salvage()
