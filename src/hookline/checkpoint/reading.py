@@ -114,7 +114,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     References:
         None in `tf.train`.
     """
-    path = _checkpoint(ckpt_dir_or_file)
+    path = checkpoint_at(ckpt_dir_or_file)
     names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
     for name in names or [None]:  # One at a time: the model may be large. Of an empty one, what there is.
         read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
@@ -150,7 +150,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     References:
         `tf.train.list_variables`.
     """
-    manifest = layout.read_manifest(_checkpoint(ckpt_dir_or_file))[1]
+    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file))[1]
     return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
 
 
@@ -160,7 +160,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     Args:
         ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
         name: A name as `list_variables` gives it, the name of a variable, or any beginning of names that ends before
-            a slash (`"optimizer/weights"`, `"params/encoder"`).
+            a slash (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means
+            the variable.
 
     Returns:
         The value as it was saved; what was made of other containers than dicts, lists and tuples, or is a part of a
@@ -182,7 +183,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     References:
         `tf.train.load_variable`. Also reads a whole structure, or a part of one.
     """
-    path = _checkpoint(ckpt_dir_or_file)
+    path = checkpoint_at(ckpt_dir_or_file)
+    name = name.removesuffix(":0")
     return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
 
 
@@ -222,7 +224,8 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     return tree
 
 
-def _checkpoint(path: str) -> str:
+def checkpoint_at(path: str) -> str:
+    """Returns the newest checkpoint of a directory of checkpoints; any other path as it is."""
     path = os.fspath(path)
     if layout.locate(path) is None and os.path.isdir(path):
         return latest_checkpoint(path) or path

@@ -371,7 +371,11 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
     state = get_checkpoint_state(directory)
     if state is None:
         return
-    saver.recover_last_checkpoints(state.all_model_checkpoint_paths, last_good=state.last_good)
+    saver.recover_last_checkpoints(
+        state.all_model_checkpoint_paths,
+        last_good=state.last_good,
+        last_preserved_timestamp=state.last_preserved_timestamp,
+    )
     held = lease.of(directory)
     if write and held is not None:
         held.check()
