@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -77,8 +78,15 @@ def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, 
                 f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
                 f"{', '.join(_data_files(directory))}."
             )
+    left = collections.Counter(leaf.name for leaf in wanted)
+
+    def take(name: str) -> Any:
+        """Returns what is stored, which nobody else gets: a session may give its memory away."""
+        left[name] -= 1
+        return stored[name].copy() if left[name] and name in stored else stored.pop(name, None)
+
     return {
-        key: match.structure.unflatten([leaves.unpack(leaf, stored.pop(leaf.name, None)) for leaf in match.leaves])
+        key: match.structure.unflatten([leaves.unpack(leaf, take(leaf.name)) for leaf in match.leaves])
         for key, match in matches.items()
     }
 

@@ -508,7 +508,7 @@ class Saver:
         read = reading.read(path, choose, self._verify)
         values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
-            values = {v.op.name: _shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+            values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
         for name in iterators:
             if name not in read:
                 _logger.warning(
@@ -542,12 +542,6 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
 def _raw(sess: Session | HasRawSession) -> Session:
     raw_session = getattr(sess, "raw_session", None)
     return cast("Session", sess) if raw_session is None else raw_session()
-
-
-def _shaped_as(spec: Any, value: Any) -> Any:
-    if spec is UNKNOWN:
-        return value
-    return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
 
 
 def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:
