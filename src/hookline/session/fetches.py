@@ -37,6 +37,28 @@ def fetch_key(fetches: Any) -> Hashable:
     return (type(fetches), *static.values(), *[fetch_key(item) for item in fields.values()])
 
 
+def check_fetches(who: str, **given: Any) -> None:
+    """Raises `TypeError` unless arguments are `None` or something that can be fetched, of whatever graph.
+
+    Args:
+        who: The class or function that was called.
+        **given: What was given, by the name of the argument.
+
+    Example:
+        >>> check_fetches("Scaffold", init_op=3)
+        Traceback (most recent call last):
+        ...
+        TypeError: Scaffold requires an operation, a tensor or a name (or None) as init_op, got 3.
+    """
+    for name, value in given.items():
+        try:
+            fetch_key(() if value is None else value)
+        except TypeError:
+            raise TypeError(
+                f"{who} requires an operation, a tensor or a name (or None) as {name}, got {value!r}."
+            ) from None
+
+
 def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assemble]:
     """Returns the elements of a fetch structure and a function that puts their values into the same structure.
 
