@@ -14,6 +14,7 @@ from hookline.checkpoint import (
     list_variables,
     load_variable,
     verify,
+    wait_for_new_checkpoint,
     warm_start,
 )
 from hookline.coordination import Coordinator, LooperThread
@@ -24,6 +25,7 @@ from hookline.graph import (
     assert_global_step,
     create_global_step,
     get_global_step,
+    get_or_create_eval_step,
     get_or_create_global_step,
     global_step,
 )
@@ -41,7 +43,9 @@ from hookline.hooks import (
     SessionRunHook,
     SessionRunValues,
     StepCounterHook,
+    StopAfterNEvalsHook,
     StopAtStepHook,
+    SummaryAtEndHook,
     SummarySaverHook,
     Trigger,
     WatchdogHook,
@@ -61,6 +65,8 @@ from hookline.monitored import (
     SessionManager,
     SingularMonitoredSession,
     WorkerSessionCreator,
+    evaluate_once,
+    evaluate_repeatedly,
 )
 
 __all__ = [
@@ -94,7 +100,9 @@ __all__ = [
     "SessionRunValues",
     "SingularMonitoredSession",
     "StepCounterHook",
+    "StopAfterNEvalsHook",
     "StopAtStepHook",
+    "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
     "WatchdogHook",
@@ -106,9 +114,12 @@ __all__ = [
     "checkpoint_exists",
     "checkpoints_iterator",
     "create_global_step",
+    "evaluate_once",
+    "evaluate_repeatedly",
     "every",
     "get_checkpoint_state",
     "get_global_step",
+    "get_or_create_eval_step",
     "get_or_create_global_step",
     "global_step",
     "init_from_checkpoint",
@@ -118,6 +129,7 @@ __all__ = [
     "log_spaced",
     "steps_where",
     "verify",
+    "wait_for_new_checkpoint",
     "warm_start",
     "when",
 ]

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
-from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable, verify
+from hookline.checkpoint.reading import (
+    checkpoints_iterator,
+    list_variables,
+    load_variable,
+    verify,
+    wait_for_new_checkpoint,
+)
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.saver import PendingSave, Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
@@ -30,5 +36,6 @@ __all__ = [
     "list_variables",
     "load_variable",
     "verify",
+    "wait_for_new_checkpoint",
     "warm_start",
 ]

@@ -6,7 +6,7 @@ import collections
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.state import latest_checkpoint
 from hookline.errors import NotFoundError
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -279,20 +281,57 @@ def checkpoints_iterator(
         preemption.sleep(yielded_at + min_interval_secs - clock.monotonic())
 
 
+def wait_for_new_checkpoint(
+    checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
+) -> str | None:
+    """Blocks until a directory has a newest checkpoint that is another one than the last, and returns its path.
+
+    Args:
+        checkpoint_dir: The directory; need not exist yet.
+        last_checkpoint: The path of the last one; None for any.
+        seconds_to_sleep: How often to look.
+        timeout: How long to wait; None waits for ever.
+
+    Returns:
+        The path; None when the time is over.
+
+    Example:
+        >>> wait_for_new_checkpoint("/nowhere", timeout=0) is None
+        True
+
+    References:
+        `tf.contrib.training.wait_for_new_checkpoint`.
+    """
+
+    def another() -> str | None:
+        path = latest_checkpoint(checkpoint_dir)
+        return None if path == last_checkpoint else path
+
+    return _wait(another, timeout, seconds_to_sleep)
+
+
 def _wait_for_another(
     checkpoint_dir: str, seen: tuple[str, float] | None, timeout: float | None, poll_secs: float
 ) -> tuple[str, float] | None:
-    started = clock.monotonic()
-    while True:
+    def another() -> tuple[str, float] | None:
         path = latest_checkpoint(checkpoint_dir)
-        if path is not None:
+        while path is not None:
             try:
                 found = (path, layout.read_manifest(path)[1].timestamp)
+                return None if found == seen else found
             except NotFoundError:  # Removed while we looked.
-                continue
-            if found != seen:
-                return found
+                path = latest_checkpoint(checkpoint_dir)
+        return None
+
+    return _wait(another, timeout, poll_secs)
+
+
+def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
+    """Returns what `look` has found, once it has; None when the time is over."""
+    started = clock.monotonic()
+    while (found := look()) is None:
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()
         if left <= 0:
-            return None
+            break
         preemption.sleep(min(poll_secs, left))
+    return found
