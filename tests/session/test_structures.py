@@ -77,6 +77,14 @@ def test_a_class_with_fields_comes_back_with_values_in_it(kind):
     assert fetches.x.name == "Const:0", "what was fetched stays as it was"
 
 
+def test_each_run_makes_an_object_of_its_own():
+    count = hl.Variable(0, name="count", trainable=False)
+    fetches = Frozen(count.assign_add(1), count)
+    with hl.Session() as sess:
+        sess.run(count.initializer)
+        assert [sess.run(fetches) for _ in range(3)] == [Frozen(1, 0), Frozen(2, 1), Frozen(3, 2)]
+
+
 def test_fields_that_no_argument_sets_are_fetched_too():
     fetches = Metrics(hl.constant(1.0), Pair(hl.constant(2.0), hl.no_op()))
     with hl.Session() as sess:
