@@ -10,7 +10,9 @@ from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.step_counter import StepCounterHook
+from hookline.hooks.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.stop_at_step import StopAtStepHook
+from hookline.hooks.summary_at_end import SummaryAtEndHook
 from hookline.hooks.summary_saver import SummarySaverHook
 from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from hookline.hooks.triggers import Trigger, at_steps, every, log_spaced, steps_where
@@ -31,7 +33,9 @@ __all__ = [
     "SessionRunHook",
     "SessionRunValues",
     "StepCounterHook",
+    "StopAfterNEvalsHook",
     "StopAtStepHook",
+    "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
     "WatchdogHook",
