@@ -1,4 +1,4 @@
-"""Images and sound. Where numbers are spelled out, TensorFlow 2.21 makes the same pixels and samples of these values."""
+"""Images and sound. Where numbers are spelled out, TensorFlow 2.21 makes the same of these values."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_sample_rate_may_be_a_tensor():
     tensor = summary.audio("y", jnp.zeros((1, 4)), rate)
     (value,) = run(tensor, {rate: 44100.0}).values()
     assert value.audio.sample_rate == 44100.0
-    with pytest.raises(errors.InvalidArgumentError, match=r"'y' requires a positive number of frames a second, got .*0"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"'y' requires a positive number of frames a second"):
         run(tensor, {rate: 0.0})
 
 

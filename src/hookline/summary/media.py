@@ -72,7 +72,7 @@ def image(tag: str, images: Any, max_outputs: int) -> bytes:
 def _rescaled(pixels: np.ndarray) -> np.ndarray:
     """Returns floating point pixels as bytes: 0.0 black, or in the middle where some are negative."""
     values = pixels.astype(np.promote_types(pixels.dtype, np.float32))
-    finite = np.isfinite(values).all(axis=-1)
+    finite = np.asarray(np.isfinite(values).all(axis=-1))
     least, most = (values[finite].min(), values[finite].max()) if finite.any() else (np.float32(0),) * 2
     top, zero = (np.float32(127), np.float32(128)) if least < 0 else (np.float32(255), np.float32(0))
     largest = max(abs(least), abs(most))
@@ -96,7 +96,7 @@ def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
         >>> check_clips("voice", (16000,), jnp.float32)
         Traceback (most recent call last):
         ...
-        hookline.errors.InvalidArgumentError: Audio summary 'voice' requires shape [batch, frames] or [batch, frames, ...
+        hookline.errors.InvalidArgumentError: Audio summary 'voice' requires shape [batch, frames] or [batch, ...
     """
     if len(shape) not in (2, 3) or 0 in [size for size in shape[2:] if isinstance(size, int)]:
         raise _refusal(

@@ -80,8 +80,8 @@ def fields(message: bytes) -> Iterator[Field]:
         ValueError: It is none.
 
     Example:
-        >>> [(field.number, b"\\x08\\x05*\\x01a"[field.value : field.end]) for field in fields(b"\\x08\\x05*\\x01a")]
-        [(1, b'\\x05'), (5, b'a')]
+        >>> [field for field in fields(bytes.fromhex("08052a0161"))]
+        [Field(number=1, begin=0, value=1, end=2), Field(number=5, begin=2, value=4, end=5)]
     """
     end = 0
     while end < len(message):
