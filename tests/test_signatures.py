@@ -44,6 +44,7 @@ DOCUMENTED = {
     "train.CheckpointSaverListener.before_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.after_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.end": "(session, global_step_value)",
+    "train.ProfilerHook": "(save_steps=None, save_secs=None, output_dir='', show_dataflow=True, show_memory=False)",
     "train.StepCounterHook": "(every_n_steps=100, every_n_secs=None, output_dir=None, summary_writer=None)",
     "train.NanTensorHook": "(loss_tensor, fail_on_nan_loss=True)",
     "train.FinalOpsHook": "(final_ops, final_ops_feed_dict=None)",
@@ -210,6 +211,8 @@ DOCUMENTED = {
     # Summaries
     "summary.scalar": "(name, tensor, collections=None)",
     "summary.histogram": "(name, values, collections=None)",
+    "summary.image": "(name, tensor, max_outputs=3, collections=None)",
+    "summary.audio": "(name, tensor, sample_rate, max_outputs=3, collections=None)",
     "summary.text": "(name, tensor, collections=None)",
     "summary.merge": "(inputs, collections=None, name=None)",
     "summary.merge_all": "(key='summaries', scope=None, name=None)",

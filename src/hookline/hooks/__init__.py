@@ -9,6 +9,7 @@ from hookline.hooks.final_ops import FinalOpsHook
 from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
+from hookline.hooks.profiler import ProfilerHook
 from hookline.hooks.step_counter import StepCounterHook
 from hookline.hooks.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.stop_at_step import StopAtStepHook
@@ -27,6 +28,7 @@ __all__ = [
     "LoggingTensorHook",
     "NanTensorHook",
     "NeverTriggerTimer",
+    "ProfilerHook",
     "SecondOrStepTimer",
     "SessionRunArgs",
     "SessionRunContext",
