@@ -1,11 +1,12 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed test-power leaks crash resume lint bench
+.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
+BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
@@ -19,6 +20,10 @@ test: $(READY)
 
 test-distributed: $(READY)
 	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
+
+# With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
+test-browser: $(BROWSER_READY)
+	@HOOKLINE_PICTURE="$(PICTURE)" $(BIN)/python -m pytest tests/browser -m browser
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
@@ -49,4 +54,8 @@ $(READY): pyproject.toml constraints.txt
 	fi
 	@echo "Setting up .venv (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+$(BROWSER_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt
 	@touch $@

@@ -34,6 +34,7 @@ from hookline.graph import (
     variables_initializer,
 )
 from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
+from hookline.version import __version__
 
 __all__ = [
     "Graph",
@@ -45,6 +46,7 @@ __all__ = [
     "SessionConfig",
     "Tensor",
     "Variable",
+    "__version__",
     "add_to_collection",
     "constant",
     "control_dependencies",

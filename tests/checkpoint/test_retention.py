@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,11 +35,10 @@ def test_the_newest_stay_and_of_the_others_one_every_n_hours(gaps, max_to_keep, 
     elif every_n_hours is None:
         assert not for_good
     else:
-        times = [written["c-0"], *(written[path] for path in for_good)]
-        assert all(later - earlier >= every_n_hours * HOUR for earlier, later in itertools.pairwise(times))
-        for path in gone:
-            since = max(time for time in times if time <= written[path])
-            assert written[path] - since < every_n_hours * HOUR
+        period = {path: (time - written["c-0"]) // (every_n_hours * HOUR) for path, time in written.items()}
+        kept = [period[path] for path in for_good]
+        assert kept == sorted(set(kept) - {0.0})
+        assert {period[path] for path in gone} <= {0.0, *kept}
 
 
 @given(

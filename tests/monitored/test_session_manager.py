@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from hookline.graph import (
     Graph,
     GraphKeys,
     Variable,
+    constant,
     get_or_create_global_step,
     global_variables,
     global_variables_initializer,
@@ -232,6 +235,47 @@ def test_recover_session_tells_whether_it_restored(model, tmp_path):
     session, restored = model.manager().recover_session("", saver=model.saver, checkpoint_dir=str(tmp_path))
     assert restored
     assert session.run((model.w, model.local)) == (7.0, 5.0)
+
+
+def test_recovering_without_a_checkpoint_runs_the_local_init_op_if_it_can(model, tmp_path):
+    ready = report_uninitialized_variables(global_variables())
+    for arguments, local in (({}, [5.0]), ({"ready_for_local_init_op": ready}, [])):
+        for saver in (model.saver, None):
+            session, restored = model.manager(**arguments).recover_session("", saver, str(tmp_path))
+            assert not restored
+            assert ([] if session.uninitialized([model.local]) else [session.run(model.local)]) == local
+
+
+def test_the_manager_keeps_the_graph_that_was_the_default_when_it_was_made(model):
+    manager = SessionManager(model.local_init_op, model.ready_op)
+    with Graph().as_default():
+        session = manager.prepare_session("", init_op=model.init_op)
+        assert session.graph is model.graph
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ready_for_local_init_op", constant([])),
+        ("local_init_run_options", RunOptions()),
+        ("local_init_feed_dict", {"x:0": 1}),
+    ],
+)
+def test_what_serves_the_local_init_op_needs_one(name, value):
+    with pytest.raises(ValueError, match=f"SessionManager: {name} does nothing without local_init_op"):
+        SessionManager(**{name: value})
+
+
+@pytest.mark.parametrize("name", list(inspect.signature(SessionManager).parameters.keys() - {"recovery_wait_secs"}))
+def test_a_manager_refuses_what_it_cannot_use(name):
+    with pytest.raises(TypeError, match=rf"SessionManager requires an? .* \(or None\) as {name}, got 3"):
+        SessionManager(**{name: 3})
+
+
+@pytest.mark.parametrize("secs", ["30", None, float("nan"), -1])
+def test_a_wait_is_a_number_of_seconds(secs):
+    with pytest.raises((TypeError, ValueError), match="SessionManager requires .*recovery_wait_secs"):
+        SessionManager(recovery_wait_secs=secs)
 
 
 def test_a_partial_checkpoint_is_not_taken_for_a_restored_model(tmp_path, caplog):

@@ -132,8 +132,8 @@ class Saver:
         var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours;
-            None, and in practice the default, keep none.
+        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours, also where
+            the training was started again in between; None, and in practice the default, keep none.
         name: A name for messages.
         reshape: Restores a variable also from one of another shape, if it has as many elements.
         allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
@@ -214,13 +214,20 @@ class Saver:
         if function not in self._before_commit:
             self._before_commit.append(function)
 
-    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str], *, last_good: str | None = None) -> None:
+    def recover_last_checkpoints(
+        self,
+        checkpoint_paths: Iterable[str],
+        *,
+        last_good: str | None = None,
+        last_preserved_timestamp: float | None = None,
+    ) -> None:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
         Args:
             checkpoint_paths: Their paths, oldest first. Those that are gone are left out; those that are broken too,
                 with a warning, and stay where they are.
             last_good: Which of them is the newest that has proved good.
+            last_preserved_timestamp: As in their `CheckpointState`.
         """
         self.wait()
         found = []
@@ -231,7 +238,8 @@ class Saver:
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
         self._proven_step = None
-        self._retention.recover(found, last_good if any(kept.path == last_good for kept in found) else None)
+        good = last_good if any(kept.path == last_good for kept in found) else None
+        self._retention.recover(found, good, last_preserved_timestamp)
 
     def save(
         self,
@@ -400,7 +408,9 @@ class Saver:
         removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
         self._take_proof(retention)
         removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        state = CheckpointState(path, tuple(retention.paths), tuple(retention.timestamps), retention.good)
+        state = CheckpointState(
+            path, tuple(retention.paths), tuple(retention.timestamps), retention.good, retention.preserved
+        )
         directory = os.path.dirname(path) or "."
 
         def write() -> None:
@@ -498,7 +508,7 @@ class Saver:
         read = reading.read(path, choose, self._verify)
         values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
-            values = {v.op.name: _shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+            values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
         for name in iterators:
             if name not in read:
                 _logger.warning(
@@ -532,12 +542,6 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
 def _raw(sess: Session | HasRawSession) -> Session:
     raw_session = getattr(sess, "raw_session", None)
     return cast("Session", sess) if raw_session is None else raw_session()
-
-
-def _shaped_as(spec: Any, value: Any) -> Any:
-    if spec is UNKNOWN:
-        return value
-    return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
 
 
 def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:

@@ -11,7 +11,7 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
 from hookline.graph.nodes import Constant
 from hookline.session.execution import Execution, Run
-from hookline.session.feeds import feed_key, resolve_feeds
+from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
@@ -22,11 +22,19 @@ _MANY = 64
 
 
 class Prepared(NamedTuple):
-    """An execution, and the functions that put its values into the structures of the caller and of the hooks."""
+    """An execution, and the functions that put its values into the structures of the caller and of the hooks.
+
+    Args:
+        execution: As above.
+        assemble: For the caller.
+        assemble_watched: For the hooks.
+        has_structures: Whether a key of the feeds is a structure of tensors.
+    """
 
     execution: Execution
     assemble: Assemble
     assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
+    has_structures: bool
 
 
 def plan_key(
@@ -101,7 +109,8 @@ class PlanCache:
         asked = [() if item is None else item for item in watched or ()]
         wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
         waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
-        fed = resolve_feeds(self._graph, feed_dict or {})
+        flat = flat_feeds(feed_dict)
+        fed = resolve_feeds(self._graph, flat or {})
         step = counted_global_step(self._graph)
         execution = Execution(elements, wanted, waiting, fed, self._programs, self._constants, step, store)
         self._warn_of_unknown_step(execution)
@@ -118,7 +127,7 @@ class PlanCache:
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )
-        prepared = Prepared(execution, assemble, assemble_watched)
+        prepared = Prepared(execution, assemble, assemble_watched, flat is not feed_dict)
         self._keep(key, prepared)
         return prepared
 
