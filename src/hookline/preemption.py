@@ -78,8 +78,8 @@ class Watch:
 
     def close(self) -> None:
         """Puts the handlers back if this is the last session; what has come is remembered here."""
-        self._last = self.number
-        _signals.remove(self)
+        came = _signals.remove(self)
+        self._last = came if self._heeds else None
 
     @property
     def number(self) -> int | None:
@@ -172,12 +172,15 @@ class _Signals:
             if self.watches:
                 self._install()
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: Watch) -> int | None:
+        """Returns the signal that has come so far; one that comes from here on is passed on."""
         with self._changing:
             self.watches.discard(watch)
+            came = self.number
             if not self.watches:
                 self._uninstall()
                 self._reset()
+            return came
 
     def _reset(self) -> None:
         self.number, self.heard_at, self.deadline = None, None, float("inf")
@@ -309,9 +312,17 @@ class _Ear:
 
     def tell(self, number: int) -> None:
         """Called by the handler."""
-        if not self._heard_of_itself:
+        if not (self._heard_of_itself and self._is_told_by_the_system()):
             with contextlib.suppress(OSError):
                 self._outside.send(bytes([number]))
+
+    def _is_told_by_the_system(self) -> bool:
+        """Whether the system still does: an event loop that was started meanwhile may have taken this over."""
+        now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+        if now in (self._outside.fileno(), -1):
+            return now != -1
+        signal.set_wakeup_fd(now)
+        return False
 
     def close(self) -> None:
         self._let_go()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ import threading
 import pytest
 
 import hookline as hl
-from hookline import train
+from hookline import preemption, train
 from hookline.coordination import LooperThread
 from hookline.errors import AbortedError, Preempted
 
@@ -242,3 +243,69 @@ def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
 def test_arguments_that_make_no_sense_are_refused(Session, arguments, message):
     with pytest.raises(ValueError, match=f"{Session.__name__} {message}"):
         Session(**arguments)
+
+
+def test_no_signal_is_lost_while_a_session_closes(session):
+    """One comes at each line of it: either the session is left for it, or whoever had signals before hears of it."""
+    heard = []
+    before = signal.signal(SIGTERM, lambda number, frame: heard.append(number))
+    outcomes = []
+    try:
+        while (outcome := _closed_amid(session(), heard, len(outcomes))) is not None:
+            outcomes.append(outcome)
+    finally:
+        signal.signal(SIGTERM, before)
+    assert set(outcomes) == {"preempted", "heard"}
+
+
+def _closed_amid(sess, heard, count):
+    """Closes a session, sends a signal after so many lines, and returns what came of it; None if there are no more."""
+    heard.clear()
+    lines = iter(range(count + 1))
+
+    def trace(frame, event, argument):
+        if event == "line" and frame.f_code.co_filename == preemption.__file__ and next(lines, None) == count:
+            signal.raise_signal(SIGTERM)
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        sess.close()
+        left = False
+    except Preempted:
+        left = True
+    finally:
+        sys.settrace(tracing)
+    assert not (left and heard)
+    if left or heard:
+        return "preempted" if left else "heard"
+    assert next(lines, None) is not None, f"The signal after {count} lines was lost."
+    return None
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_event_loop_that_starts_in_the_session_takes_no_signal_away(session, leaves):
+    async def hear():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, list)
+        if leaves:
+            loop.remove_signal_handler(signal.SIGUSR1)
+        send()
+        assert sess.coordinator.wait_for_stop(30)
+
+    with pytest.raises(Preempted), session() as sess:
+        asyncio.run(hear())
+
+
+def test_a_hook_that_joins_late_and_saves_has_signals_caught(tmp_path):
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        scaffold = train.Scaffold(saver=train.Saver())
+        saving = train.CheckpointSaverHook(str(tmp_path), save_steps=1000, scaffold=scaffold)
+        with pytest.raises(Preempted), train.MonitoredSession(train.ChiefSessionCreator(scaffold)) as sess:  # noqa: PT012
+            sess.add_hook(saving)
+            sess.run(train_op)
+            send()
+            assert sess.should_stop()
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"

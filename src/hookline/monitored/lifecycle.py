@@ -86,9 +86,7 @@ class MonitoredLifecycle:
         _hold_finalized(self._graph, self)
         self._turn.take()
         try:
-            # A worker saves nothing; it leaves in order for those who go on.
-            if self._hooks.savers or isinstance(session_creator, WorkerSessionCreator):
-                self._preemption.open()
+            self._heed_signals()
             self._hooks.begin()
             self._session = RecoverableSession(self._create, recovery)
             if self._preemption.number is not None:
@@ -185,6 +183,7 @@ class MonitoredLifecycle:
                 raise mapped from mapped.__cause__
             self._hooks = hooks
             self._session.current.hooked.use(hooks)
+            self._heed_signals()
 
     def _begin_late(self, hook: Any) -> None:
         begin = override(hook, "begin")
@@ -337,6 +336,12 @@ class MonitoredLifecycle:
         preempted = self._preemption.error()
         if preempted is not None:
             raise preempted
+
+    def _heed_signals(self) -> None:
+        """Has signals caught where leaving in order is worth it."""
+        # A worker saves nothing; it leaves in order for those who go on.
+        if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
+            self._preemption.open()
 
     def _wake(self) -> None:
         """Tells threads, and what waits for the coordinator, that a signal has asked the process to end."""
