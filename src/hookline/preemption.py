@@ -16,7 +16,8 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -50,13 +51,21 @@ class Watch:
         grace_secs: How long it may take to leave the session, from the signal on.
         stop: Called in a thread when the signal comes: wakes what waits.
         doing: Called in that thread: says what the session is doing, for the log.
+        heeds: Whether it is up to this session to act on signals, if it does not ignore them.
 
     Raises:
         ValueError: `on_preemption` is something else, or `grace_secs` is no positive number.
     """
 
     def __init__(
-        self, who: str, on_preemption: str, grace_secs: float, stop: Callable[[], None], doing: Callable[[], str]
+        self,
+        who: str,
+        on_preemption: str,
+        grace_secs: float,
+        stop: Callable[[], None],
+        doing: Callable[[], str],
+        *,
+        heeds: bool = True,
     ) -> None:
         if on_preemption not in (EXIT, IGNORE):
             raise ValueError(f"{who} requires on_preemption={EXIT!r} or {IGNORE!r}, got {on_preemption!r}.")
@@ -64,7 +73,7 @@ class Watch:
             raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
         self.stop, self.doing = stop, doing
-        self._heeds = on_preemption == EXIT
+        self._heeds = heeds and on_preemption == EXIT
         self._last: int | None = None
 
     def open(self) -> None:
@@ -99,6 +108,11 @@ class Watch:
 def asked() -> int | None:
     """Returns the signal that has asked this process to end, while a session is open that heeds it; else None."""
     return None if _signals.number is None or not _signals.watches else _signals.number
+
+
+def heeded() -> bool:
+    """Returns whether a session is open that heeds signals."""
+    return len(_signals.watches) > 0
 
 
 def urgent() -> bool:
@@ -141,6 +155,31 @@ def sleep(secs: float) -> None:
     while (left := deadline - clock.monotonic()) > 0:
         clock.sleep(min(left, _LOOK_EVERY_SECS))
         check()
+
+
+@contextlib.contextmanager
+def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
+    """Says of what this thread does that it is to be finished, once it is half done, before a signal is acted on.
+
+    Example:
+        >>> with finishing(lambda: True):
+        ...     must_finish()  # nobody has asked the process to end
+        False
+    """
+    token = _half_done.set(is_half_done)
+    try:
+        yield
+    finally:
+        _half_done.reset(token)
+
+
+def must_finish() -> bool:
+    """Returns whether this process was asked to end, and this thread has something half done: then waits go on."""
+    is_half_done = _half_done.get()
+    return is_half_done is not None and asked() is not None and is_half_done()
+
+
+_half_done: ContextVar[Callable[[], bool] | None] = ContextVar("half_done", default=None)
 
 
 class _Signals:

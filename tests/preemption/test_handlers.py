@@ -16,6 +16,7 @@ import hookline as hl
 from hookline import preemption, train
 from hookline.coordination import LooperThread
 from hookline.errors import AbortedError, Preempted
+from hookline.testing import RecordingHook
 
 SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 
@@ -171,6 +172,63 @@ def test_a_step_function_is_finished_first(session, tmp_path):
         assert sess.run_step_fn(step) == 2
         sess.run_step_fn(step)
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_a_step_function_gets_all_the_batches_that_it_needs(session, tmp_path, prefetch):
+    batch = hl.data.iterator(range(20), prefetch=prefetch)
+    with hl.control_dependencies([batch.op]):
+        train_op = train.get_global_step().assign_add(1)
+
+    def step(step_context):
+        for number in range(5):
+            step_context.run_with_hooks(train_op)
+            if number == 0 and step_context.session.global_step > 5:
+                send()
+                assert sess.coordinator.wait_for_stop(30)
+
+    with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
+        while True:
+            sess.run_step_fn(step)
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-10"
+
+
+def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_batch(session):
+    come = threading.Event()
+
+    def source():
+        yield 1.0
+        come.wait()
+
+    batch = hl.data.iterator(source)
+    with hl.control_dependencies([batch.op]):
+        train_op = train.get_global_step().assign_add(1)
+    with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+        threading.Timer(0.1, send).start()
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+    come.set()
+
+
+@pytest.mark.parametrize("callback", ["after_create_session", "after_run", "end"])
+def test_an_evaluation_in_a_callback_is_finished_first_and_later_hooks_have_theirs(session, callback):
+    evaluated, later = [], RecordingHook()
+
+    def evaluate(*_):
+        with hl.Graph().as_default():
+            count = train.get_or_create_global_step().assign_add(1)
+            with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=4)]) as evaluation:
+                while not evaluation.should_stop():
+                    evaluated.append(evaluation.run(count))
+                    send()
+
+    with pytest.raises(Preempted), session(type("Evaluating", (), {callback: evaluate})(), later) as sess:  # noqa: PT012
+        sess.run(session.train_op)
+        if callback == "after_run":
+            sess.run(session.train_op)
+    assert evaluated == [1, 2, 3, 4]
+    runs = [] if callback == "after_create_session" else ["before_run", "after_run"]
+    assert [name for name in later.callbacks if name != "settle"] == ["begin", "after_create_session", *runs, "end"]
 
 
 def test_threads_are_stopped_by_the_signal_itself(session):

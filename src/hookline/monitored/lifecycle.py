@@ -68,7 +68,9 @@ class MonitoredLifecycle:
         who = type(self).__name__
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
-        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing)
+        # One that was made in a callback of another, as an evaluation is, is finished before the other is left.
+        heeds = SCOPE.get() is None or not preemption.heeded()
+        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
         # What hooks have been told of bears this mark; to keep it here would keep its traceback, and so what was fed.
@@ -258,10 +260,12 @@ class MonitoredLifecycle:
         check_step_fn(step_fn)
 
         def step(session: CoordinatedSession) -> Any:
-            self._stepping = session
-            self._written_in_step = session.hooked.raw.writes
+            self._stepping, raw = session, session.hooked.raw
+            begun = self._written_in_step = raw.writes
             run_with_hooks = functools.partial(self._run_in_step, session)
-            return step_fn(StepContext(session.hooked.raw, run_with_hooks, self.request_stop))
+            # Half of a step function is no state to leave a training in.
+            with preemption.finishing(lambda: raw.writes != begun):
+                return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
 
         with self._alone("call a step function"):
             try:
