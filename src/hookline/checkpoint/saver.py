@@ -24,7 +24,7 @@ from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
-from hookline.graph import GraphKeys, Variable
+from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
@@ -145,6 +145,9 @@ class Saver:
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
 
+    Attributes:
+        rollbacks: How often `roll_back` has gone back.
+
     Raises:
         TypeError: An item of `var_list` is not a variable; an argument that is not documented.
         ValueError: `var_list` is empty or names a variable twice; a number is out of range.
@@ -196,6 +199,7 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._proven_step: int | None = None
+        self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
         # What a process that was killed had still to remove: to be done once there is something newer.
@@ -463,7 +467,7 @@ class Saver:
 
         What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
         led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
-        Checkpoints that have not proved good by now are not taken for good any more.
+        Other checkpoints that have not proved good by now are not taken for good any more.
 
         Returns:
             The checkpoint.
@@ -478,7 +482,8 @@ class Saver:
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
         self._load(sess, path, variables, whole=False)
         self._proven_step = None
-        self._retention.doubt()
+        self._retention.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
+        self.rollbacks += 1
         return path
 
     def _take_proof(self, retention: Retention) -> None:
