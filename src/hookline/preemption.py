@@ -130,11 +130,13 @@ def left_secs() -> float:
 def check() -> None:
     """Raises `Preempted` if this process was asked to end: for waits, each time they look.
 
+    Not where something half done is to be finished first.
+
     Example:
         >>> check()
     """
     number = asked()
-    if number is not None:
+    if number is not None and not must_finish():
         raise Preempted(number)
 
 
