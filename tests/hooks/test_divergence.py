@@ -13,7 +13,7 @@ import pytest
 import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import Saver, get_checkpoint_state
-from hookline.checkpoint.saver import finish_saves
+from hookline.checkpoint.pending import finish_saves
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import RecordingHook

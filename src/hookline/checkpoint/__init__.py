@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
+from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable, verify
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.saver import PendingSave, Saver
+from hookline.checkpoint.saver import Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
 
 __all__ = [
