@@ -7,7 +7,6 @@ import functools
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +17,7 @@ from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
 from hookline.hooks.when import bare
+from hookline.monitored import finalized
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
@@ -85,7 +85,7 @@ class MonitoredLifecycle:
         self._written_in_step: int | None = None
         self._raw: Session | None = None
         self._hooks.claim(self)
-        _hold_finalized(self._graph, self)
+        finalized.hold(self._graph, self)
         self._turn.take()
         try:
             self._heed_signals()
@@ -532,7 +532,7 @@ class MonitoredLifecycle:
         if self._raw is not None:
             self._raw.hook_states = dict
         self._hooks.release()
-        _release_finalized(self._graph, self)
+        finalized.release(self._graph, self)
 
     def _create(self) -> CoordinatedSession:
         self._stepping = None
@@ -568,29 +568,6 @@ _AT_WORK = frozenset(
 _TOLD = "_hookline_told"
 # With what a session is left in order: `end` is called then.
 _IN_ORDER = (*END_OF_INPUT, Preempted)
-
-# The sessions that run a graph which the first of them found open: the last one opens it again.
-_held_finalized: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[MonitoredLifecycle]] = weakref.WeakKeyDictionary()
-_held_lock = threading.Lock()
-
-
-def _hold_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
-    with _held_lock:
-        if not graph.finalized:
-            _held_finalized.setdefault(graph, weakref.WeakSet())
-        if graph in _held_finalized:
-            _held_finalized[graph].add(session)
-
-
-def _release_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
-    with _held_lock:
-        sessions = _held_finalized.get(graph)
-        if sessions is None:
-            return
-        sessions.discard(session)
-        if not sessions:
-            del _held_finalized[graph]
-            graph.reopen()
 
 
 def _first(failures: list[BaseException]) -> BaseException:
