@@ -17,7 +17,7 @@ from hookline.hooks.cadence import Foresight, chosen_trigger
 from hookline.hooks.late_values import LateValues
 from hookline.hooks.lookup import find_tensor, require_global_step
 from hookline.hooks.timers import NeverTriggerTimer
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.triggers import NEVER, Trigger
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -97,7 +97,7 @@ class LoggingTensorHook(SessionRunHook):
         self._formatter = formatter
         self._args = SessionRunArgs(None)
         self._late = LateValues(self._log)
-        self._runs = 0
+        self._runs = self._next_run = 0
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to make another.
@@ -137,7 +137,7 @@ class LoggingTensorHook(SessionRunHook):
         """
         self._args = SessionRunArgs({tag: find_tensor(self, item) for tag, item in self._tensors.items()}, late=True)
         self.trigger.reset()
-        self._runs = 0
+        self._runs = self._next_run = 0
         if self._foresight is not None:
             require_global_step(self)
             self._foresight = Foresight()
@@ -153,12 +153,14 @@ class LoggingTensorHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves a trigger back with a session that was restored from an earlier step."""
         self._late.salvage()
+        self._next_run = 0
         if self._foresight is not None:
             self._foresight.start(session)
             self.trigger.start(session.global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be logged."""
+        self._runs += max(run_context.runs - self._next_run, 0)  # Those that it was not called on.
         step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
         return self._args if self.trigger.should_trigger_for_step(step) else None
 
@@ -173,7 +175,7 @@ class LoggingTensorHook(SessionRunHook):
             elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
             self._late.add(run_values.results, elapsed_secs)
         self._late.write_ready()
-        self._runs += 1
+        self._runs, self._next_run = self._runs + 1, run_context.runs + 1
 
     def settle(self, session: Session) -> None:
         """Logs what has not arrived yet."""
@@ -200,8 +202,14 @@ class LoggingTensorHook(SessionRunHook):
         self._log(values, self.trigger.update_last_triggered_step(step)[0])
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; 1 where it counts runs."""
-        return 1 if self._counts_runs or self._late else self.trigger.steps_until_trigger(global_step)
+        """Returns when the next line is due; where it counts runs, steps do not matter."""
+        if self._late:
+            return 1
+        return NEVER if self._counts_runs else self.trigger.steps_until_trigger(global_step)
+
+    def runs_until_trigger(self) -> int:
+        """Returns when the next line is due, where it counts runs."""
+        return self.trigger.steps_until_trigger(self._runs - 1) if self._counts_runs else NEVER
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next line is due."""

@@ -37,6 +37,7 @@ CALLBACKS = (
     "settle",
     "steps_until_trigger",
     "secs_until_trigger",
+    "runs_until_trigger",
     "standing_operations",
 )
 """What a session calls of a hook. Each is optional."""

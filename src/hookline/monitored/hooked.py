@@ -80,6 +80,7 @@ class HookedSession:
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
         self._failed_inside = False
+        self._runs = 0
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
 
@@ -120,6 +121,7 @@ class HookedSession:
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
         writes, self._at_callbacks, self._failed_inside = self.raw.writes, False, False
+        self._runs += 1
         try:
             pacing = self._pacing
             if pacing is None:
@@ -161,7 +163,7 @@ class HookedSession:
             results.deliver()
             self._hooks.settle(self.raw)
 
-        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle)
+        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle, self._runs - 1)
         try:
             self._at_callbacks = True
             riders.ask(context)
@@ -172,7 +174,7 @@ class HookedSession:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 run_metadata = run_metadata or self._no_metadata
                 self._at_callbacks = True
-                results.arrived(riders.after, context, riders.watched, options or _NO_OPTIONS, run_metadata)
+                results.arrived(riders.after, context, riders.watched.fetches, options or _NO_OPTIONS, run_metadata)
                 results.deliver()
         except BaseException:
             if context.stop_requested:
@@ -201,10 +203,10 @@ class HookedSession:
         feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
         if not riders.watches:
             result = self.raw.run(fetches, feeds, merged, run_metadata)
-            watched = riders.watched
+            watched = riders.watched.fetches
         else:
             try:
-                result, watched = self._run_raw(riders, fetches, feeds, merged, run_metadata)
+                result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
             except (KeyError, TypeError, ValueError) as exc:
                 riders.blame(exc, self.raw.graph)
                 raise
@@ -212,11 +214,6 @@ class HookedSession:
         results.arrived(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
         results.deliver()
         return result
-
-    def _run_raw(self, riders: Ridership, fetches: Any, feeds: Any, options: Any, run_metadata: Any) -> Any:
-        if riders.late:
-            return self.raw.run_watched(fetches, riders.watched, feeds, options, run_metadata, riders.late)
-        return self.raw.run_watched(fetches, riders.watched, feeds, options, run_metadata)
 
     def _original_args(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None

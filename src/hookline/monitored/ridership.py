@@ -8,7 +8,7 @@ from typing import Any
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hook_list import describe, override
-from hookline.session import RunOptions, merge_options
+from hookline.session import RunOptions, Watched, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
 
@@ -30,7 +30,6 @@ class Ridership:
         watches: Whether there is anything in `watched`.
         watched: The fetches of each, or None; what every run carries comes behind them.
         standing: As above.
-        late: The places in `watched` whose results come as `LateResults`.
         feeders: Those that feed something, each with its feed.
     """
 
@@ -45,7 +44,6 @@ class Ridership:
         "asks",
         "feeders",
         "hooks",
-        "late",
         "riding",
         "standing",
         "watched",
@@ -138,7 +136,7 @@ class Ridership:
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
-        for hook, fetches in zip(self.hooks, self.watched, strict=False):  # What every run carries is behind.
+        for hook, fetches in zip(self.hooks, self.watched.fetches, strict=False):  # What every run carries is behind.
             try:
                 for leaf in leaves(fetches):
                     graph.as_graph_element(leaf)
@@ -165,9 +163,9 @@ class Ridership:
                         f"got {value!r}."
                     )
         asked = [None if args is None else args.fetches for args in self._asked]
-        self.watched: tuple[Any, ...] = (*asked, self.standing) if self.standing else tuple(asked)
-        self.watches: bool = any(fetches is not None for fetches in self.watched)
-        self.late = frozenset(i for i, args in enumerate(self._asked) if args is not None and args.late)
+        late = frozenset(i for i, args in enumerate(self._asked) if args is not None and args.late)
+        self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late)
+        self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict

@@ -7,6 +7,7 @@ from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.sources import OpenSource, Position
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
+from hookline.session.watched import Watched
 
 __all__ = [
     "RETRY",
@@ -20,6 +21,7 @@ __all__ = [
     "SessionConfig",
     "StoreTarget",
     "VariableStore",
+    "Watched",
     "merge_options",
     "resolve_target",
 ]

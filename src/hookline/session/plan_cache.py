@@ -15,10 +15,12 @@ from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
+from hookline.session.watched import Watched
 
 logger = logging.getLogger(__name__)
 
 _MANY = 64
+_NOTHING = Watched(())
 
 
 class Prepared(NamedTuple):
@@ -37,16 +39,9 @@ class Prepared(NamedTuple):
     has_structures: bool
 
 
-def plan_key(
-    fetches: Any,
-    watched: tuple[Any, ...] | None,
-    feed_dict: Mapping[Any, Any] | None,
-    late: frozenset[int] = frozenset(),
-) -> Hashable:
+def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
     """Returns what two runs have in common that one plan serves."""
-    asked = watched and tuple([None if item is None else fetch_key(item) for item in watched])
-    key = (fetch_key(fetches), asked, feed_key(feed_dict))
-    return (*key, late) if late else key
+    return (fetch_key(fetches), watched and watched.key, feed_key(feed_dict))
 
 
 class PlanCache:
@@ -90,9 +85,8 @@ class PlanCache:
         key: Hashable,
         store: VariableStore,
         fetches: Any,
-        watched: tuple[Any, ...] | None,
+        watched: Watched | None,
         feed_dict: Mapping[Any, Any] | None,
-        late: frozenset[int],
     ) -> Prepared:
         """Plans a run and remembers the plan.
 
@@ -100,13 +94,14 @@ class PlanCache:
             key: That of `plan_key`.
             store: Where the variables live.
             fetches: What the caller asks for.
-            watched: For each hook what it asks for, or `None`.
+            watched: What hooks ask for, if they do.
             feed_dict: What is fed.
-            late: The places in `watched` for whose results no run waits.
         """
         elements, assemble = flatten(self._graph, fetches)
+        watched = watched or _NOTHING
+        late = watched.late
         # A hook that asks for nothing gets None and not the empty structure that stands for it here.
-        asked = [() if item is None else item for item in watched or ()]
+        asked = [() if item is None else item for item in watched.fetches]
         wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
         waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
         flat = flat_feeds(feed_dict)
@@ -116,13 +111,20 @@ class PlanCache:
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
+        def put_together(values: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+            now = assemble_now(values)
+            every = [results[i] if i in late else now[i] for i in range(len(asked))]
+            return tuple(None if item is None else result for item, result in zip(watched.fetches, every, strict=True))
+
         def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
-            results = assemble_now(values[len(elements) :])
-            if late:
-                whole = execution.late_results(run, session, assemble_late)
-                parts = [whole.part(i) if i in late else result for i, result in enumerate(results)]
-                results = tuple(parts)
-            return tuple(None if item is None else result for item, result in zip(watched or (), results, strict=True))
+            whole = execution.late_results(run, session, assemble_late) if late else None
+            parts = [whole.part(i) for i in range(len(asked))] if whole else ()
+            return put_together(values[len(elements) :], parts)
+
+        if not late and all(isinstance(element, Operation) for element in wanted):
+            # Operations alone have no values: the results are the same each time.
+            nothing = put_together([None] * len(wanted), ())
+            assemble_watched = lambda values, run, session: nothing  # noqa: E731
 
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}

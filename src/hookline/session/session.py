@@ -31,6 +31,7 @@ from hookline.session.retry import RETRY
 from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
+from hookline.session.watched import Watched
 
 
 class Session:
@@ -195,11 +196,10 @@ class Session:
     def run_watched(
         self,
         fetches: Any,
-        watched: tuple[Any, ...],
+        watched: tuple[Any, ...] | Watched,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-        late: frozenset[int] = frozenset(),
     ) -> tuple[Any, tuple[Any, ...]]:
         """`run`, with the fetches of hooks beside those of the caller.
 
@@ -207,16 +207,17 @@ class Session:
 
         Args:
             fetches: The caller's fetches.
-            watched: For each hook a fetch structure, or `None`.
+            watched: For each hook a fetch structure, or `None`; a `Watched`, where that is asked for often.
             feed_dict: As in `run`.
             options: As in `run`.
             run_metadata: As in `run`.
-            late: The places in `watched` whose results come as `LateResults`.
 
         Returns:
             The caller's results, and a tuple of the hooks'.
         """
-        return self._run(fetches, watched, feed_dict, options, run_metadata, late)
+        if not isinstance(watched, Watched):
+            watched = Watched(tuple(watched))
+        return self._run(fetches, watched, feed_dict, options, run_metadata)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -271,15 +272,14 @@ class Session:
     def _run(
         self,
         fetches: Any,
-        watched: Any,
+        watched: Watched | None,
         feed_dict: Any,
         options: RunOptions | None,
         metadata: RunMetadata | None,
-        late: frozenset[int] = frozenset(),
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
-            return self._run_recorded(fetches, watched, feed_dict, options, metadata, late)
-        prepared = self._prepared(fetches, watched, feed_dict, late)
+            return self._run_recorded(fetches, watched, feed_dict, options, metadata)
+        prepared = self._prepared(fetches, watched, feed_dict)
         if not feed_dict:
             return self._run_prepared(prepared, (), options, metadata, watched)
         feeds = (flat_feeds(feed_dict) or {}) if prepared.has_structures else feed_dict
@@ -291,7 +291,7 @@ class Session:
         values: Iterable[Any],
         options: RunOptions | None,
         metadata: RunMetadata | None,
-        watched: Any = None,
+        watched: Watched | None = None,
     ) -> tuple[Any, Any]:
         execution, assemble, assemble_watched, _ = prepared
         run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)])
@@ -305,26 +305,26 @@ class Session:
     def _run_recorded(
         self,
         fetches: Any,
-        watched: Any,
+        watched: Watched | None,
         feed_dict: Any,
         options: RunOptions,
         metadata: RunMetadata,
-        late: frozenset[int],
     ) -> tuple[Any, Any]:
         """Runs with the tensors of `debug_tensor_watches` watched as well."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
-        result, results = self._run(fetches, (*(watched or ()), *names), feed_dict, options, metadata, late)
+        asked, late = (watched.fetches, watched.late) if watched else ((), frozenset())
+        result, results = self._run(fetches, Watched((*asked, *names), late), feed_dict, options, metadata)
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, watched and results[: -len(names)]
 
-    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any, late: frozenset[int] = frozenset()) -> Prepared:
-        key = plan_key(fetches, watched, feed_dict, late)
+    def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
+        key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
         if found is None or self._closed or self._lost is not None:
             with self._lock:
                 self._check_usable()
-                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict, late)
+                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
