@@ -1,0 +1,69 @@
+"""The neutral interface on hookline."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import optax
+from tensorboard.util.tensor_util import make_ndarray
+
+import hookline as hl
+import hookline.numpy as hnp
+from hookline.testing import FakeClock, read_events
+
+LOGGER = "hookline"
+
+warnings.simplefilter("ignore")
+
+
+class Hookline:
+    """See `conformance.system.System`."""
+
+    name = "hookline"
+    folder = ""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(hl, name)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return a @ b
+
+    def total(self, x: Any) -> Any:
+        return hnp.sum(x)
+
+    def host(self, fn: Any, *inputs: Any, dtype: str = "float32") -> Any:
+        return hl.host_op(lambda *values: np.asarray(fn(*values), dtype))(*inputs)
+
+    def sgd(self, rate: float) -> Any:
+        return hl.train.Optimizer(optax.sgd(rate))
+
+    def adam(self, rate: float) -> Any:
+        return hl.train.Optimizer(optax.adam(rate))
+
+    def events(self, directory: str) -> list[Any]:
+        return read_events(directory)
+
+    def text_of(self, value: Any) -> Any:
+        return make_ndarray(value.tensor).tolist()
+
+    @contextlib.contextmanager
+    def clock(self) -> Iterator[FakeClock]:
+        with FakeClock(autojump_secs=0.02) as clock:
+            yield clock
+
+    def options(self, trace_level: int = 0, graphs: bool = False) -> Any:
+        return hl.RunOptions(trace_level=trace_level, output_partition_graphs=graphs)
+
+    def reset(self) -> None:
+        hl.summary.FileWriterCache.clear()
+        hl.reset_default_graph()
+
+
+system = Hookline()
