@@ -41,6 +41,9 @@ class Hookline:
     def host(self, fn: Any, *inputs: Any, dtype: str = "float32") -> Any:
         return hl.host_op(lambda *values: np.asarray(fn(*values), dtype))(*inputs)
 
+    def counted(self, step: Any, by: int) -> Any:
+        return step.assign_add(by)
+
     def sgd(self, rate: float) -> Any:
         return hl.train.Optimizer(optax.sgd(rate))
 

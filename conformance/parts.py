@@ -84,14 +84,20 @@ def recorder(
 
 
 def counting(s: System, by: int = 1) -> tuple[Any, Any]:
-    """Returns the global step and an operation that counts it on."""
+    """Returns the global step and an operation that counts it on, after hooks have read it."""
     step = s.train.get_or_create_global_step()
-    return step, s.group(step.assign_add(by))
+    return step, s.group(s.counted(step, by))
 
 
 def aborted(s: System, message: str = "preempted") -> Exception:
     """An error that a recoverable session recovers from."""
     return s.errors.AbortedError(None, None, message)
+
+
+def report(coord: Any, error: Exception) -> None:
+    """Reports an error to a coordinator, as a thread does whose work fails."""
+    with coord.stop_on_exception():
+        raise error
 
 
 def out_of_range(s: System) -> Exception:

@@ -45,6 +45,10 @@ class System(Protocol):
         """A tensor whose value a Python function computes in the run."""
         ...
 
+    def counted(self, step: Any, by: int) -> Any:
+        """Counts the global step on, after what reads it in the same run."""
+        ...
+
     def sgd(self, rate: float) -> Any:
         """A gradient descent optimizer."""
         ...

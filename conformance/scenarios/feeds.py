@@ -1,0 +1,270 @@
+"""What is fed and fetched, and the options of a run."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from conformance.parts import raised, recorder, said
+from conformance.scenario import Record, scenario
+from conformance.system import System
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@scenario("feeds.hook_and_caller")
+def _(s: System) -> Record:
+    """The feeds of hooks are merged with the caller's."""
+    x, y = (s.placeholder("float32", [], name=name) for name in "xy")
+    both = x + y
+    with s.train.MonitoredSession(hooks=[recorder(s, [], feeds={y: 10.0})]) as sess:
+        return {"sum": sess.run(both, {x: 1.0})}
+
+
+@scenario("feeds.conflict_of_two_hooks")
+def _(s: System) -> Record:
+    """Two hooks may not feed the same tensor."""
+    x = s.placeholder("float32", [], name="x")
+    hooks = [recorder(s, [], name, feeds={x: 1.0}) for name in "ab"]
+    with s.train.MonitoredSession(hooks=hooks) as sess:
+        return {"error": (said(sess.run, x) or "").partition(" Conflict")[0]}
+
+
+@scenario("feeds.conflict_with_the_caller")
+def _(s: System) -> Record:
+    """A hook may not feed what the caller feeds."""
+    x = s.placeholder("float32", [], name="x")
+    with s.train.MonitoredSession(hooks=[recorder(s, [], feeds={x: 1.0})]) as sess:
+        return {"error": (said(sess.run, x, {x: 2.0}) or "").partition(" Conflict")[0]}
+
+
+@scenario("feeds.any_tensor")
+def _(s: System) -> Record:
+    """Any tensor may be fed, not only placeholders."""
+    x = s.constant(2.0)
+    y = x * 3.0
+    with s.Session() as sess:
+        return {"x": sess.run(y + 1.0, {x: 5.0}), "y": sess.run(y + 1.0, {y: 5.0})}
+
+
+@scenario("feeds.what_is_fed_is_not_computed")
+def _(s: System) -> Record:
+    """What a fed tensor would need is not computed."""
+    x = s.placeholder("float32", [], name="x")
+    y = x * 3.0
+    with s.Session() as sess:
+        return {"fed": sess.run(y, {y: 1.0}), "not": raised(sess.run, y)}
+
+
+@scenario("feeds.missing")
+def _(s: System) -> Record:
+    """A placeholder that is not fed is an invalid argument, which names it."""
+    x = s.placeholder("float32", [], name="images")
+    with s.Session() as sess:
+        try:
+            sess.run(x * 2.0)
+        except s.errors.InvalidArgumentError as error:
+            return {"named": "images" in str(error)}
+    return {"named": None}
+
+
+@scenario("feeds.wrong_shape")
+def _(s: System) -> Record:
+    """A value of a wrong shape is refused."""
+    x = s.placeholder("float32", [2], name="x")
+    with s.Session() as sess:
+        return {"error": raised(sess.run, x, {x: [1.0, 2.0, 3.0]})}
+
+
+@scenario("feeds.open_dimension")
+def _(s: System) -> Record:
+    """An open dimension takes any length; no shape at all takes any shape."""
+    x, y = s.placeholder("float32", [None, 2], name="x"), s.placeholder("float32", name="y")
+    with s.Session() as sess:
+        sums = [sess.run(s.total(x), {x: np.ones((n, 2))}) for n in (1, 3)]
+        return {"sums": sums, "any": [sess.run(s.total(y), {y: value}) for value in (2.0, [[1.0, 2.0]])]}
+
+
+@scenario("feeds.casts_within_a_kind")
+def _(s: System) -> Record:
+    """A float of another width is cast; an integer becomes a float."""
+    x = s.placeholder("float32", [], name="x")
+    with s.Session() as sess:
+        values = [sess.run(x * 1.0, {x: value}) for value in (np.float64(0.1), np.int32(3), 4)]
+        return {"values": values, "bool": raised(sess.run, x * 1.0, {x: True})}
+
+
+@scenario("feeds.float_to_integer")
+def _(s: System) -> Record:
+    """A float for an integer placeholder."""
+    x = s.placeholder("int32", [], name="x")
+    with s.Session() as sess:
+        return {"error": raised(sess.run, x * 1, {x: np.float32(1.7)})}
+
+
+@scenario("feeds.too_large")
+def _(s: System) -> Record:
+    """A finite number that the dtype cannot hold."""
+    x = s.placeholder("float32", [], name="x")
+    with s.Session() as sess:
+        return {"error": raised(sess.run, x * 1.0, {x: np.float64(1e300)})}
+
+
+@scenario("feeds.something_else")
+def _(s: System) -> Record:
+    """A key that is no tensor is a `TypeError`, and so is a tensor as value."""
+    x = s.placeholder("float32", [], name="x")
+    with s.Session() as sess:
+        return {"key": raised(sess.run, x, {3: 1.0}), "value": raised(sess.run, x, {x: s.constant(1.0)})}
+
+
+@scenario("feeds.by_name")
+def _(s: System) -> Record:
+    """A tensor may be fed by its name."""
+    x = s.placeholder("float32", [], name="x")
+    with s.Session() as sess:
+        return {"value": sess.run(x * 2.0, {"x:0": 4.0})}
+
+
+@scenario("fetches.structures")
+def _(s: System) -> Record:
+    """Fetches may be nested in lists, tuples, named tuples and dicts; results have the same structure."""
+    x, y = s.constant(1, name="x"), s.constant(2, name="y")
+    with s.Session() as sess:
+        pair = sess.run(Pair(x, [y, {"x": x}]))
+        return {
+            "pair": [type(pair).__name__, pair],
+            "tuple": isinstance(sess.run((x, y)), tuple),
+            "list": sess.run([x, [y, (x,)]]),
+            "dict": sess.run({"b": x, "a": {"c": y}}),
+            "empty": [sess.run([]), sess.run({})],
+        }
+
+
+@scenario("fetches.operations_and_names")
+def _(s: System) -> Record:
+    """An operation gives None, by name too; the name of a tensor gives its value; a variable its value."""
+    x = s.constant(1, name="x")
+    variable = s.Variable(5.0, name="weight")
+    with s.Session() as sess:
+        nothing = sess.run(variable.initializer)
+        return {"values": sess.run([x.op, "x", "x:0", variable]), "nothing": nothing}
+
+
+@scenario("fetches.same_twice")
+def _(s: System) -> Record:
+    """The same tensor may be fetched twice."""
+    x = s.constant(3, name="x")
+    with s.Session() as sess:
+        return {"values": sess.run([x, x, "x:0"])}
+
+
+@scenario("fetches.nothing_to_fetch")
+def _(s: System) -> Record:
+    """None, a number and a list of them cannot be fetched."""
+    s.constant(3, name="x")
+    with s.Session() as sess:
+        return {"none": raised(sess.run, None), "number": raised(sess.run, 3.0), "inside": raised(sess.run, [None])}
+
+
+@scenario("fetches.unknown_name")
+def _(s: System) -> Record:
+    """A name that is nowhere."""
+    s.constant(3, name="x")
+    with s.Session() as sess:
+        return {"operation": raised(sess.run, "nowhere"), "tensor": raised(sess.run, "nowhere:0")}
+
+
+@scenario("fetches.of_another_graph")
+def _(s: System) -> Record:
+    """A tensor of another graph is a `ValueError`."""
+    with s.Graph().as_default():
+        other = s.constant(1.0)
+    s.constant(2.0)
+    with s.Session() as sess:
+        return {"fetch": raised(sess.run, other)}
+
+
+@scenario("fetches.closed_session")
+def _(s: System) -> Record:
+    """A closed session is a `RuntimeError`."""
+    x = s.constant(2.0)
+    sess = s.Session()
+    sess.close()
+    return {"error": raised(sess.run, x)}
+
+
+@scenario("fetches.two_sessions_have_their_own_variables")
+def _(s: System) -> Record:
+    """Each session has variables of its own."""
+    weight = s.Variable(1.0, name="weight")
+    more = weight.assign_add(1.0)
+    with s.Session() as one, s.Session() as other:
+        for session in (one, other):
+            session.run(s.global_variables_initializer())
+        one.run(more)
+        return {"values": [one.run(weight), other.run(weight)]}
+
+
+def _merged(s: System, *options: Any, caller: Any = None) -> Any:
+    seen: list[Any] = []
+    x = s.constant(1.0)
+
+    class Asks(s.train.SessionRunHook):
+        def __init__(self, asked: Any) -> None:
+            self.asked = asked
+
+        def before_run(self, run_context: Any) -> Any:
+            return s.train.SessionRunArgs(None, options=self.asked)
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append([int(run_values.options.trace_level), bool(run_values.options.output_partition_graphs)])
+
+    with s.train.MonitoredSession(hooks=[Asks(each) for each in options]) as sess:
+        sess.run(x, options=caller)
+    return seen
+
+
+@scenario("options.larger_number_wins")
+def _(s: System) -> Record:
+    """Numbers of several options: the larger; every hook sees what was merged."""
+    return {"seen": _merged(s, s.options(trace_level=1), s.options(trace_level=3), caller=s.options(trace_level=2))}
+
+
+@scenario("options.flags_are_or_ed")
+def _(s: System) -> Record:
+    """Flags of several options: either."""
+    return {"seen": _merged(s, s.options(), s.options(graphs=True)), "none": _merged(s, s.options(), s.options())}
+
+
+@scenario("options.always_an_object")
+def _(s: System) -> Record:
+    """A hook finds options and metadata also where nobody asked for any."""
+    x = s.constant(1.0)
+    seen: list[bool] = []
+
+    class Look(s.train.SessionRunHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(run_values.options is not None and run_values.run_metadata is not None)
+
+    with s.train.MonitoredSession(hooks=[Look()]) as sess:
+        sess.run(x)
+    return {"seen": seen}
+
+
+@scenario("options.metadata_of_the_caller")
+def _(s: System) -> Record:
+    """The metadata that the caller gives is what hooks find."""
+    x = s.constant(1.0)
+    metadata = s.RunMetadata()
+    seen: list[bool] = []
+
+    class Look(s.train.SessionRunHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            seen.append(run_values.run_metadata is metadata)
+
+    with s.train.MonitoredSession(hooks=[Look()]) as sess:
+        sess.run(x, run_metadata=metadata)
+    return {"same": seen}
