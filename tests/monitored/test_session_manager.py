@@ -299,3 +299,17 @@ def test_another_master_is_refused(model):
     for creator in (ChiefSessionCreator(master="grpc://a"), WorkerSessionCreator(master="grpc://a")):
         with pytest.raises(ValueError, match="grpc://a"):
             creator.create_session()
+
+
+def test_a_manager_keeps_the_graph_that_was_the_default_when_it_was_made():
+    with Graph().as_default() as graph:
+        weight = Variable(2.0, name="weight")
+        manager, init_op = SessionManager(), global_variables_initializer()
+    with Graph().as_default(), manager.prepare_session("", init_op=init_op) as session:
+        assert session.graph is graph
+        assert session.run(weight) == 2.0
+
+
+def test_a_check_before_the_local_initialisation_requires_one(model):
+    with pytest.raises(ValueError, match="requires local_init_op with ready_for_local_init_op"):
+        SessionManager(ready_op=model.ready_op, ready_for_local_init_op=model.ready_op)

@@ -20,7 +20,7 @@ from hookline.errors import (
     FailedPreconditionError,
     from_exception,
 )
-from hookline.graph import Graph, GraphKeys, Operation, Tensor
+from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
 from hookline.graph.global_step import counted_global_step
 from hookline.session import RunOptions, Session, StoreTarget
 
@@ -45,10 +45,13 @@ class SessionManager:
         local_init_op: Initialises what no checkpoint holds; also after a restore.
         ready_op: A tensor of the names that are not initialised yet; None checks nothing.
         ready_for_local_init_op: The same, for what `local_init_op` needs.
-        graph: The graph; the default graph if None.
+        graph: The graph; the graph that is the default now if None.
         recovery_wait_secs: How often a wait says in the log what it waits for. It looks much more often.
         local_init_run_options: Options of the run of `local_init_op`.
         local_init_feed_dict: Feed of the run of `local_init_op`.
+
+    Raises:
+        ValueError: `ready_for_local_init_op` is given, and no `local_init_op`.
 
     Example:
         >>> import hookline as hl
@@ -74,10 +77,14 @@ class SessionManager:
         local_init_run_options: RunOptions | None = None,
         local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
+        if ready_for_local_init_op is not None and local_init_op is None:
+            raise ValueError(
+                "SessionManager requires local_init_op with ready_for_local_init_op: it says when that operation may run."
+            )
         self._local_init_op = local_init_op
         self._ready_op = ready_op
         self._ready_for_local_init_op = ready_for_local_init_op
-        self._graph = graph
+        self._graph = graph or get_default_graph()
         self._recovery_wait_secs = recovery_wait_secs
         self._local_init_run_options = local_init_run_options
         self._local_init_feed_dict = local_init_feed_dict
