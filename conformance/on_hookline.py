@@ -30,7 +30,7 @@ class Hookline:
         self.log: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(hl, name)
+        return getattr(hl if hasattr(hl, name) else hl.train, name)
 
     def matmul(self, a: Any, b: Any) -> Any:
         return a @ b
@@ -43,6 +43,9 @@ class Hookline:
 
     def counted(self, step: Any, by: int) -> Any:
         return step.assign_add(by)
+
+    def initial(self, variable: Any) -> Any:
+        return variable.initialized_value()
 
     def sgd(self, rate: float) -> Any:
         return hl.train.Optimizer(optax.sgd(rate))

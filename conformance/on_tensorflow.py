@@ -57,6 +57,9 @@ class TensorFlow:
         # As models of tf.estimator do. A plain assign_add may come before or after the read of a hook.
         return training_util._increment_global_step(by)
 
+    def initial(self, variable: Any) -> Any:
+        return variable.initial_value
+
     def sgd(self, rate: float) -> Any:
         return tf.train.GradientDescentOptimizer(rate)
 

@@ -49,6 +49,10 @@ class System(Protocol):
         """Counts the global step on, after what reads it in the same run."""
         ...
 
+    def initial(self, variable: Any) -> Any:
+        """The initial value of a variable, for that of another."""
+        ...
+
     def sgd(self, rate: float) -> Any:
         """A gradient descent optimizer."""
         ...

@@ -152,10 +152,24 @@ def _(s: System) -> Record:
 @scenario("errors.tree.every_code")
 def _(s: System) -> Record:
     """There is one class of errors a code, all below `OpError`."""
-    names = (
-        "Aborted AlreadyExists Cancelled DataLoss DeadlineExceeded FailedPrecondition Internal InvalidArgument NotFound "
-        "OutOfRange PermissionDenied ResourceExhausted Unauthenticated Unavailable Unimplemented Unknown"
-    ).split()
+    names = [
+        "Aborted",
+        "AlreadyExists",
+        "Cancelled",
+        "DataLoss",
+        "DeadlineExceeded",
+        "FailedPrecondition",
+        "Internal",
+        "InvalidArgument",
+        "NotFound",
+        "OutOfRange",
+        "PermissionDenied",
+        "ResourceExhausted",
+        "Unauthenticated",
+        "Unavailable",
+        "Unimplemented",
+        "Unknown",
+    ]
     made = [getattr(s.errors, f"{name}Error")(None, None, f"about {name}") for name in names]
     return {
         "below": all(isinstance(error, s.errors.OpError) for error in made),

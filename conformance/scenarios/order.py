@@ -137,7 +137,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A variable may be initialised with the initial value of another."""
     one = s.Variable([1.0, 2.0], name="one")
-    other = s.Variable(one.initialized_value() * 3.0, name="other")
+    other = s.Variable(s.initial(one) * 3.0, name="other")
     return {"values": _run(s, [one, other])}
 
 

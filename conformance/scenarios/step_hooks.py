@@ -20,7 +20,7 @@ def _(s: System) -> Record:
 @scenario("stop_at_step.last_step")
 def _(s: System) -> Record:
     """`last_step` is absolute."""
-    step, train_op = counting(s)
+    _step, train_op = counting(s)
     with s.train.MonitoredSession(hooks=[s.train.StopAtStepHook(last_step=3)]) as sess:
         runs = train(sess, train_op)
     return {"runs": runs}
@@ -62,7 +62,7 @@ def _(s: System) -> Record:
 @scenario("stop_at_step.passed_by_larger_steps")
 def _(s: System) -> Record:
     """A run that counts by several steps may pass the target."""
-    step, train_op = counting(s, by=3)
+    _step, train_op = counting(s, by=3)
     with s.train.MonitoredSession(hooks=[s.train.StopAtStepHook(last_step=10)]) as sess:
         runs = train(sess, train_op)
     return {"runs": runs}

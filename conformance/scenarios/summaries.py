@@ -268,7 +268,12 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """`SessionLog(START)` stands before the first summary, at its step."""
     events = _hooked(s, 2, save_steps=1)
-    return {"kinds": kinds(events), "logs": session_logs(events)}
+    found = kinds(events)
+    return {
+        "kinds": [kind for kind in found if "graph" not in kind],
+        "graphs": found.count("graph_def@0"),
+        "logs": session_logs(events),
+    }
 
 
 @scenario("summary_hook.arguments")
