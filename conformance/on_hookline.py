@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import optax
+from tensorboard.compat.proto import event_pb2
 from tensorboard.util.tensor_util import make_ndarray
 
 import hookline as hl
@@ -20,8 +21,15 @@ LOGGER = "hookline"
 warnings.simplefilter("ignore")
 
 
+class _StillClock(FakeClock):
+    def now(self) -> float:
+        return self.time()
+
+
 class Hookline:
     """See `conformance.system.System`."""
+
+    SessionLog, Event, LogMessage = hl.summary.SessionLog, hl.summary.Event, event_pb2.LogMessage
 
     name = "hookline"
     folder = ""
@@ -60,8 +68,8 @@ class Hookline:
         return make_ndarray(value.tensor).tolist()
 
     @contextlib.contextmanager
-    def clock(self) -> Iterator[FakeClock]:
-        with FakeClock(autojump_secs=0.02) as clock:
+    def clock(self) -> Iterator[_StillClock]:
+        with _StillClock(autojump_secs=0.02) as clock:
             yield clock
 
     def options(self, trace_level: int = 0, graphs: bool = False) -> Any:

@@ -88,6 +88,8 @@ class TensorFlow:
         tf.summary.FileWriterCache.clear()
         tf.reset_default_graph()
 
+    SessionLog, Event, LogMessage = tf.SessionLog, tf.Event, tf.LogMessage
+
     # Not public in tf.train, but what tf.estimator and tf_slim are built on.
     evaluate_once = staticmethod(evaluation._evaluate_once)
     StopAfterNEvalsHook = evaluation._StopAfterNEvalsHook
@@ -96,11 +98,14 @@ class TensorFlow:
 
 class _StillTime:
     def __init__(self) -> None:
-        self.now = 1_000_000.0
-        self.module = types.SimpleNamespace(time=lambda: self.now, sleep=self.advance, monotonic=lambda: self.now)
+        self._now = 1_000_000.0
+        self.module = types.SimpleNamespace(time=self.now, sleep=self.advance, monotonic=self.now)
+
+    def now(self) -> float:
+        return self._now
 
     def advance(self, secs: float) -> None:
-        self.now += secs
+        self._now += secs
 
 
 system = TensorFlow()

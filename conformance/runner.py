@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 from conformance.compare import disagreements
 from conformance.differences import Difference, read_differences
+from conformance.lines import reached
 from conformance.plain import plain
 from conformance.scenario import Scenario, all_scenarios
 from conformance.system import System
@@ -38,11 +40,14 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--only", nargs="*", default=[""], help="beginnings of ids")
     parser.add_argument("--expect", help="records of TensorFlow: stop at the first scenario that does not agree")
+    parser.add_argument("--lines", help="where to write which lines of the package are reached")
     asked = parser.parse_args()
     module = importlib.import_module(f"conformance.on_{asked.system}")
     expected = read_records(asked.expect) if asked.expect else None
     listed = read_differences() if asked.expect else {}
-    with open(asked.out, "w", encoding="utf-8") as out:
+    folder = os.path.dirname(importlib.import_module(asked.system).__file__ or "")
+    tracing = reached(folder) if asked.lines else contextlib.nullcontext({})
+    with open(asked.out, "w", encoding="utf-8") as out, tracing as lines:
         for scenario in all_scenarios():
             if scenario.id.startswith(tuple(asked.only)):
                 record = play(scenario, module.system, module.LOGGER)
@@ -50,6 +55,9 @@ def main() -> None:
                 out.flush()
                 if expected is not None and _notices(scenario.id, expected, record, listed):
                     break
+    if asked.lines:
+        with open(asked.lines, "w", encoding="utf-8") as out:
+            json.dump({file: sorted(numbers) for file, numbers in lines.items()}, out)
 
 
 def read_records(path: str) -> dict[str, dict[str, Any]]:

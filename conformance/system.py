@@ -13,13 +13,18 @@ class Time(Protocol):
         """Moves it on."""
         ...
 
+    def now(self) -> float:
+        """The time, in seconds."""
+        ...
+
 
 class System(Protocol):
     """TensorFlow or hookline.
 
     Whatever has the same name and arguments in `tf.compat.v1` and in `hookline` is an attribute: `train`, `errors`,
     `summary`, `Graph`, `GraphKeys`, `Session`, `Variable`, `placeholder`, `constant`, `group`, `no_op`, `gradients`,
-    `control_dependencies`, `name_scope`, `get_collection`, `add_to_collection`, the initializers. What differs is here.
+    `control_dependencies`, `name_scope`, `get_collection`, `add_to_collection`, the
+    initializers, and the messages `SessionLog`, `Event`, `LogMessage`. What differs is here.
 
     Attributes:
         name: `tensorflow` or `hookline`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,53 @@ def _(s: System) -> Record:
             session.run(s.global_variables_initializer())
         one.run(more)
         return {"values": [one.run(weight), other.run(weight)]}
+
+
+@scenario("fetches.threads")
+def _(s: System) -> Record:
+    """Several threads may run one session; no update is lost."""
+    count = s.Variable(0, name="count")
+    more = s.group(count.assign_add(1))
+    with s.Session() as sess:
+        sess.run(s.global_variables_initializer())
+        threads = [threading.Thread(target=lambda: [sess.run(more) for _ in range(25)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"count": int(sess.run(count))}
+
+
+@scenario("fetches.text")
+def _(s: System) -> Record:
+    """Text goes through a run."""
+    x = s.placeholder("string" if s.name == "tensorflow" else str, [], name="x")
+    with s.Session() as sess:
+        return {"constant": sess.run(s.constant("a ü")), "fed": sess.run(x, {x: "b"})}
+
+
+@scenario("fetches.python_function_of_values")
+def _(s: System) -> Record:
+    """A Python function in the graph gets arrays and is called once a run."""
+    x = s.placeholder("float32", [2], name="x")
+    calls: list[list[float]] = []
+
+    def double(values: Any) -> Any:
+        calls.append([float(value) for value in values])
+        return values * 2.0
+
+    y = s.host(double, x)
+    with s.Session() as sess:
+        return {"value": sess.run([y, y], {x: [1.0, 2.0]}), "calls": calls}
+
+
+@scenario("fetches.default_session_is_none")
+def _(s: System) -> Record:
+    """A session in a block is closed at its end; to close again is no error."""
+    x = s.constant(1.0)
+    with s.Session() as sess:
+        sess.run(x)
+    return {"run": raised(sess.run, x), "close": raised(sess.close)}
 
 
 def _merged(s: System, *options: Any, caller: Any = None) -> Any:

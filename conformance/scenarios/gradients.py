@@ -114,6 +114,51 @@ def _(s: System) -> Record:
     return {"none": s.gradients(loss, [x])[0] is None}
 
 
+@scenario("gradients.of_reads_before_and_after_an_update")
+def _(s: System) -> Record:
+    """The gradient with respect to a variable that is read before and after an update of the same run."""
+    weight = s.Variable(3.0, name="weight")
+    before = weight.read_value()
+    with s.control_dependencies([before]):
+        update = weight.assign_add(1.0)
+    with s.control_dependencies([update]):
+        after = weight.read_value()
+    (gradient,) = s.gradients(before * before + after * after, [weight])
+    return {"error": raised(_values, s, gradient)}
+
+
+@scenario("gradients.of_a_value_used_often")
+def _(s: System) -> Record:
+    """The ways from one tensor to another are added up, through several layers."""
+    x = s.Variable([1.0, -2.0], name="x")
+    a = x * x
+    b = a * x + a
+    loss = s.total(b * a) + s.total(x)
+    return {"values": _values(s, s.gradients(loss, [x, a]))}
+
+
+@scenario("gradients.third_order")
+def _(s: System) -> Record:
+    """Gradients of gradients of gradients, with respect to variables."""
+    x = s.Variable(1.5, name="x")
+    y = x * x * x * x
+    found = []
+    for _ in range(3):
+        (y,) = s.gradients(y, [x])
+        found.append(y)
+    return {"values": _values(s, found)}
+
+
+@scenario("gradients.behind_an_update")
+def _(s: System) -> Record:
+    """A loss that reads behind an update has the gradient at the new value."""
+    weight = s.Variable(3.0, name="weight")
+    with s.control_dependencies([weight.assign_add(1.0)]):
+        read = weight.read_value()
+    loss = read * read
+    return {"values": _values(s, [loss, *s.gradients(loss, [weight])])}
+
+
 @scenario("gradients.of_an_integer")
 def _(s: System) -> Record:
     """An integer has no gradient."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 from typing import Any
 
 from conformance.parts import counting, raised
@@ -359,3 +361,107 @@ def _(s: System) -> Record:
             clock.advance(1800.0)
             paths.append(saver.save(sess, f"{s.folder}/model", global_step=number))
     return {"exist": [s.train.checkpoint_exists(path) for path in paths]}
+
+
+@scenario("saver.keep_all")
+def _(s: System) -> Record:
+    """None for `max_to_keep` keeps all, as 0 does."""
+    counting(s)
+    saver = s.train.Saver(max_to_keep=None)
+    with _session(s) as sess:
+        paths = [saver.save(sess, f"{s.folder}/model", global_step=number) for number in range(6)]
+    return {"exist": [s.train.checkpoint_exists(path) for path in paths]}
+
+
+@scenario("saver.no_path")
+def _(s: System) -> Record:
+    """No path at all is a `ValueError`."""
+    counting(s)
+    saver = s.train.Saver()
+    with _session(s) as sess:
+        return {"restore": raised(saver.restore, sess, None), "save": raised(saver.save, sess, "")}
+
+
+@scenario("saver.newest_is_removed_by_hand")
+def _(s: System) -> Record:
+    """A state that names a checkpoint which is gone."""
+    counting(s)
+    saver = s.train.Saver()
+    with _session(s) as sess:
+        paths = [saver.save(sess, f"{s.folder}/model", global_step=number) for number in range(2)]
+    for name in os.listdir(s.folder):
+        if name.startswith("model-1"):
+            path = f"{s.folder}/{name}"
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    latest = s.train.latest_checkpoint(s.folder)
+    return {
+        "exist": [s.train.checkpoint_exists(path) for path in paths],
+        "latest": latest and os.path.basename(latest),
+    }
+
+
+@scenario("saver.folder_that_is_not_there")
+def _(s: System) -> Record:
+    """A folder that is not there has no checkpoint; to save makes it, if its parent is there."""
+    counting(s)
+    folder = f"{s.folder}/none"
+    before = [s.train.latest_checkpoint(folder), s.train.get_checkpoint_state(folder)]
+    saver = s.train.Saver()
+    with _session(s) as sess:
+        error = raised(saver.save, sess, f"{folder}/model")
+    return {"before": before, "error": error}
+
+
+@scenario("saver.restores_some")
+def _(s: System) -> Record:
+    """What a saver does not hold is left as it is."""
+    kept, other = s.Variable(1.0, name="kept"), s.Variable(2.0, name="other")
+    changes = [kept.assign(10.0), other.assign(20.0)]
+    with _session(s) as sess:
+        path = s.train.Saver().save(sess, f"{s.folder}/model")
+        sess.run(changes)
+        s.train.Saver([kept]).restore(sess, path)
+        return {"values": sess.run([kept, other])}
+
+
+@scenario("saver.steps_of_two_runs")
+def _(s: System) -> Record:
+    """Steps that are saved again after a restore replace those that were there."""
+    step, train_op = counting(s)
+    saver = s.train.Saver(max_to_keep=3)
+    with _session(s) as sess:
+        for _ in range(3):
+            sess.run(train_op)
+            saver.save(sess, f"{s.folder}/model", global_step=step)
+        saver.restore(sess, f"{s.folder}/model-1")
+        sess.run(train_op)
+        path = saver.save(sess, f"{s.folder}/model", global_step=step)
+        return {"path": os.path.basename(path), "last": _names(saver.last_checkpoints), "step": int(sess.run(step))}
+
+
+@scenario("saver.checkpoints_iterator_of_what_was_there")
+def _(s: System) -> Record:
+    """Only the newest of what is there already is given."""
+    counting(s)
+    saver = s.train.Saver()
+    with _session(s) as sess, s.clock():
+        for number in range(3):
+            saver.save(sess, f"{s.folder}/model", global_step=number)
+        return {"seen": _names(s.train.checkpoints_iterator(s.folder, timeout=3))}
+
+
+@scenario("saver.checkpoints_iterator_interval")
+def _(s: System) -> Record:
+    """Two checkpoints are given no nearer than the interval."""
+    counting(s)
+    saver = s.train.Saver()
+    times = []
+    with _session(s) as sess, s.clock() as clock:
+        saver.save(sess, f"{s.folder}/model", global_step=0)
+        found = s.train.checkpoints_iterator(s.folder, min_interval_secs=30, timeout=5)
+        for number, _path in enumerate(found, start=1):
+            times.append(clock.now())
+            if number == 3:
+                break
+            saver.save(sess, f"{s.folder}/model", global_step=number)
+    return {"apart": [after - before >= 30 for before, after in itertools.pairwise(times)]}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+
+import numpy as np
 
 from conformance.parts import counting, kinds, only, raised, scalars, session_logs
 from conformance.scenario import Record, scenario
@@ -371,3 +374,168 @@ def _(s: System) -> Record:
     s.summary.FileWriterCache.clear()
     events = s.events(s.folder)
     return {"written": scalars(events), "files": kinds(events).count("file_version@0")}
+
+
+# More of the writer ---------------------------------------------------------------------------------------------------
+
+
+@scenario("writer.flush")
+def _(s: System) -> Record:
+    """What was flushed can be read while the file is open."""
+    summary = s.summary.scalar("x", s.constant(1.0))
+    with s.Session() as sess:
+        value = sess.run(summary)
+    writer = s.summary.FileWriter(s.folder)
+    writer.add_summary(value, 1)
+    writer.flush()
+    found = scalars(s.events(s.folder))
+    writer.close()
+    return {"found": found}
+
+
+@scenario("writer.session_log_and_event")
+def _(s: System) -> Record:
+    """Session logs and whole events are written as they are given."""
+    log = s.SessionLog
+    with s.summary.FileWriter(s.folder) as writer:
+        writer.add_session_log(log(status=log.CHECKPOINT, checkpoint_path="here", msg="m"), 12)
+        writer.add_event(s.Event(step=3, wall_time=1.5, log_message=s.LogMessage(message="hello")))
+    events = s.events(s.folder)[1:]
+    return {
+        "kinds": kinds(events),
+        "logs": session_logs(events),
+        "said": [events[0].session_log.checkpoint_path, events[0].session_log.msg],
+        "time": events[1].wall_time,
+        "message": events[1].log_message.message,
+    }
+
+
+@scenario("writer.step_of_numpy")
+def _(s: System) -> Record:
+    """A step may be an integer of NumPy, or an array of one."""
+    summary = s.summary.scalar("x", s.constant(1.0))
+    with s.Session() as sess, s.summary.FileWriter(s.folder) as writer:
+        for step in (np.int64(4), np.int32(5), np.array(6)):
+            writer.add_summary(sess.run(summary), step)
+    return {"steps": [step for step, _, _ in scalars(s.events(s.folder))]}
+
+
+@scenario("writer.many_events")
+def _(s: System) -> Record:
+    """Many events come in their order, none is lost."""
+    summary = s.summary.scalar("x", s.constant(1.0))
+    with s.Session() as sess, s.summary.FileWriter(s.folder) as writer:
+        value = sess.run(summary)
+        for step in range(500):
+            writer.add_summary(value, step)
+    steps = [step for step, _, _ in scalars(s.events(s.folder))]
+    return {"all": steps == list(range(500))}
+
+
+@scenario("writer.threads")
+def _(s: System) -> Record:
+    """Several threads may write to one writer."""
+    summary = s.summary.scalar("x", s.constant(1.0))
+    with s.Session() as sess, s.summary.FileWriter(s.folder) as writer:
+        value = sess.run(summary)
+
+        def work(first: int) -> None:
+            for step in range(first, first + 50):
+                writer.add_summary(value, step)
+
+        threads = [threading.Thread(target=work, args=(first,)) for first in (0, 50, 100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return {"all": sorted(step for step, _, _ in scalars(s.events(s.folder))) == list(range(150))}
+
+
+@scenario("writer.cache_and_sessions")
+def _(s: System) -> Record:
+    """A writer that was taken outside of a session stays open when the session is closed."""
+    _, train_op = counting(s)
+    writer = s.summary.FileWriterCache.get(s.folder)
+    summary = s.summary.scalar("x", s.constant(1.0))
+    hook = s.train.SummarySaverHook(save_steps=1, output_dir=s.folder, summary_op=summary)
+    with s.train.MonitoredSession(hooks=[hook]) as sess:
+        sess.run(train_op)
+    with s.Session() as sess:
+        writer.add_summary(sess.run(summary), 9)
+    same = s.summary.FileWriterCache.get(s.folder) is writer
+    s.summary.FileWriterCache.clear()
+    return {"same": same, "steps": [step for step, _, _ in scalars(s.events(s.folder))]}
+
+
+@scenario("writer.cache_of_a_hook")
+def _(s: System) -> Record:
+    """A writer that a hook has taken in `begin`, after the session."""
+    _, train_op = counting(s)
+    writers: list[Any] = []
+
+    class Takes(s.train.SessionRunHook):
+        def begin(self) -> None:
+            writers.append(s.summary.FileWriterCache.get(s.folder))
+
+    with s.train.MonitoredSession(hooks=[Takes()]) as sess:
+        sess.run(train_op)
+    return {"same": s.summary.FileWriterCache.get(s.folder) is writers[0]}
+
+
+@scenario("summary.histogram_of_other_values")
+def _(s: System) -> Record:
+    """Histograms of integers, of one number, of a matrix, and of the same number throughout."""
+    values = {"integers": [1, 2, 3], "one": 2.5, "matrix": [[1.0, -1.0], [0.0, 1e-3]], "same": [7.0] * 4}
+    events = _written(s, *[s.summary.histogram(tag, s.constant(value)) for tag, value in values.items()])
+    found = [value.histo for event in events for value in event.summary.value]
+    return {"found": [[h.num, h.sum, h.min, h.max, sum(h.bucket)] for h in found]}
+
+
+@scenario("summary.histogram_buckets")
+def _(s: System) -> Record:
+    """Every value lies in a bucket whose limits hold it."""
+    values = [0.1, 0.1, 2.0, -3.0, 50.0]
+    histogram = _written(s, s.summary.histogram("x", s.constant(values)))[-1].summary.value[0].histo
+    limits, counts = list(histogram.bucket_limit), list(histogram.bucket)
+    ends = np.cumsum(counts)
+    return {
+        "below": [
+            bool(any(limit >= value * (1 - 1e-6) and end >= place for limit, end in zip(limits, ends, strict=True)))
+            for place, value in enumerate(sorted(values), start=1)
+        ],
+        "same_length": len(limits) == len(counts),
+    }
+
+
+@scenario("summary.scalar_of_a_variable")
+def _(s: System) -> Record:
+    """A summary of a variable follows it."""
+    weight = s.Variable(1.0, name="weight")
+    more, summary = weight.assign_add(1.5), s.summary.scalar("seen", weight)
+    with s.Session() as sess, s.summary.FileWriter(s.folder) as writer:
+        sess.run(s.global_variables_initializer())
+        for step in range(3):
+            writer.add_summary(sess.run(summary), step)
+            sess.run(more)
+    return {"written": scalars(s.events(s.folder))}
+
+
+@scenario("summary_hook.no_directory")
+def _(s: System) -> Record:
+    """Without a directory and a writer nothing is written."""
+    _, train_op = counting(s)
+    hook = s.train.SummarySaverHook(save_steps=1, summary_op=s.summary.scalar("x", s.constant(1.0)))
+
+    def play() -> None:
+        with s.train.MonitoredSession(hooks=[hook]) as sess:
+            sess.run(train_op)
+
+    return {"error": raised(play)}
+
+
+@scenario("summary_hook.no_global_step")
+def _(s: System) -> Record:
+    """A graph without a global step is refused."""
+    summary = s.summary.scalar("x", s.constant(1.0))
+    hook = s.train.SummarySaverHook(save_steps=1, output_dir=s.folder, summary_op=summary)
+    return {"error": raised(s.train.MonitoredSession, hooks=[hook])}
