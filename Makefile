@@ -58,4 +58,4 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv-tf, with TensorFlow, for make conformance (once) ..."
 	@"$(PYTHON)" -m venv .venv-tf.new
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
-	@mv .venv-tf.new .venv-tf
+	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -112,6 +113,18 @@ def train(sess: Any, train_op: Any, limit: int = 50) -> int:
         sess.run(train_op)
         runs += 1
     return runs
+
+
+def initialised(s: System) -> Any:
+    """Returns a session whose variables are initialised."""
+    session = s.Session()
+    session.run(s.global_variables_initializer())
+    return session
+
+
+def basenames(paths: Iterable[str]) -> list[str]:
+    """Returns the last parts of paths."""
+    return [os.path.basename(path) for path in paths]
 
 
 def scalars(events: Iterable[Any]) -> list[tuple[int, str, float]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from conformance.compare import disagreements
 from conformance.differences import Difference, read_differences
 from conformance.plain import plain
@@ -74,7 +73,13 @@ def test_there_are_at_least_120_behaviours_and_each_says_in_a_sentence_what_it_i
 
 
 def test_values_become_what_json_can_hold():
-    value = {"a": (np.float32(1.5), jnp.array([1, 2])), "b": b"text", "c": {3, 1}, "d": float("nan"), "e": np.bool_(True)}
+    value = {
+        "a": (np.float32(1.5), jnp.array([1, 2])),
+        "b": b"text",
+        "c": {3, 1},
+        "d": float("nan"),
+        "e": np.bool_(True),
+    }
     assert plain(value) == {"a": [1.5, [1, 2]], "b": "text", "c": [1, 3], "d": "nan", "e": True}
     with pytest.raises(TypeError, match="plain values"):
         plain(object())

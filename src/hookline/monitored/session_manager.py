@@ -79,7 +79,7 @@ class SessionManager:
     ) -> None:
         if ready_for_local_init_op is not None and local_init_op is None:
             raise ValueError(
-                "SessionManager requires local_init_op with ready_for_local_init_op: it says when that operation may run."
+                "SessionManager requires local_init_op with ready_for_local_init_op, which says when that may run."
             )
         self._local_init_op = local_init_op
         self._ready_op = ready_op
