@@ -140,7 +140,15 @@ def write(mutation: Mutation, source: Path) -> None:
 
 def play(source: Path, out: Path, *arguments: str) -> int | None:
     """Plays scenarios on hookline from a folder of sources; returns the exit status, None if it took too long."""
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(source), "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONWARNINGS": "ignore",
+        "JAX_PLATFORMS": "cpu",
+        # The same small programs again and again.
+        "JAX_COMPILATION_CACHE_DIR": str(RECORDS / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     command = [sys.executable, "-m", "conformance.runner", "hookline", str(out), *arguments]
     with open(f"{out}.log", "w", encoding="utf-8") as log:
         try:
