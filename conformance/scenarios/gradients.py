@@ -169,6 +169,6 @@ def _(s: System) -> Record:
 
 @scenario("gradients.of_nothing")
 def _(s: System) -> Record:
-    """`xs` must be tensors."""
+    """The gradient with respect to None, or to a number."""
     x = s.constant(2.0)
-    return {"refused": raised(s.gradients, x, None) is not None}
+    return {"none": raised(s.gradients, x, None) is not None, "number": raised(s.gradients, x, [3.0])}

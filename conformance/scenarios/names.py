@@ -66,6 +66,13 @@ def _(s: System) -> Record:
     return {"scope": scope, "again": again}
 
 
+@scenario("names.empty_scope")
+def _(s: System) -> Record:
+    """The empty scope leaves all scopes, as None does."""
+    with s.name_scope("a"), s.name_scope("") as scope:
+        return {"scope": scope, "name": s.constant(1.0, name="x").op.name}
+
+
 @scenario("names.scope_and_operation_share_them")
 def _(s: System) -> Record:
     """A scope may not take the name of an operation."""
