@@ -1,12 +1,13 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed leaks crash resume conformance mutations lint bench
+.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
 TF_PYTHON ?= .venv-tf/bin/python
+BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
@@ -14,17 +15,25 @@ demo: $(READY)
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
+# A worker for each core, at most four: each holds JAX, and some a Ray cluster.
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test-distributed: $(READY)
 	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
+
+# With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
+test-browser: $(BROWSER_READY)
+	@HOOKLINE_PICTURE="$(PICTURE)" $(BIN)/python -m pytest tests/browser -m browser
 
 leaks: $(READY)
 	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
 
 crash: $(READY)
 	@cd tests && ../$(BIN)/python -m reliability.crash --kills 1000 --each 20
+
+test-power: $(READY)
+	@$(BIN)/python -m pytest -s tests/reliability --every-power-cut
 
 resume: $(READY)
 	@HOOKLINE_SCHEDULES=1000 $(BIN)/python -m pytest -s tests/resume/test_schedules.py
@@ -59,3 +68,7 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -m venv .venv-tf.new
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
 	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
+
+$(BROWSER_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt
+	@touch $@

@@ -43,7 +43,6 @@ def main() -> int:
         one, other = theirs.get(scenario.id, missing), ours.get(scenario.id, missing)
         wrong[scenario.id] = disagreements(scenario.id, one, other, listed)
         outcome = "wrong" if wrong[scenario.id] else "listed" if scenario.id in differing else "same"
-        outcome = "waits" if "waits" in other else outcome
         counts[scenario.group, outcome] += 1
         if asked.details:
             _print_details(scenario.id, outcome, one, other)
@@ -110,7 +109,7 @@ def _print_details(id: str, outcome: str, one: dict[str, Any], other: dict[str, 
 
 
 def _print_table(counts: Counter[tuple[str, str]]) -> None:
-    outcomes = ("same", "listed", "waits", "wrong")
+    outcomes = ("same", "listed", "wrong")
     print(f"{'group':22}" + "".join(f"{outcome:>8}" for outcome in outcomes))
     groups = sorted({group for group, _ in counts})
     for group in groups:

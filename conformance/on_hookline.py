@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +67,9 @@ class Hookline:
 
     def text_of(self, value: Any) -> Any:
         return make_ndarray(value.tensor).tolist()
+
+    def profiled(self, directory: str) -> list[int]:
+        return sorted(int(path.rpartition("_")[2]) for path in glob.glob(f"{directory}/plugins/profile/step_*"))
 
     @contextlib.contextmanager
     def clock(self) -> Iterator[_StillClock]:

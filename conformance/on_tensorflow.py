@@ -73,6 +73,9 @@ class TensorFlow:
     def text_of(self, value: Any) -> Any:
         return tf.make_ndarray(value.tensor).tolist()
 
+    def profiled(self, directory: str) -> list[int]:
+        return sorted(int(path[:-5].rpartition("-")[2]) for path in glob.glob(f"{directory}/timeline-*.json"))
+
     @contextlib.contextmanager
     def clock(self) -> Iterator[_StillTime]:
         still = _StillTime()

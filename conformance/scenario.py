@@ -19,13 +19,11 @@ class Scenario(NamedTuple):
         id: `group.subject.behaviour`; what docs/differences.md names.
         says: The behaviour in a sentence.
         play: Runs it on a system and returns what happened: named values that JSON can hold.
-        waits_for: What it needs of the system and may not be there yet (`Session.make_callable`); it waits until then.
     """
 
     id: str
     says: str
     play: Callable[[System], Record]
-    waits_for: str | None = None
 
     @property
     def group(self) -> str:
@@ -36,9 +34,7 @@ class Scenario(NamedTuple):
 _scenarios: dict[str, Scenario] = {}
 
 
-def scenario(
-    id: str, waits_for: str | None = None
-) -> Callable[[Callable[[System], Record]], Callable[[System], Record]]:
+def scenario(id: str) -> Callable[[Callable[[System], Record]], Callable[[System], Record]]:
     """Registers a function as the scenario of that id; its docstring is the behaviour."""
 
     def register(play: Callable[[System], Record]) -> Callable[[System], Record]:
@@ -46,7 +42,7 @@ def scenario(
             raise ValueError(f"Two scenarios are called {id!r}.")
         if not play.__doc__:
             raise ValueError(f"Scenario {id!r} requires a docstring that says the behaviour.")
-        _scenarios[id] = Scenario(id, play.__doc__.strip().partition("\n")[0], play, waits_for)
+        _scenarios[id] = Scenario(id, play.__doc__.strip().partition("\n")[0], play)
         return play
 
     return register

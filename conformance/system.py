@@ -74,6 +74,10 @@ class System(Protocol):
         """The tensor in a value of a `Summary`, as nested lists."""
         ...
 
+    def profiled(self, directory: str) -> list[int]:
+        """The steps of the profiles in a directory."""
+        ...
+
     def clock(self) -> contextlib.AbstractContextManager[Time]:
         """Holds the system's time still inside the block."""
         ...

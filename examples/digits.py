@@ -58,11 +58,16 @@ class ProgressLine(hl.train.SessionRunHook):
             print(f"\r{line:60}", end="\n" if step >= self.last_step else "", flush=True)
 
 
-def build(steps, task_id=0):
-    """Makes the graph: every node is a function, of JAX or (host_op) of plain Python."""
+def load():
+    """Returns the images and the labels, each for training and for testing."""
     digits = load_digits()
     images = (digits.images / 16).astype("float32")
-    x_train, x_test, y_train, y_test = train_test_split(images, digits.target, test_size=0.2, random_state=0)
+    return train_test_split(images, digits.target, test_size=0.2, random_state=0)
+
+
+def build(steps, task_id=0):
+    """Makes the graph: every node is a function, of JAX or (host_op) of plain Python."""
+    x_train, x_test, y_train, y_test = load()
     step = hl.train.get_or_create_global_step()
     graphdef, params, state = nnx.split(Network(nnx.Rngs(0)), nnx.Param, ...)
     params, state = hl.Variable(params, name="params"), hl.Variable(state, name="state", trainable=False)

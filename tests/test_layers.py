@@ -15,7 +15,7 @@ SRC = Path(hookline.__file__).parent
 
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
-    {"errors", "clock", "arguments"},
+    {"errors", "clock", "arguments", "version"},
     {"preemption"},
     {"graph"},
     {"numpy"},

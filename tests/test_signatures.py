@@ -44,6 +44,7 @@ DOCUMENTED = {
     "train.CheckpointSaverListener.before_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.after_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.end": "(session, global_step_value)",
+    "train.ProfilerHook": "(save_steps=None, save_secs=None, output_dir='', show_dataflow=True, show_memory=False)",
     "train.StepCounterHook": "(every_n_steps=100, every_n_secs=None, output_dir=None, summary_writer=None)",
     "train.NanTensorHook": "(loss_tensor, fail_on_nan_loss=True)",
     "train.FinalOpsHook": "(final_ops, final_ops_feed_dict=None)",
@@ -54,6 +55,18 @@ DOCUMENTED = {
     "train.SecondOrStepTimer.last_triggered_step": "()",
     "train.SecondOrStepTimer.reset": "()",
     "train.NeverTriggerTimer": "()",
+    # Evaluation, as in tf.contrib.training of TF 1.15
+    "train.StopAfterNEvalsHook": "(num_evals, log_progress=True)",
+    "train.SummaryAtEndHook": "(log_dir=None, summary_writer=None, summary_op=None, feed_dict=None)",
+    "train.get_or_create_eval_step": "()",
+    "train.evaluate_once":
+        "(checkpoint_path, master='', scaffold=None, eval_ops=None, feed_dict=None, final_ops=None,"
+        " final_ops_feed_dict=None, hooks=None, config=None)",
+    "train.evaluate_repeatedly":
+        "(checkpoint_dir, master='', scaffold=None, eval_ops=None, feed_dict=None, final_ops=None,"
+        " final_ops_feed_dict=None, eval_interval_secs=60, hooks=None, config=None, max_number_of_evaluations=None,"
+        " timeout=None, timeout_fn=None)",
+    "train.wait_for_new_checkpoint": "(checkpoint_dir, last_checkpoint=None, seconds_to_sleep=1, timeout=None)",
     # Monitored sessions
     "train.MonitoredSession": "(session_creator=None, hooks=None, stop_grace_period_secs=120)",
     "train.MonitoredSession.run": "(fetches, feed_dict=None, options=None, run_metadata=None)",
@@ -77,6 +90,7 @@ DOCUMENTED = {
         "(init_op=None, init_feed_dict=None, init_fn=None, ready_op=None, ready_for_local_init_op=None,"
         " local_init_op=None, summary_op=None, saver=None, copy_from_scaffold=None, local_init_feed_dict=None)",
     "train.Scaffold.finalize": "()",
+    "train.Scaffold.default_local_init_op": "()",
     "train.Scaffold.get_or_default": "(arg_name, collection_key, default_constructor)",
     "train.SessionCreator.create_session": "()",
     "train.ChiefSessionCreator":
@@ -123,6 +137,14 @@ DOCUMENTED = {
         "(checkpoint_dir, min_interval_secs=0, timeout=None, timeout_fn=None, *, poll_secs=1.0)",
     "train.list_variables": "(ckpt_dir_or_file)",
     "train.load_variable": "(ckpt_dir_or_file, name)",
+    "train.init_from_checkpoint": "(ckpt_dir_or_file, assignment_map)",
+    "train.warm_start":
+        "(ckpt_to_initialize_from, vars_to_warm_start='.*', var_name_to_vocab_info=None,"
+        " var_name_to_prev_var_name=None)",
+    # As in tf.contrib.framework of TF 1.15
+    "train.assign_from_checkpoint": "(model_path, var_list, ignore_missing_vars=False)",
+    "train.assign_from_checkpoint_fn":
+        "(model_path, var_list, ignore_missing_vars=False, reshape_variables=False)",
     # The global step, averages and optimizers. An Optimizer is made of an Optax transformation.
     "train.create_global_step": "(graph=None)",
     "train.get_global_step": "(graph=None)",
@@ -142,6 +164,7 @@ DOCUMENTED = {
     # Sessions
     "Session": "(target='', graph=None, config=None)",
     "Session.run": "(fetches, feed_dict=None, options=None, run_metadata=None)",
+    "Session.make_callable": "(fetches, feed_list=None, accept_options=False)",
     "Session.close": "()",
     "RunOptions": "(trace_level=0, output_partition_graphs=False, debug_tensor_watches=(), last_step=None)",
     "errors.OpError": "(node_def, op, message)",
@@ -188,6 +211,8 @@ DOCUMENTED = {
     # Summaries
     "summary.scalar": "(name, tensor, collections=None)",
     "summary.histogram": "(name, values, collections=None)",
+    "summary.image": "(name, tensor, max_outputs=3, collections=None)",
+    "summary.audio": "(name, tensor, sample_rate, max_outputs=3, collections=None)",
     "summary.text": "(name, tensor, collections=None)",
     "summary.merge": "(inputs, collections=None, name=None)",
     "summary.merge_all": "(key='summaries', scope=None, name=None)",

@@ -21,7 +21,7 @@ def _checkpoint(s: System, weight: float = 3.0, step: int = 7) -> str:
             return saver.save(sess, f"{s.folder}/model", global_step=step)
 
 
-@scenario("evaluation.once", waits_for="evaluate_once")
+@scenario("evaluation.once")
 def _(s: System) -> Record:
     """One evaluation restores the checkpoint, runs its operations until a hook stops it, and gives the final values."""
     path = _checkpoint(s)
@@ -34,7 +34,7 @@ def _(s: System) -> Record:
     return {"found": found}
 
 
-@scenario("evaluation.changes_no_global_step", waits_for="evaluate_once")
+@scenario("evaluation.changes_no_global_step")
 def _(s: System) -> Record:
     """The global step of an evaluation is the checkpoint's."""
     path = _checkpoint(s)
@@ -44,7 +44,7 @@ def _(s: System) -> Record:
     return {"step": int(found)}
 
 
-@scenario("evaluation.hooks", waits_for="evaluate_once")
+@scenario("evaluation.hooks")
 def _(s: System) -> Record:
     """The hooks of an evaluation get all their callbacks."""
     path = _checkpoint(s)
@@ -54,7 +54,7 @@ def _(s: System) -> Record:
     return {"events": events}
 
 
-@scenario("evaluation.without_operations", waits_for="evaluate_once")
+@scenario("evaluation.without_operations")
 def _(s: System) -> Record:
     """Without operations only the final values are computed."""
     path = _checkpoint(s)
@@ -62,7 +62,7 @@ def _(s: System) -> Record:
     return {"found": s.evaluate_once(path, final_ops=weight * 2.0)}
 
 
-@scenario("evaluation.until_the_end_of_the_input", waits_for="evaluate_once")
+@scenario("evaluation.until_the_end_of_the_input")
 def _(s: System) -> Record:
     """The end of the input ends an evaluation."""
     path = _checkpoint(s)
@@ -78,7 +78,7 @@ def _(s: System) -> Record:
     return {"found": found, "seen": seen}
 
 
-@scenario("evaluation.eval_step", waits_for="get_or_create_eval_step")
+@scenario("evaluation.eval_step")
 def _(s: System) -> Record:
     """The step of evaluations is a local variable of its own, made once."""
     step = s.get_or_create_eval_step()
@@ -103,7 +103,7 @@ def _(s: System) -> Record:
     return {"found": hook.final_ops_values}
 
 
-@scenario("evaluation.callable", waits_for="Session.make_callable")
+@scenario("evaluation.callable")
 def _(s: System) -> Record:
     """`make_callable` gives a function of what is fed, in order."""
     x, y = (s.placeholder("float32", [], name=name) for name in "xy")
@@ -113,27 +113,32 @@ def _(s: System) -> Record:
         return {"values": [call(1.0, 2.0), call(3.0, 4.0)], "none": sess.make_callable(s.no_op())()}
 
 
-@scenario("summary.image", waits_for="summary.image")
+@scenario("evaluation.stop_counts_anew")
 def _(s: System) -> Record:
-    """Images: tags, sizes, and pictures that are PNG."""
-    images = s.summary.image("picture", s.constant([[[[0.0], [1.0]]]] * 4), max_outputs=2)
-    with s.Session() as sess:
-        values = s.summary.Summary.FromString(sess.run(images)).value
-    return {
-        "tags": [value.tag for value in values],
-        "sizes": [[value.image.height, value.image.width, value.image.colorspace] for value in values],
-        "png": [value.image.encoded_image_string[1:4] for value in values],
-    }
+    """A stop after so many evaluations counts anew in each evaluation."""
+    path = _checkpoint(s)
+    s.Variable(0.0, name="weight")
+    runs: list[int] = []
+    for number in (2, 3):
+        events: list[Any] = []
+        s.evaluate_once(path, eval_ops=s.no_op(), hooks=[s.StopAfterNEvalsHook(number), recorder(s, events)])
+        runs.append(events.count("hook.after"))
+    return {"runs": runs}
 
 
-@scenario("summary.audio", waits_for="summary.audio")
+@scenario("evaluation.feeds")
 def _(s: System) -> Record:
-    """Sounds: tags, rates and lengths."""
-    sounds = s.summary.audio("sound", s.constant([[0.0, 0.5, -0.5, 0.0]] * 2), sample_rate=8000.0, max_outputs=2)
-    with s.Session() as sess:
-        values = s.summary.Summary.FromString(sess.run(sounds)).value
-    return {
-        "tags": [value.tag for value in values],
-        "rates": [[value.audio.sample_rate, value.audio.num_channels, value.audio.length_frames] for value in values],
-        "kind": [value.audio.encoded_audio_string[:4] for value in values],
-    }
+    """An evaluation has a feed for its runs, and one for its final operations."""
+    path = _checkpoint(s)
+    weight = s.Variable(0.0, name="weight")
+    x = s.placeholder("float32", [], name="x")
+    total = s.Variable(0.0, name="total", trainable=False, collections=[s.GraphKeys.LOCAL_VARIABLES])
+    found = s.evaluate_once(
+        path,
+        eval_ops=s.group(total.assign_add(x)),
+        feed_dict={x: 2.0},
+        final_ops=total + x * weight,
+        final_ops_feed_dict={x: 100.0},
+        hooks=[s.StopAfterNEvalsHook(3)],
+    )
+    return {"found": found}

@@ -121,3 +121,14 @@ def _(s: System) -> Record:
     x = s.placeholder("float32", [], name="x")
     with s.Session() as sess:
         return {"value": sess.run(x * 2.0, {"x:0": 4.0})}
+
+
+@scenario("feeds.several_in_one_key")
+def _(s: System) -> Record:
+    """A key may be a tuple of tensors, with a tuple of values."""
+    x, y = (s.placeholder("float32", [], name=name) for name in "xy")
+    with s.Session() as sess:
+        return {
+            "value": sess.run(x + y * 10.0, {(x, y): (1.0, 2.0)}),
+            "other_length": raised(sess.run, x, {(x, y): (1.0,)}) is not None,
+        }

@@ -137,3 +137,21 @@ def _(s: System) -> Record:
             sess.run(x)
             runs += 1
     return {"runs": runs, "ends": events.count("hook.end")}
+
+
+@scenario("profiler.save_steps")
+def _(s: System) -> Record:
+    """The first profile is one cadence after the first run; the profiled run leads to the step in its name."""
+    _, train_op = counting(s)
+    hook = s.train.ProfilerHook(save_steps=2, output_dir=s.folder)
+    with s.train.MonitoredSession(hooks=[hook]) as sess:
+        for _ in range(6):
+            sess.run(train_op)
+    return {"steps": s.profiled(s.folder)}
+
+
+@scenario("profiler.arguments")
+def _(s: System) -> Record:
+    """Exactly one cadence is required."""
+    hook = s.train.ProfilerHook
+    return {"none": raised(hook, output_dir=s.folder), "both": raised(hook, save_steps=1, save_secs=1)}

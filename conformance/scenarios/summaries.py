@@ -190,3 +190,29 @@ def _(s: System) -> Record:
             writer.add_summary(sess.run(summary), step)
             sess.run(more)
     return {"written": scalars(s.events(s.folder))}
+
+
+@scenario("summary.image")
+def _(s: System) -> Record:
+    """Images: tags, sizes, and pictures that are PNG."""
+    images = s.summary.image("picture", s.constant([[[[0.0], [1.0]]]] * 4), max_outputs=2)
+    with s.Session() as sess:
+        values = s.summary.Summary.FromString(sess.run(images)).value
+    return {
+        "tags": [value.tag for value in values],
+        "sizes": [[value.image.height, value.image.width, value.image.colorspace] for value in values],
+        "png": [value.image.encoded_image_string[1:4] for value in values],
+    }
+
+
+@scenario("summary.audio")
+def _(s: System) -> Record:
+    """Sounds: tags, rates and lengths."""
+    sounds = s.summary.audio("sound", s.constant([[0.0, 0.5, -0.5, 0.0]] * 2), sample_rate=8000.0, max_outputs=2)
+    with s.Session() as sess:
+        values = s.summary.Summary.FromString(sess.run(sounds)).value
+    return {
+        "tags": [value.tag for value in values],
+        "rates": [[value.audio.sample_rate, value.audio.num_channels, value.audio.length_frames] for value in values],
+        "kind": [value.audio.encoded_audio_string[:4] for value in values],
+    }

@@ -33,6 +33,7 @@ from hookline.graph import (
     variables_initializer,
 )
 from hookline.session import RunMetadata, RunOptions, Session
+from hookline.version import __version__
 
 __all__ = [
     "Graph",
@@ -43,6 +44,7 @@ __all__ = [
     "Session",
     "Tensor",
     "Variable",
+    "__version__",
     "add_to_collection",
     "constant",
     "control_dependencies",

@@ -265,15 +265,19 @@ def test_sessions_and_savers_of_one_process_share_it_until_the_last_is_closed(pr
 
 
 def test_a_session_that_cannot_be_created_gives_it_back(tmp_path):
+    for_others = beating()
     train.get_or_create_global_step()
     with pytest.raises(ValueError, match="no"):
         train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), scaffold=train.Scaffold(init_fn=fail))
     assert lease.of(str(tmp_path)) is None
     assert lease.LOCK_NAME not in os.listdir(tmp_path)
-    beating = [thread for thread in threading.enumerate() if thread.name == "hookline-leases"]
-    for thread in beating:
+    for thread in beating() - for_others:
         thread.join(30)
-    assert not [thread for thread in beating if thread.is_alive()]
+        assert not thread.is_alive()
+
+
+def beating():
+    return {thread for thread in threading.enumerate() if thread.name == "hookline-leases"}
 
 
 def fail(scaffold, session):

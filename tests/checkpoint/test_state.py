@@ -43,6 +43,7 @@ def test_the_state_names_all_in_order(directory):
         str(directory / "model.ckpt-3"),
         tuple(str(directory / f"model.ckpt-{step}") for step in (1, 2, 3)),
         (1001.0, 1002.0, 1003.0),
+        last_preserved_timestamp=1001.0,
     )
 
 
@@ -150,8 +151,21 @@ def test_reading_variables(directory):
     assert set(checkpoint.load_variable(str(directory), "w")) == {"x", "y"}
     with pytest.raises(errors.NotFoundError, match=r"has no 'v'. It has: w/x, w/y"):
         checkpoint.load_variable(str(directory), "v")
-    with pytest.raises(errors.NotFoundError, match="There is no checkpoint"):
-        checkpoint.list_variables(str(directory / "absent"))
+
+
+@pytest.mark.parametrize("look", [checkpoint.list_variables, lambda path: checkpoint.load_variable(path, "w")])
+def test_looking_where_nothing_is_says_so(tmp_path, look):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "events.out.tfevents.1").write_bytes(b"")
+    for folder, said in (
+        ("empty", r"empty' is empty, and no checkpoint has been saved in it"),
+        ("events", r"events' is no checkpoint of hookline .*, and no checkpoint has been saved in it"),
+        ("absent", r"no checkpoint '.*absent', and no directory of checkpoints by that name. Checkpoints in .*: none"),
+        ("absent/model.ckpt-1", r"Its directory '.*absent' does not exist either"),
+    ):
+        with pytest.raises(errors.NotFoundError, match=said):
+            look(str(tmp_path / folder))
 
 
 def test_the_iterator_yields_each_new_checkpoint_and_stops_at_the_timeout(directory):

@@ -9,7 +9,7 @@ import pytest
 
 from hookline import hooks, summary
 from hookline.checkpoint import Saver
-from hookline.graph import Variable, constant, get_default_graph
+from hookline.graph import Variable, constant, get_default_graph, get_or_create_eval_step
 from hookline.hooks import SessionRunHook, every
 from hookline.testing import RecordingHook, check_hook
 
@@ -22,6 +22,11 @@ def summary_saver(tmp_path, **cadence):
 def checkpoint_saver(tmp_path, **arguments):
     counter = itertools.count()
     return hooks.CheckpointSaverHook(str(tmp_path / str(next(counter))), saver=Saver(), **arguments)
+
+
+def evaluating(hook):
+    get_or_create_eval_step()
+    return hook
 
 
 HOOKS = {
@@ -44,8 +49,13 @@ HOOKS = {
     "NanTensorHook, skip": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="skip"),
     "NanTensorHook, rollback": lambda tmp_path: hooks.NanTensorHook("loss", on_nan="rollback", saver=Saver()),
     "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600, stop=True),
+    "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
+    "ProfilerHook, secs": lambda tmp_path: hooks.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
     "CheckpointSaverHook, steps": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2),
     "CheckpointSaverHook, both": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2, save_secs=0),
+    "StopAfterNEvalsHook": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(3)),
+    "StopAfterNEvalsHook, all": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(None)),
+    "SummaryAtEndHook": lambda tmp_path: hooks.SummaryAtEndHook(str(tmp_path)),
     "FinalOpsHook": lambda tmp_path: hooks.FinalOpsHook(["loss:0", "weights:0"]),
     "FeedFnHook": lambda tmp_path: hooks.FeedFnHook(dict),
 }

@@ -7,7 +7,7 @@ import pytest
 from hookline import summary
 from hookline.checkpoint import Saver
 from hookline.graph import Graph, GraphKeys, Variable, constant, group, no_op
-from hookline.monitored import Scaffold
+from hookline.monitored import ChiefSessionCreator, MonitoredSession, Scaffold
 from hookline.session import Session
 
 DEFAULTED = ["init_op", "ready_op", "ready_for_local_init_op", "local_init_op", "summary_op", "saver"]
@@ -82,9 +82,9 @@ def test_the_one_item_of_a_collection_is_taken(graph, name, key):
 def test_several_items_in_a_collection_are_an_error_unless_one_is_given(graph, name, key):
     for _ in range(2):
         graph.add_to_collection(key, object())
+    given = Saver() if name == "saver" else no_op()
     with pytest.raises(RuntimeError, match=rf"Collection '{key}' holds 2 items.*{name}="):
         Scaffold().finalize()
-    given = object()
     assert getattr(Scaffold(**{name: given}).finalize(), name) is given
 
 
@@ -137,9 +137,14 @@ def test_a_copy_takes_what_is_not_given():
     assert copy.init_fn(None) is copy  # type: ignore[misc,arg-type]
 
 
+class EmptySaver(Saver):
+    def __len__(self):
+        return 0
+
+
 def empty(argument):
     """A value for an argument that is unlike any other, and false: it must not be taken for one that is not given."""
-    value = {}
+    value = EmptySaver() if argument == "saver" else {}
     return (lambda scaffold, session: value) if argument == "init_fn" else value
 
 
@@ -160,3 +165,34 @@ def test_a_copy_takes_every_argument_but_those_given_beside(own):
 def test_copying_from_something_else_is_an_error():
     with pytest.raises(TypeError, match="copy_from_scaffold to be a Scaffold, got 3"):
         Scaffold(copy_from_scaffold=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", DEFAULTED)
+def test_what_is_no_operation_and_no_saver_is_refused(name):
+    with pytest.raises(TypeError, match=rf"Scaffold requires an? .* \(or None\) as {name}, got 3"):
+        Scaffold(**{name: 3})
+
+
+def test_what_is_no_feed_and_no_function_is_refused():
+    for name in ("init_feed_dict", "local_init_feed_dict"):
+        with pytest.raises(TypeError, match=rf"Scaffold requires a Mapping \(or None\) as {name}, got 3"):
+            Scaffold(**{name: 3})
+    with pytest.raises(TypeError, match=r"Scaffold requires a function init_fn\(scaffold, session\)"):
+        Scaffold(init_fn=3)  # type: ignore[arg-type]
+
+
+def test_a_local_init_op_of_ones_own_may_hold_the_default():
+    local = Variable(2.0, name="local", collections=[GraphKeys.LOCAL_VARIABLES])
+    more = Variable(3.0, name="more", collections=[])
+    scaffold = Scaffold(local_init_op=group(Scaffold.default_local_init_op(), more.initializer))
+    with MonitoredSession(ChiefSessionCreator(scaffold)) as session:
+        assert session.run([local, more]) == [2.0, 3.0]
+
+
+def test_names_may_stand_for_operations():
+    weight = Variable(2.0, name="weight")
+    group(weight.initializer, name="mine")
+    no_op(name="nothing")
+    scaffold = Scaffold(init_op="mine", local_init_op="nothing", summary_op="weight:0")
+    with MonitoredSession(ChiefSessionCreator(scaffold)) as session:
+        assert session.run(weight) == 2.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from hookline.graph import (
     Graph,
     GraphKeys,
     Variable,
+    constant,
     get_or_create_global_step,
     global_variables,
     global_variables_initializer,
@@ -234,6 +237,47 @@ def test_recover_session_tells_whether_it_restored(model, tmp_path):
     assert session.run((model.w, model.local)) == (7.0, 5.0)
 
 
+def test_recovering_without_a_checkpoint_runs_the_local_init_op_if_it_can(model, tmp_path):
+    ready = report_uninitialized_variables(global_variables())
+    for arguments, local in (({}, [5.0]), ({"ready_for_local_init_op": ready}, [])):
+        for saver in (model.saver, None):
+            session, restored = model.manager(**arguments).recover_session("", saver, str(tmp_path))
+            assert not restored
+            assert ([] if session.uninitialized([model.local]) else [session.run(model.local)]) == local
+
+
+def test_the_manager_keeps_the_graph_that_was_the_default_when_it_was_made(model):
+    manager = SessionManager(model.local_init_op, model.ready_op)
+    with Graph().as_default():
+        session = manager.prepare_session("", init_op=model.init_op)
+        assert session.graph is model.graph
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ready_for_local_init_op", constant([])),
+        ("local_init_run_options", RunOptions()),
+        ("local_init_feed_dict", {"x:0": 1}),
+    ],
+)
+def test_what_serves_the_local_init_op_needs_one(name, value):
+    with pytest.raises(ValueError, match=f"SessionManager: {name} does nothing without local_init_op"):
+        SessionManager(**{name: value})
+
+
+@pytest.mark.parametrize("name", sorted(inspect.signature(SessionManager).parameters.keys() - {"recovery_wait_secs"}))
+def test_a_manager_refuses_what_it_cannot_use(name):
+    with pytest.raises(TypeError, match=rf"SessionManager requires an? .* \(or None\) as {name}, got 3"):
+        SessionManager(**{name: 3})
+
+
+@pytest.mark.parametrize("secs", ["30", None, float("nan"), -1])
+def test_a_wait_is_a_number_of_seconds(secs):
+    with pytest.raises((TypeError, ValueError), match="SessionManager requires .*recovery_wait_secs"):
+        SessionManager(recovery_wait_secs=secs)
+
+
 def test_a_partial_checkpoint_is_not_taken_for_a_restored_model(tmp_path, caplog):
     with Graph().as_default() as graph:
         w, v = Variable(1.0, name="w"), Variable(2.0, name="v")
@@ -299,17 +343,3 @@ def test_another_master_is_refused(model):
     for creator in (ChiefSessionCreator(master="grpc://a"), WorkerSessionCreator(master="grpc://a")):
         with pytest.raises(ValueError, match="grpc://a"):
             creator.create_session()
-
-
-def test_a_manager_keeps_the_graph_that_was_the_default_when_it_was_made():
-    with Graph().as_default() as graph:
-        weight = Variable(2.0, name="weight")
-        manager, init_op = SessionManager(), global_variables_initializer()
-    with Graph().as_default(), manager.prepare_session("", init_op=init_op) as session:
-        assert session.graph is graph
-        assert session.run(weight) == 2.0
-
-
-def test_a_check_before_the_local_initialisation_requires_one(model):
-    with pytest.raises(ValueError, match="requires local_init_op with ready_for_local_init_op"):
-        SessionManager(ready_op=model.ready_op, ready_for_local_init_op=model.ready_op)

@@ -36,21 +36,24 @@ def make(image: str, kind: str) -> None:
     _call("mkfs.ext4", "-q", "-F", *features, *eager, image)
 
 
-def mount(image: str, place: str, kind: str) -> None:
+def mount(image: str, place: str, kind: str, *more: str) -> None:
     """Mounts it, for as long as this process lives in a mount namespace of its own."""
-    _call("mount", "-t", "ext4", "-o", _OPTIONS[kind], image, place)
+    _call("mount", "-t", "ext4", "-o", ",".join([_OPTIONS[kind], *more]), image, place)
 
 
 @contextlib.contextmanager
-def mounted(image: str, place: str, kind: str) -> Iterator[None]:
-    """Mounts what a power cut has left, as a machine that starts does: a disk without a journal is repaired first."""
-    if kind == "no journal":
-        _call("e2fsck", "-f", "-y", image, fine=(0, 1))  # 1: it has repaired something.
-    mount(image, place, kind)
+def mounted(image: str, place: str, kind: str, *more: str) -> Iterator[None]:
+    """Mounts it with more options, and unmounts it at the end."""
+    mount(image, place, kind, *more)
     try:
         yield
     finally:
         _call("umount", place)
+
+
+def repair(image: str) -> None:
+    """Makes a disk without a journal consistent, as a machine does that starts after a power cut."""
+    _call("e2fsck", "-f", "-y", image, fine=(0, 1))  # 1: it has repaired something.
 
 
 def _call(*command: str, fine: tuple[int, ...] = (0,)) -> str:

@@ -6,9 +6,12 @@ however that ends. SETTINGS are the fields of `Settings` as JSON, FOLDER an empt
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import faulthandler
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +26,7 @@ from . import images, job
 from .file_calls import FileCall, watched
 
 _DIRECTORY = "runs/a"
+_STEP_SECS = 300  # Neither the job nor a look at a disk takes as long, unless it hangs: then it tells where.
 _NO_CHECKPOINTS = {"checkpoint", "graph.txt", ".hookline-lock", ".hookline-owner"}
 _BEGINNINGS = ("events.out.", ".hookline-owner.")  # A half-written owner file stays: small, and in nobody's way.
 
@@ -58,6 +62,9 @@ class Findings:
         pictures: How many different disks that would have left, or left after different reports.
         looked_at: How many of them were looked at.
         bad: How many of these were not as they should be.
+        spoilt: How many more were bad only since e2fsck had repaired them. Where there is no journal, a directory that
+            was removed may still be on the disk, and its blocks be those of a new one that was synced; e2fsck takes
+            entries from either. No program can sync what is no longer there.
         wrong: What was wrong at which moment, a line for each.
     """
 
@@ -65,21 +72,25 @@ class Findings:
     pictures: int = 0
     looked_at: int = 0
     bad: int = 0
+    spoilt: int = 0
     wrong: list[str] = dataclasses.field(default_factory=list)
 
 
 def cut_everywhere(settings: Settings, folder: str) -> Findings:
     """Runs the job, and looks at the pictures that were taken of its disk."""
+    faulthandler.dump_traceback_later(_STEP_SECS, exit=True)
     camera = _run(settings, folder)
     findings = Findings(moments=camera.moments, pictures=len(camera.pictures))
     image, place = os.path.join(folder, "left"), os.path.join(folder, "looked-at")
     os.mkdir(place)
     model = job.Model()
     for picture, disk in _chosen(camera.pictures, settings.at_most):
-        disk.tofile(image)
-        with images.mounted(image, place, settings.kind):
-            problems = list(_problems(model, picture, os.path.join(place, _DIRECTORY), settings.manner))
+        faulthandler.dump_traceback_later(_STEP_SECS, exit=True)
+        problems = _look(model, picture, disk, image, place, settings)
         findings.looked_at += 1
+        if problems and settings.kind == "no journal" and _is_spoilt(model, picture, disk, image, place):
+            findings.spoilt += 1
+            continue
         findings.bad += bool(problems)
         findings.wrong += [f"{picture.moment}: {problem}".replace(f"{folder}/", "") for problem in problems]
     return findings
@@ -111,12 +122,50 @@ def _chosen(pictures: list[images.Picture], at_most: int) -> Iterator[tuple[imag
     return (found for number, found in enumerate(images.disks(pictures)) if number in wanted)
 
 
-def _problems(model: job.Model, picture: images.Picture, directory: str, manner: str) -> Iterator[str]:
-    """Reads what is left, starts the job anew in it, and yields what is not as it should be."""
-    listed = _listed(directory)
+def _look(
+    model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str, settings: Settings
+) -> list[str]:
+    """Starts the machine anew, and returns what is wrong with the disk."""
+    directory = os.path.join(place, _DIRECTORY)
+    disk.tofile(image)
+    if settings.kind == "no journal":
+        images.repair(image)
+    with images.mounted(image, place, settings.kind):
+        try:
+            return list(_wrong(model, picture, directory)) or list(_wrong_in_next_start(directory, settings.manner))
+        except OpError as error:
+            return [f"it cannot be used: {error}"]
+
+
+def _is_spoilt(model: job.Model, picture: images.Picture, disk: np.ndarray, image: str, place: str) -> bool:
+    """Returns whether the disk has what was reported last as long as it is not repaired, and less when it is."""
+    disk.tofile(image)
+    with images.mounted(image, place, "no journal", "ro"):
+        before = _readable(model, os.path.join(place, _DIRECTORY))
+    images.repair(image)
+    with images.mounted(image, place, "no journal"):
+        after = _readable(model, os.path.join(place, _DIRECTORY))
+    path, step = picture.reported[-1] if picture.reported else ("", 0)
+    return before.get(os.path.basename(path), 0) >= step and not before.items() <= after.items()
+
+
+def _readable(model: job.Model, directory: str) -> dict[str, int]:
+    """Returns the steps of all checkpoints that hold what was saved, whatever the state file says."""
+    steps = {}
+    with model.graph.as_default(), hl.Session() as sess:
+        for name in os.listdir(directory) if os.path.isdir(directory) else ():
+            if re.fullmatch(r"model\.ckpt(-\d+)?", name):
+                with contextlib.suppress(OpError):
+                    train.Saver().restore(sess, os.path.join(directory, name))
+                    steps[name] = job.found_step(model, sess) or 0
+    return steps
+
+
+def _wrong(model: job.Model, picture: images.Picture, directory: str) -> Iterator[str]:
+    """Compares what can be read with what was saved and reported."""
     steps: dict[str, int] = {}
     with model.graph.as_default(), hl.Session() as sess:
-        for path in listed:
+        for path in _listed(directory):
             try:
                 train.Saver().restore(sess, path)
             except OpError as error:
@@ -128,25 +177,22 @@ def _problems(model: job.Model, picture: images.Picture, directory: str, manner:
             else:
                 steps[path] = step
     yield from _lost(picture, directory, steps)
-    if len(steps) == len(listed):
-        try:
-            job.run(manner, directory, max(steps.values(), default=0) + 1)
-        except OpError as error:
-            yield f"the next start fails: {error}"
-        else:
-            yield from _left_over(directory)
+
+
+def _wrong_in_next_start(directory: str, manner: str) -> Iterator[str]:
+    """Lets the job go on for one step, and looks at what it leaves."""
+    newest = train.latest_checkpoint(directory)
+    step = 0 if newest is None else int(train.load_variable(newest, "global_step"))
+    job.run(manner, directory, step + 1)
+    kept = {os.path.basename(path) for path in _listed(directory)}
+    left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
+    if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
+        yield f"after the next start there are {sorted(left)}, beside {sorted(kept)}"
 
 
 def _listed(directory: str) -> tuple[str, ...]:
     state = train.get_checkpoint_state(directory)
     return () if state is None else state.all_model_checkpoint_paths
-
-
-def _left_over(directory: str) -> Iterator[str]:
-    kept = {os.path.basename(path) for path in _listed(directory)}
-    left = {name for name in os.listdir(directory) if not name.startswith(_BEGINNINGS)} - kept - _NO_CHECKPOINTS
-    if left or not 0 < len(kept) <= job.MAX_TO_KEEP:
-        yield f"after the next start there are {sorted(left)}, beside {sorted(kept)}"
 
 
 def _lost(picture: images.Picture, directory: str, steps: dict[str, int]) -> Iterator[str]:

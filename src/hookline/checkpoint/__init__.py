@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
-from hookline.checkpoint.reading import checkpoints_iterator, list_variables, load_variable, verify
+from hookline.checkpoint.pending import PendingSave
+from hookline.checkpoint.reading import (
+    checkpoints_iterator,
+    list_variables,
+    load_variable,
+    verify,
+    wait_for_new_checkpoint,
+)
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.saver import PendingSave, Saver
+from hookline.checkpoint.saver import Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
+from hookline.checkpoint.warm_start import (
+    assign_from_checkpoint,
+    assign_from_checkpoint_fn,
+    init_from_checkpoint,
+    warm_start,
+)
 
 __all__ = [
     "CheckpointSaverListener",
@@ -14,11 +27,16 @@ __all__ = [
     "PendingSave",
     "RetryPolicy",
     "Saver",
+    "assign_from_checkpoint",
+    "assign_from_checkpoint_fn",
     "checkpoint_exists",
     "checkpoints_iterator",
     "get_checkpoint_state",
+    "init_from_checkpoint",
     "latest_checkpoint",
     "list_variables",
     "load_variable",
     "verify",
+    "wait_for_new_checkpoint",
+    "warm_start",
 ]

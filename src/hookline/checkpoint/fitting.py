@@ -23,7 +23,15 @@ class Match:
     structure: Any
 
 
-def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bool = False) -> dict[str, Match]:
+ADVICE = (
+    "Restore with the graph that saved it, or choose with Saver(var_list=...): a list of the variables to restore, or "
+    "a dict from the names in the checkpoint to variables."
+)
+
+
+def fit(
+    path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bool = False, advice: str = ADVICE
+) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
     Variables that are only in the checkpoint are no mistake: a graph for evaluation has no optimizer.
@@ -33,6 +41,7 @@ def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bo
         manifest: What is in it.
         wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
         reshape: Another shape with as many elements fits too.
+        advice: What the error says at its end.
 
     Returns:
         A match for each wanted name.
@@ -61,12 +70,16 @@ def fit(path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bo
     lines += [f"  missing in the checkpoint: {name}" for name in missing]
     lines += [f"  only in the checkpoint: {name}" for name in unexpected + (spare if missing else [])]
     lines += [f"  different: {line}" for line in different]
-    lines.append(
-        "Restore with the graph that saved it, or choose with Saver(var_list=...): a list of the variables to restore, "
-        "or a dict from the names in the checkpoint to variables."
-    )
+    lines.append(advice)
     kind = errors.NotFoundError if missing else errors.InvalidArgumentError
     raise kind(None, None, "\n".join(lines))
+
+
+def shaped_as(spec: Any, value: Any) -> Any:
+    """Returns a value that fits but for its shapes in the shapes of a spec."""
+    if spec is UNKNOWN:
+        return value
+    return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
 
 
 def _as_saved(name: str, entry: Entry, different: list[str]) -> Match:

@@ -102,17 +102,22 @@ def _absent(path: str) -> errors.OpError:
                 f"'{path}' is a directory of checkpoints ({', '.join(inside)}), not a checkpoint: use one of them, or "
                 f"latest_checkpoint('{path}').",
             )
-        orbax = os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA"))
-        return errors.InvalidArgumentError(
-            None,
-            None,
-            f"'{path}' was not written by hookline: it has no {FILE_NAME}. "
-            + ("It is an Orbax checkpoint of another program: read it with Orbax itself. " if orbax else "")
-            + there,
-        )
+        if os.path.exists(os.path.join(path, "_CHECKPOINT_METADATA")):
+            return errors.InvalidArgumentError(
+                None,
+                None,
+                f"'{path}' was not written by hookline: it has no {FILE_NAME}. It is an Orbax checkpoint of another "
+                f"program: read it with Orbax itself. {there}",
+            )
+        empty = "is empty" if not os.listdir(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
+        return errors.NotFoundError(None, None, f"'{path}' {empty}, and no checkpoint has been saved in it.")
     if os.path.exists(path):
         return errors.InvalidArgumentError(None, None, f"'{path}' is a file; a checkpoint is a directory. {there}")
-    return errors.NotFoundError(None, None, f"There is no checkpoint '{path}'. {there}")
+    if not os.path.isdir(parent):
+        there = f"Its directory '{parent}' does not exist either."
+    return errors.NotFoundError(
+        None, None, f"There is no checkpoint '{path}', and no directory of checkpoints by that name. {there}"
+    )
 
 
 def previous_advice(path: str) -> str:

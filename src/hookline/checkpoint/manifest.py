@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from hookline.checkpoint import checksums
 from hookline.checkpoint.checksums import Piece
+from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
 FORMAT = 2
@@ -71,7 +71,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text of the manifest file, which ends with a checksum of what stands before it."""
-        text = json.dumps({"hookline": _version(), **dataclasses.asdict(self)})
+        text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
         return f"{text[:-1]}{_CHECKSUM}{checksums.of_chunks([text[:-1].encode()])}}}"
 
     def with_pieces(self, stored: Mapping[str, Any]) -> Manifest:
@@ -127,10 +127,3 @@ def _leaf(fields: dict[str, Any]) -> Leaf:
         Piece(tuple(piece["start"]), tuple(piece["stop"]), piece["crc32c"]) for piece in fields.get("pieces", ())
     )
     return Leaf(**{**fields, "shape": tuple(fields["shape"]), "pieces": pieces})
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("hookline")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.state import latest_checkpoint
 from hookline.errors import NotFoundError
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -77,8 +80,15 @@ def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, 
                 f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
                 f"{', '.join(_data_files(directory))}."
             )
+    left = collections.Counter(leaf.name for leaf in wanted)
+
+    def take(name: str) -> Any:
+        """Returns what is stored, which nobody else gets: a session may give its memory away."""
+        left[name] -= 1
+        return stored[name].copy() if left[name] and name in stored else stored.pop(name, None)
+
     return {
-        key: match.structure.unflatten([leaves.unpack(leaf, stored.pop(leaf.name, None)) for leaf in match.leaves])
+        key: match.structure.unflatten([leaves.unpack(leaf, take(leaf.name)) for leaf in match.leaves])
         for key, match in matches.items()
     }
 
@@ -114,7 +124,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     References:
         None in `tf.train`.
     """
-    path = _checkpoint(ckpt_dir_or_file)
+    path = checkpoint_at(ckpt_dir_or_file)
     names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
     for name in names or [None]:  # One at a time: the model may be large. Of an empty one, what there is.
         read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
@@ -150,7 +160,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     References:
         `tf.train.list_variables`.
     """
-    manifest = layout.read_manifest(_checkpoint(ckpt_dir_or_file))[1]
+    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file))[1]
     return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
 
 
@@ -160,7 +170,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     Args:
         ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
         name: A name as `list_variables` gives it, the name of a variable, or any beginning of names that ends before
-            a slash (`"optimizer/weights"`, `"params/encoder"`).
+            a slash (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means
+            the variable.
 
     Returns:
         The value as it was saved; what was made of other containers than dicts, lists and tuples, or is a part of a
@@ -182,7 +193,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     References:
         `tf.train.load_variable`. Also reads a whole structure, or a part of one.
     """
-    path = _checkpoint(ckpt_dir_or_file)
+    path = checkpoint_at(ckpt_dir_or_file)
+    name = name.removesuffix(":0")
     return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
 
 
@@ -222,7 +234,8 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     return tree
 
 
-def _checkpoint(path: str) -> str:
+def checkpoint_at(path: str) -> str:
+    """Returns the newest checkpoint of a directory of checkpoints; any other path as it is."""
     path = os.fspath(path)
     if layout.locate(path) is None and os.path.isdir(path):
         return latest_checkpoint(path) or path
@@ -268,20 +281,57 @@ def checkpoints_iterator(
         preemption.sleep(yielded_at + min_interval_secs - clock.monotonic())
 
 
+def wait_for_new_checkpoint(
+    checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
+) -> str | None:
+    """Blocks until a directory has a newest checkpoint that is another one than the last, and returns its path.
+
+    Args:
+        checkpoint_dir: The directory; need not exist yet.
+        last_checkpoint: The path of the last one; None for any.
+        seconds_to_sleep: How often to look.
+        timeout: How long to wait; None waits for ever.
+
+    Returns:
+        The path; None when the time is over.
+
+    Example:
+        >>> wait_for_new_checkpoint("/nowhere", timeout=0) is None
+        True
+
+    References:
+        `tf.contrib.training.wait_for_new_checkpoint`.
+    """
+
+    def another() -> str | None:
+        path = latest_checkpoint(checkpoint_dir)
+        return None if path == last_checkpoint else path
+
+    return _wait(another, timeout, seconds_to_sleep)
+
+
 def _wait_for_another(
     checkpoint_dir: str, seen: tuple[str, float] | None, timeout: float | None, poll_secs: float
 ) -> tuple[str, float] | None:
-    started = clock.monotonic()
-    while True:
+    def another() -> tuple[str, float] | None:
         path = latest_checkpoint(checkpoint_dir)
-        if path is not None:
+        while path is not None:
             try:
                 found = (path, layout.read_manifest(path)[1].timestamp)
+                return None if found == seen else found
             except NotFoundError:  # Removed while we looked.
-                continue
-            if found != seen:
-                return found
+                path = latest_checkpoint(checkpoint_dir)
+        return None
+
+    return _wait(another, timeout, poll_secs)
+
+
+def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
+    """Returns what `look` has found, once it has; None when the time is over."""
+    started = clock.monotonic()
+    while (found := look()) is None:
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()
         if left <= 0:
-            return None
+            break
         preemption.sleep(min(poll_secs, left))
+    return found

@@ -36,6 +36,8 @@ class Retention:
 
     Attributes:
         good: The newest that has proved good; None if none has.
+        preserved: Up to when there is one for good for each period, in seconds since the epoch; at first the time of
+            the oldest checkpoint, None before there is one.
 
     Example:
         >>> retention = Retention(max_to_keep=2)
@@ -57,7 +59,7 @@ class Retention:
         self._max_to_keep = max_to_keep or None
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
         self._kept: list[Kept] = []
-        self._next_for_good: float | None = None
+        self.preserved: float | None = None
         self.good: str | None = None
         self._unproven: list[Kept] = []
 
@@ -71,11 +73,13 @@ class Retention:
         """When each of `paths` was written, in seconds since the epoch."""
         return [kept.timestamp for kept in self._kept]
 
-    def recover(self, checkpoints: list[Kept], good: str | None = None) -> None:
-        """Starts from what an earlier run has left, oldest first, and what is known to be good of it."""
+    def recover(self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None) -> None:
+        """Starts from what an earlier run has left, oldest first, and from what it knew."""
         self._kept = list(checkpoints)
-        self._unproven = [kept for kept in checkpoints if kept.path != good]
-        self._next_for_good = None
+        paths = [kept.path for kept in checkpoints]
+        # Nothing older is to prove good: what is proved last would count as the newest that is.
+        self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
+        self.preserved = preserved
         self.good = good
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
@@ -94,19 +98,25 @@ class Retention:
         removed = [old.path for old in self._kept if extra and old.extra and old.path not in (path, self.good)]
         self._kept = [old for old in self._kept if old.path not in (path, *removed)] + [new]
         counted = [kept for kept in self._kept if not kept.extra]
-        if self._next_for_good is None and self._period_secs is not None and counted:
-            self._next_for_good = counted[0].timestamp + self._period_secs
+        if self.preserved is None and self._period_secs is not None and counted:
+            self.preserved = counted[0].timestamp
         for old in counted[: -self._max_to_keep] if self._max_to_keep else ():
             if old.path == self.good:
                 continue
             self._kept.remove(old)
-            if self._next_for_good is not None and old.timestamp >= self._next_for_good:
-                assert self._period_secs is not None
-                self._next_for_good = old.timestamp + self._period_secs
-            else:
+            if not self._is_for_good(old):
                 removed.append(old.path)
         self._unproven = [old for old in self._unproven if old.path not in (path, *removed)] + [new]
         return removed
+
+    def _is_for_good(self, old: Kept) -> bool:
+        """Whether it is the first of its period: then it stays, and stands for that period."""
+        if self._period_secs is None or self.preserved is None:
+            return False
+        periods = (old.timestamp - self.preserved) // self._period_secs
+        # The periods begin when they would with a checkpoint in each: one that comes late does not delay the next.
+        self.preserved += max(periods, 0) * self._period_secs
+        return periods >= 1
 
     def prove(self, step: int) -> None:
         """Takes note that what was computed from the weights of this step was as it should be.
@@ -118,6 +128,9 @@ class Retention:
             self.good = proven[-1].path
             self._unproven = [kept for kept in self._unproven if kept not in proven]
 
-    def doubt(self) -> None:
-        """Takes note that the steps up to now are taken back: what has not proved good by now never will."""
-        self._unproven.clear()
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Takes note that the weights of this step are those of `restored` again: what led here is taken back.
+
+        What has not proved good by now never will, but for `restored`, of which the next steps may still tell.
+        """
+        self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]

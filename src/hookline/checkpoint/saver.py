@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import re
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
@@ -19,12 +18,13 @@ from hookline import arguments, clock
 from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease, hold
 from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
-from hookline.graph import GraphKeys, Variable
+from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
@@ -43,84 +43,6 @@ class HasRawSession(Protocol):
         ...
 
 
-_under_way: set[PendingSave] = set()
-
-
-def finish_saves(directory: str) -> None:
-    """Waits for the saves into a directory that are under way in this process; who began them tells how they went."""
-    for save in list(_under_way):
-        if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
-            save.join()
-
-
-def saves_under_way() -> list[str]:
-    """Returns the checkpoints that this process is writing."""
-    return [save.path for save in list(_under_way)]
-
-
-class PendingSave:
-    """A checkpoint that is being written in the background.
-
-    Wait for it before the process ends: otherwise it is given up, with a line in the log, and does not appear.
-
-    Example:
-        >>> pending = PendingSave("runs/a/model.ckpt-1", finish=lambda: None)
-        >>> pending.wait()
-        >>> pending.done(), pending.path
-        (True, 'runs/a/model.ckpt-1')
-    """
-
-    def __init__(self, path: str, finish: Callable[[], None]) -> None:
-        self.path = path
-        self._error: BaseException | None = None
-        self._told = False
-        # Only the thread knows `finish`, and forgets it: it holds the copied values.
-        self._thread = threading.Thread(
-            target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
-        )
-        _under_way.add(self)
-        try:
-            self._thread.start()
-        except BaseException:
-            _under_way.discard(self)
-            raise
-
-    def _run(self, finish: Callable[[], None]) -> None:
-        try:
-            finish()
-        except BaseException as error:
-            self._error = error
-            _logger.error("%s", error)
-        finally:
-            _under_way.discard(self)
-
-    def join(self) -> None:
-        """Blocks until it is over, well or badly."""
-        self._thread.join()
-
-    def done(self) -> bool:
-        """Returns whether it is over, well or badly. Never blocks."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Blocks until the checkpoint is complete.
-
-        Raises:
-            OpError: It could not be written; the cause is attached. Raised by each call.
-        """
-        self._thread.join()
-        self._told = True
-        if self._error is not None:
-            raise self._error
-
-    def wait_unless_told(self) -> None:
-        """Blocks likewise, but does not raise again what `wait` has raised before."""
-        if self._told:
-            self._thread.join()
-        else:
-            self.wait()
-
-
 class Saver:
     """Saves variables of a session as checkpoints, keeps the newest of them, and restores.
 
@@ -132,8 +54,8 @@ class Saver:
         var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours;
-            None, and in practice the default, keep none.
+        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours, also where
+            the training was started again in between; None, and in practice the default, keep none.
         name: A name for messages.
         reshape: Restores a variable also from one of another shape, if it has as many elements.
         allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
@@ -144,6 +66,9 @@ class Saver:
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
+
+    Attributes:
+        rollbacks: How often `roll_back` has gone back.
 
     Raises:
         TypeError: An item of `var_list` is not a variable; an argument that is not documented.
@@ -196,6 +121,7 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._proven_step: int | None = None
+        self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
         # What a process that was killed had still to remove: to be done once there is something newer.
@@ -214,13 +140,20 @@ class Saver:
         if function not in self._before_commit:
             self._before_commit.append(function)
 
-    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str], *, last_good: str | None = None) -> None:
+    def recover_last_checkpoints(
+        self,
+        checkpoint_paths: Iterable[str],
+        *,
+        last_good: str | None = None,
+        last_preserved_timestamp: float | None = None,
+    ) -> None:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
         Args:
             checkpoint_paths: Their paths, oldest first. Those that are gone are left out; those that are broken too,
                 with a warning, and stay where they are.
             last_good: Which of them is the newest that has proved good.
+            last_preserved_timestamp: As in their `CheckpointState`.
         """
         self.wait()
         found = []
@@ -231,7 +164,8 @@ class Saver:
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
         self._proven_step = None
-        self._retention.recover(found, last_good if any(kept.path == last_good for kept in found) else None)
+        good = last_good if any(kept.path == last_good for kept in found) else None
+        self._retention.recover(found, good, last_preserved_timestamp)
 
     def save(
         self,
@@ -400,7 +334,9 @@ class Saver:
         removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
         self._take_proof(retention)
         removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        state = CheckpointState(path, tuple(retention.paths), tuple(retention.timestamps), retention.good)
+        state = CheckpointState(
+            path, tuple(retention.paths), tuple(retention.timestamps), retention.good, retention.preserved
+        )
         directory = os.path.dirname(path) or "."
 
         def write() -> None:
@@ -463,7 +399,7 @@ class Saver:
 
         What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
         led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
-        Checkpoints that have not proved good by now are not taken for good any more.
+        Other checkpoints that have not proved good by now are not taken for good any more.
 
         Returns:
             The checkpoint.
@@ -478,7 +414,8 @@ class Saver:
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
         self._load(sess, path, variables, whole=False)
         self._proven_step = None
-        self._retention.doubt()
+        self._retention.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
+        self.rollbacks += 1
         return path
 
     def _take_proof(self, retention: Retention) -> None:
@@ -498,7 +435,7 @@ class Saver:
         read = reading.read(path, choose, self._verify)
         values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
-            values = {v.op.name: _shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
+            values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
         for name in iterators:
             if name not in read:
                 _logger.warning(
@@ -532,12 +469,6 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
 def _raw(sess: Session | HasRawSession) -> Session:
     raw_session = getattr(sess, "raw_session", None)
     return cast("Session", sess) if raw_session is None else raw_session()
-
-
-def _shaped_as(spec: Any, value: Any) -> Any:
-    if spec is UNKNOWN:
-        return value
-    return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
 
 
 def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:

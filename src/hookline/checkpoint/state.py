@@ -27,6 +27,8 @@ class CheckpointState:
         timestamps: When each of them became complete, in seconds since the epoch.
         last_good: The newest of them from which a finite value was computed, as far as somebody looks; see
             `NanTensorHook`.
+        last_preserved_timestamp: Up to when `keep_checkpoint_every_n_hours` has kept what it is to keep, in seconds
+            since the epoch.
 
     References:
         `tf.train.CheckpointState`. Every path in it exists and is complete.
@@ -36,6 +38,7 @@ class CheckpointState:
     all_model_checkpoint_paths: tuple[str, ...] = ()
     timestamps: tuple[float, ...] = ()
     last_good: str | None = None
+    last_preserved_timestamp: float | None = None
 
 
 def write_state(
@@ -58,6 +61,7 @@ def write_state(
             "timestamps": list(state.timestamps),
             "leaving": [os.path.relpath(path, directory) for path in leaving],
             "last_good": state.last_good and os.path.relpath(state.last_good, directory),
+            "last_preserved_timestamp": state.last_preserved_timestamp,
         },
         indent=1,
     )
@@ -89,6 +93,7 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
             tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
             tuple(float(timestamp) for timestamp in fields["timestamps"]),
             os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
+            fields.get("last_preserved_timestamp"),
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -151,7 +156,10 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     if newest is None:
         return None
     good = state.last_good if state is not None and state.last_good in [path for path, _ in listed] else None
-    return CheckpointState(newest, tuple(path for path, _ in listed), tuple(time for _, time in listed), good)
+    preserved = None if state is None else state.last_preserved_timestamp
+    return CheckpointState(
+        newest, tuple(path for path, _ in listed), tuple(time for _, time in listed), good, preserved
+    )
 
 
 def base_of(path: str) -> str:

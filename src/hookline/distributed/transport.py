@@ -213,10 +213,10 @@ def actor_class(waiting_threads: int = 16) -> Any:
         "max_task_retries": 0,
         "concurrency_groups": {"wait": waiting_threads},
     }
-    return ray.remote(**options)(_Actor)
+    return ray.remote(**options)(ParameterServerActor)
 
 
-class _Actor(ParameterServer):
+class ParameterServerActor(ParameterServer):
     """A server in a process of its own. It outlives a signal to all processes of a job: they save what it holds."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """What to compute: graphs, operations, tensors, variables and their updates."""
 
 from hookline.graph.default import add_to_collection, control_dependencies, get_collection, name_scope
+from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.graph.global_step import (
     assert_global_step,
     create_global_step,
@@ -44,6 +45,7 @@ __all__ = [
     "get_collection",
     "get_default_graph",
     "get_global_step",
+    "get_or_create_eval_step",
     "get_or_create_global_step",
     "global_step",
     "global_variables",

@@ -38,7 +38,8 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
         name: Name of the operation.
 
     Raises:
-        ValueError: The condition is more than one value.
+        TypeError: The condition is no bool.
+        ValueError: It is more than one value.
 
     Example:
         >>> import hookline as hl
@@ -70,4 +71,6 @@ def _as_one_bool(condition: Any) -> jax.Array:
         raise ValueError(
             f"skip_updates_if requires one bool, got an array of shape {value.shape}: reduce it, with any() or all()."
         )
-    return value.astype(bool)
+    if value.dtype != bool:
+        raise TypeError(f"skip_updates_if requires a bool, got {value.dtype}: compare it, as in value > 0.")
+    return value

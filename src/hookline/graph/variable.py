@@ -182,6 +182,18 @@ class Variable(Tensor):
         """Returns the initial value as a tensor: what another variable's initial value is computed from."""
         return self._initial
 
+    def initialize_from(self, value: Tensor) -> None:
+        """Gives it another initial value.
+
+        Initializers, and initial values of other variables, that were made of the earlier one stay as they are.
+
+        Args:
+            value: A tensor of the structure, shapes and dtypes that it holds.
+        """
+        with self.graph.control_dependencies(None), self.graph.name_scope(f"{self.op.name}/"):
+            initializer = Update("initializer", self, _replace, (value,), initialises=True)
+        self._initial, self._initializer = value, initializer
+
     def read_value(self) -> Tensor:
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
         return op(lambda value: value, name=self._called("read"))(self)

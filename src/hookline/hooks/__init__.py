@@ -9,8 +9,11 @@ from hookline.hooks.final_ops import FinalOpsHook
 from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
+from hookline.hooks.profiler import ProfilerHook
 from hookline.hooks.step_counter import StepCounterHook
+from hookline.hooks.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.stop_at_step import StopAtStepHook
+from hookline.hooks.summary_at_end import SummaryAtEndHook
 from hookline.hooks.summary_saver import SummarySaverHook
 from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
 from hookline.hooks.triggers import Trigger, at_steps, every, log_spaced, steps_where
@@ -25,13 +28,16 @@ __all__ = [
     "LoggingTensorHook",
     "NanTensorHook",
     "NeverTriggerTimer",
+    "ProfilerHook",
     "SecondOrStepTimer",
     "SessionRunArgs",
     "SessionRunContext",
     "SessionRunHook",
     "SessionRunValues",
     "StepCounterHook",
+    "StopAfterNEvalsHook",
     "StopAtStepHook",
+    "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
     "WatchdogHook",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ class NanTensorHook(SessionRunHook):
         strict: Whether to wait for each run and report in its own `after_run`.
         on_nan: "raise", "stop", "skip" or "rollback".
         max_times: How often in a row a run may be skipped, or the training go back; 10 by default. The next time is an
-            error. Rollbacks are in a row until a later checkpoint has proved good.
+            error. Rollbacks are in a row until a later checkpoint has proved good. A restart goes on counting.
         saver: Whose checkpoints to go back to; by default the saver of the session's `CheckpointSaverHook`.
 
     Raises:
@@ -102,11 +103,13 @@ class NanTensorHook(SessionRunHook):
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
         self._args = SessionRunArgs(None)
-        self._unread: collections.deque[tuple[int, Any]] = collections.deque()
+        self._unread: collections.deque[tuple[int, int, Any]] = collections.deque()
         self._coord: Coordinator | None = None
         self.has_found_nan = False
         self._saver: Saver | None = None
         self._last_step = 0
+        # How often the training had gone back when the run began; not only this hook may have it go back.
+        self._rollbacks = 0
         self._times = 0
         self._gone_back_to: str | None = None
 
@@ -123,6 +126,16 @@ class NanTensorHook(SessionRunHook):
         self._loss_name = loss.name
         self._args = SessionRunArgs(_check_of(loss, self._include_inf, self._reaction == SKIP))
 
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns how often in a row it has skipped, or gone back to which checkpoint."""
+        if self._reaction not in (SKIP, ROLLBACK):
+            return None
+        return {"times": self._times, "gone_back_to": self._gone_back_to}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on counting after a restart."""
+        self._times, self._gone_back_to = state["times"], state["gone_back_to"]
+
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
         self._unread.clear()
@@ -138,13 +151,15 @@ class NanTensorHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Asks for the check."""
+        if self._saver is not None:
+            self._rollbacks = self._saver.rollbacks
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Reads the checks that have arrived."""
         unread = self._unread
-        unread.append((run_context.session.global_step, run_values.results))
-        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][1].is_ready())):
+        unread.append((run_context.session.global_step, self._rollbacks, run_values.results))
+        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][2].is_ready())):
             self._read(run_context.session, run_context.request_stop)
 
     def settle(self, session: Session) -> None:
@@ -158,9 +173,11 @@ class NanTensorHook(SessionRunHook):
 
     def _read(self, session: Session, request_stop: Callable[[], None]) -> None:
         """Reads the oldest check, and does what is to be done about it."""
-        step, check = self._unread.popleft()
+        step, rollbacks, check = self._unread.popleft()
         # Where the run before it had led to.
         began, self._last_step = self._last_step, step
+        if self._saver is not None and rollbacks != self._saver.rollbacks:
+            return  # What this run did has been taken back already.
         # NumPy's view of a bool that is there is the cheapest way to read it.
         if np.asarray(check):
             self._react(session, step, request_stop)
@@ -189,10 +206,12 @@ class NanTensorHook(SessionRunHook):
 
     def _go_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"
-        if self._saver.last_good != self._gone_back_to:
+        good = self._saver.last_good
+        good = None if good is None else os.path.basename(good)
+        if good != self._gone_back_to:
             self._times = 0
         self._count(message)
-        self._gone_back_to = self._saver.last_good
+        self._gone_back_to = good
         path = self._saver.roll_back(session)
         self._last_step = session.global_step
         _logger.warning(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookline.graph import Graph, Operation, Tensor
 from hookline.graph.nodes import Group
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.session.fetches import leaves
 
 
 def when(fetches: Any, hook: Any) -> BoundHook:
@@ -49,7 +49,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
         raise TypeError(f"when requires a hook, an object with before_run or after_run, got {hook!r}.")
     if isinstance(hook, BoundHook):
         raise TypeError(f"when requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
-    wanted = list(_leaves(fetches))
+    wanted = list(leaves(fetches))
     if not wanted:
         raise ValueError(f"when requires an operation or a tensor to wait for, got {fetches!r}.")
     for leaf in wanted:
@@ -124,7 +124,7 @@ def _operations(fetches: Any, graph: Graph) -> set[Operation]:
     """Returns the operations that fetches name, and those in the groups among them."""
     found: set[Operation] = set()
     pending = []
-    for leaf in _leaves(fetches):
+    for leaf in leaves(fetches):
         element = graph.as_graph_element(leaf)
         pending.append(element if isinstance(element, Operation) else element.op)
     while pending:
@@ -134,13 +134,3 @@ def _operations(fetches: Any, graph: Graph) -> set[Operation]:
             if isinstance(operation, Group):
                 pending.extend((*operation.control_inputs, *(tensor.op for tensor in operation.inputs)))
     return found
-
-
-def _leaves(fetches: Any) -> Iterator[Any]:
-    if isinstance(fetches, Mapping):
-        fetches = list(fetches.values())
-    if isinstance(fetches, list | tuple):
-        for item in fetches:
-            yield from _leaves(item)
-    elif fetches is not None:
-        yield fetches

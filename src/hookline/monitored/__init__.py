@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from hookline.monitored.evaluation import evaluate_once, evaluate_repeatedly
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.monitored.monitored_session import MonitoredSession, SingularMonitoredSession
@@ -32,4 +33,6 @@ __all__ = [
     "StepContext",
     "StopRequest",
     "WorkerSessionCreator",
+    "evaluate_once",
+    "evaluate_repeatedly",
 ]

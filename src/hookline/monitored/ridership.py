@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookline.graph import Graph
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hook_list import describe, override
 from hookline.session import RunOptions, merge_options
+from hookline.session.feeds import flat_feeds
+from hookline.session.fetches import leaves
 
 
 class Ridership:
@@ -118,7 +120,7 @@ class Ridership:
                 )
             merged.update(by_tensor)
             fed_by.update(dict.fromkeys(by_tensor, hook))
-        for key, value in (feed_dict or {}).items():
+        for key, value in (flat_feeds(feed_dict) or {}).items():
             tensor = _element(graph, key)
             if tensor in fed_by:
                 raise RuntimeError(
@@ -132,7 +134,7 @@ class Ridership:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
         for hook, fetches in zip(self.hooks, self.watched, strict=True):
             try:
-                for leaf in _leaves(fetches):
+                for leaf in leaves(fetches):
                     graph.as_graph_element(leaf)
             except (KeyError, TypeError, ValueError) as reason:
                 # str() of a KeyError is the repr of its text.
@@ -160,7 +162,7 @@ class Ridership:
         self.watches: bool = any(fetches is not None for fetches in self.watched)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
-            (hook, args.feed_dict) for hook, args in given if args.feed_dict
+            (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
         self._options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
         self._caller_options: RunOptions | None = None
@@ -179,16 +181,3 @@ def _element(graph: Graph, key: Any) -> Any:
 
 def _names(tensors: Sequence[Any]) -> str:
     return ", ".join(sorted(str(getattr(tensor, "name", tensor)) for tensor in tensors))
-
-
-def _leaves(fetches: Any) -> Iterator[Any]:
-    if fetches is None:
-        return
-    if isinstance(fetches, Mapping):
-        for item in fetches.values():
-            yield from _leaves(item)
-    elif isinstance(fetches, list | tuple):
-        for item in fetches:
-            yield from _leaves(item)
-    else:
-        yield fetches

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from hookline import summary
+from hookline import arguments, summary
 from hookline.checkpoint import Saver
 from hookline.graph import (
     Graph,
@@ -20,6 +20,7 @@ from hookline.graph import (
     report_uninitialized_variables,
 )
 from hookline.session import Session
+from hookline.session.fetches import check_fetches
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Scaffold:
         local_init_feed_dict: Feed of `local_init_op`.
 
     Raises:
-        TypeError: `copy_from_scaffold` is not a scaffold.
+        TypeError: An argument is something else: an operation that cannot be fetched, a saver that is no `Saver`.
 
     Example:
         >>> import hookline as hl
@@ -78,6 +79,13 @@ class Scaffold:
         copy_from_scaffold: Scaffold | None = None,
         local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
+        check_fetches("Scaffold", init_op=init_op, local_init_op=local_init_op, summary_op=summary_op)
+        check_fetches("Scaffold", ready_op=ready_op, ready_for_local_init_op=ready_for_local_init_op)
+        arguments.instance("Scaffold", "init_feed_dict", init_feed_dict, Mapping)
+        arguments.instance("Scaffold", "local_init_feed_dict", local_init_feed_dict, Mapping)
+        arguments.instance("Scaffold", "saver", saver, Saver)
+        if init_fn is not None and not callable(init_fn):
+            raise TypeError(f"Scaffold requires a function init_fn(scaffold, session) (or None), got {init_fn!r}.")
         if copy_from_scaffold is not None and not isinstance(copy_from_scaffold, Scaffold):
             raise TypeError(f"Scaffold requires copy_from_scaffold to be a Scaffold, got {copy_from_scaffold!r}.")
         source = copy_from_scaffold
@@ -110,12 +118,20 @@ class Scaffold:
             lambda: report_uninitialized_variables(global_variables()),
         )
         self._local_init_op = self._filled(
-            self._local_init_op, "local_init_op", GraphKeys.LOCAL_INIT_OP, local_variables_initializer
+            self._local_init_op, "local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op
         )
         self._summary_op = self._filled(self._summary_op, "summary_op", GraphKeys.SUMMARY_OP, summary.merge_all)
         self._saver = self._filled(self._saver, "saver", GraphKeys.SAVERS, Saver)
         get_default_graph().finalize()
         return self
+
+    @staticmethod
+    def default_local_init_op() -> Operation:
+        """Returns a new operation that initialises what a session initialises by default after each restore.
+
+        For a `local_init_op` of one's own that does more: `group(Scaffold.default_local_init_op(), more)`.
+        """
+        return local_variables_initializer()
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], T]) -> T:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hookline import clock, preemption
+from hookline import arguments, clock, preemption
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
+from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
-from hookline.checkpoint.saver import finish_saves
 from hookline.checkpoint.state import leaving, write_state
 from hookline.errors import (
     PREEMPTION_ERRORS,
@@ -23,6 +23,7 @@ from hookline.errors import (
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
 from hookline.graph.global_step import counted_global_step
 from hookline.session import RunOptions, Session, StoreTarget
+from hookline.session.fetches import check_fetches
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +46,14 @@ class SessionManager:
         local_init_op: Initialises what no checkpoint holds; also after a restore.
         ready_op: A tensor of the names that are not initialised yet; None checks nothing.
         ready_for_local_init_op: The same, for what `local_init_op` needs.
-        graph: The graph; the graph that is the default now if None.
+        graph: The graph; if None, the default graph of the moment when the manager is made.
         recovery_wait_secs: How often a wait says in the log what it waits for. It looks much more often.
         local_init_run_options: Options of the run of `local_init_op`.
         local_init_feed_dict: Feed of the run of `local_init_op`.
 
     Raises:
-        ValueError: `ready_for_local_init_op` is given, and no `local_init_op`.
+        TypeError: An argument is something else.
+        ValueError: There is no `local_init_op`, but something that is of use with it alone.
 
     Example:
         >>> import hookline as hl
@@ -77,10 +79,20 @@ class SessionManager:
         local_init_run_options: RunOptions | None = None,
         local_init_feed_dict: Mapping[Any, Any] | None = None,
     ) -> None:
-        if ready_for_local_init_op is not None and local_init_op is None:
-            raise ValueError(
-                "SessionManager requires local_init_op with ready_for_local_init_op, which says when that may run."
-            )
+        check_fetches("SessionManager", local_init_op=local_init_op, ready_op=ready_op)
+        check_fetches("SessionManager", ready_for_local_init_op=ready_for_local_init_op)
+        arguments.instance("SessionManager", "graph", graph, Graph)
+        arguments.number("SessionManager", "recovery_wait_secs", recovery_wait_secs, at_least=0)
+        arguments.instance("SessionManager", "local_init_run_options", local_init_run_options, RunOptions)
+        arguments.instance("SessionManager", "local_init_feed_dict", local_init_feed_dict, Mapping)
+        serving = {
+            "ready_for_local_init_op": ready_for_local_init_op,
+            "local_init_run_options": local_init_run_options,
+            "local_init_feed_dict": local_init_feed_dict,
+        }
+        for name, value in serving.items():
+            if value is not None and local_init_op is None:
+                raise ValueError(f"SessionManager: {name} does nothing without local_init_op: pass that too.")
         self._local_init_op = local_init_op
         self._ready_op = ready_op
         self._ready_for_local_init_op = ready_for_local_init_op
@@ -181,7 +193,7 @@ class SessionManager:
 
         Arguments and errors are those of `prepare_session`. Without a checkpoint, or when the checkpoint does not hold
         all that the model needs, the second item is False and initialising is left to the caller; so is
-        `Session.publish` where workers wait for the model.
+        `Session.publish` where workers wait for the model. `local_init_op` runs in any case, if what it needs is there.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         check_restore(restore)
@@ -190,12 +202,12 @@ class SessionManager:
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
             )
             source = self._restore(session, saver, sources, checkpoint_dir, restore)
-            if source is None:
-                return session, False
             missing = _missing(session, self._ready_for_local_init_op)
             if not missing:
                 self._run_local_init_op(session)
                 missing = _missing(session, self._ready_op)
+            if source is None:
+                return session, False
             if missing:
                 logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
             else:
@@ -378,7 +390,11 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
     state = get_checkpoint_state(directory)
     if state is None:
         return
-    saver.recover_last_checkpoints(state.all_model_checkpoint_paths, last_good=state.last_good)
+    saver.recover_last_checkpoints(
+        state.all_model_checkpoint_paths,
+        last_good=state.last_good,
+        last_preserved_timestamp=state.last_preserved_timestamp,
+    )
     held = lease.of(directory)
     if write and held is not None:
         held.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,8 +10,62 @@ import numpy as np
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
-from hookline.graph.graph import Graph, Tensor
+from hookline.graph.graph import Graph, Operation, Tensor
 from hookline.graph.nodes import Placeholder
+from hookline.session.fields import fields_of
+
+
+def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
+    """Returns feeds in which each key is one tensor.
+
+    A key may be a structure of tensors: a tuple, a named tuple, or anything else hashable that is a mapping or has
+    fields. Its value has that structure, and each tensor is fed the part at its place.
+
+    Raises:
+        ValueError: A value has another structure than its key, or a tensor is fed twice.
+
+    Example:
+        >>> import hookline as hl
+        >>> x, y = hl.placeholder("float32", name="x"), hl.placeholder("float32", name="y")
+        >>> flat_feeds({(x, y): (1.0, 2.0)}) == {x: 1.0, y: 2.0}
+        True
+    """
+    if not isinstance(feed_dict, Mapping) or all(isinstance(key, Tensor | str) for key in feed_dict):
+        return feed_dict
+    flat: dict[Any, Any] = {}
+    for key, value in feed_dict.items():
+        for tensor, part in fed_parts(key, value):
+            if tensor in flat:
+                raise ValueError(f"feed_dict: {getattr(tensor, 'name', tensor)!r} is fed twice.")
+            flat[tensor] = part
+    return flat
+
+
+def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields each tensor of a key, and what of the value is for it."""
+    keys = None if isinstance(key, Tensor | Operation | str) else _parts(key)
+    if keys is None:
+        yield key, value
+        return
+    values = _parts(value)
+    if values is None or keys.keys() != values.keys():
+        given = "no structure" if values is None else f"{len(values)} parts ({', '.join(map(str, values))})"
+        raise ValueError(
+            f"feed_dict: a key of {len(keys)} parts ({', '.join(map(str, keys))}) must have a value of the same "
+            f"structure; it has {given}. The key: {key!r}."
+        )
+    for name, item in keys.items():
+        yield from fed_parts(item, values[name])
+
+
+def _parts(value: Any) -> Mapping[Any, Any] | None:
+    """Returns the parts of a structure by place or name; `None` for what is none."""
+    if isinstance(value, tuple | list):
+        return dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return value
+    fields = fields_of(value)
+    return None if fields is None else fields[0]
 
 
 def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:

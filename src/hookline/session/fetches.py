@@ -1,13 +1,14 @@
-"""Fetch structures: any nesting of lists, tuples, named tuples and dicts around tensors, operations and names."""
+"""Fetch structures: lists, tuples, dicts and classes with fields, nested, around tensors, operations and names."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from hookline.graph.graph import Graph, Operation, Tensor
+from hookline.session.fields import fields_of, with_fields
 
 Assemble = Callable[[Sequence[Any]], Any]
 
@@ -23,7 +24,39 @@ def fetch_key(fetches: Any) -> Hashable:
         return (type(fetches), *fetches, *[fetch_key(item) for item in fetches.values()])
     if isinstance(fetches, Operation | str):
         return fetches
-    raise TypeError(_cannot(fetches, f"It is of type {type(fetches).__name__}."))
+    parts = fields_of(fetches)
+    if parts is None:
+        raise TypeError(_cannot(fetches, f"It is of type {type(fetches).__name__}."))
+    fields, static = parts
+    for name, value in static.items():
+        try:
+            hash(value)
+        except TypeError:
+            reason = f"Its field {name!r} is static, and so must be hashable, but is of type {type(value).__name__}."
+            raise TypeError(_cannot(fetches, reason)) from None
+    return (type(fetches), *static.values(), *[fetch_key(item) for item in fields.values()])
+
+
+def check_fetches(who: str, **given: Any) -> None:
+    """Raises `TypeError` unless arguments are `None` or something that can be fetched, of whatever graph.
+
+    Args:
+        who: The class or function that was called.
+        **given: What was given, by the name of the argument.
+
+    Example:
+        >>> check_fetches("Scaffold", init_op=3)
+        Traceback (most recent call last):
+        ...
+        TypeError: Scaffold requires an operation, a tensor or a name (or None) as init_op, got 3.
+    """
+    for name, value in given.items():
+        try:
+            fetch_key(() if value is None else value)
+        except TypeError:
+            raise TypeError(
+                f"{who} requires an operation, a tensor or a name (or None) as {name}, got {value!r}."
+            ) from None
 
 
 def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assemble]:
@@ -34,29 +67,66 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
         ValueError: It belongs to another graph, or is a name of nothing in this one.
     """
     elements: list[Tensor | Operation] = []
-    assemble = _collect(graph, fetches, elements)
-    return elements, assemble
+
+    def element(leaf: Any) -> Assemble:
+        try:
+            elements.append(graph.as_graph_element(leaf))
+        except (TypeError, KeyError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(_cannot(leaf, error.args[0])) from None
+        place = len(elements) - 1
+        return lambda values: values[place]
+
+    return elements, _assembly(fetches, element)
 
 
-def _collect(graph: Graph, fetches: Any, elements: list[Tensor | Operation]) -> Assemble:
+def leaves(fetches: Any) -> Iterator[Any]:
+    """Yields the elements of a fetch structure in order; of `None`, which asks for nothing, none."""
+    parts = None if _is_element(fetches) else _parts(fetches)
+    if parts is not None:
+        for item in parts:
+            yield from leaves(item)
+    elif fetches is not None:
+        yield fetches
+
+
+def mapped(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
+    """Returns a fetch structure with `value_of(element)` in place of each element."""
+    return _assembly(fetches, lambda leaf: lambda _: value_of(leaf))(())
+
+
+def _is_element(fetches: Any) -> bool:
+    return isinstance(fetches, Tensor | Operation | str)
+
+
+def _parts(fetches: Any) -> list[Any] | None:
+    """Returns what a structure is made of; `None` for what is none."""
+    if isinstance(fetches, dict):
+        return list(fetches.values())
     if isinstance(fetches, list | tuple):
-        parts = [_collect(graph, item, elements) for item in fetches]
+        return list(fetches)
+    fields = fields_of(fetches)
+    return None if fields is None else list(fields[0].values())
+
+
+def _assembly(fetches: Any, element: Callable[[Any], Assemble]) -> Assemble:
+    """Returns a function from values to a structure like `fetches`; `element` makes such functions of its leaves."""
+    if isinstance(fetches, list | tuple):
+        parts = [_assembly(item, element) for item in fetches]
         kind = type(fetches)
         if kind is list or kind is tuple:
             return lambda values: kind([part(values) for part in parts])
         make: Any = getattr(kind, "_make", kind)
         return lambda values: make([part(values) for part in parts])
     if isinstance(fetches, dict):
-        named = {key: _collect(graph, item, elements) for key, item in fetches.items()}
+        named = {key: _assembly(item, element) for key, item in fetches.items()}
         return functools.partial(_fill, copy.copy(fetches), named)
-    try:
-        element = graph.as_graph_element(fetches)
-    except (TypeError, KeyError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(_cannot(fetches, error.args[0])) from None
-    place = len(elements)
-    elements.append(element)
-    return lambda values: values[place]
+    fields = None if _is_element(fetches) else fields_of(fetches)
+    if fields is not None:
+        named = {name: _assembly(item, element) for name, item in fields[0].items()}
+        form = copy.copy(fetches)
+        return lambda values: with_fields(form, {name: part(values) for name, part in named.items()})
+    return element(fetches)
 
 
 def _fill(form: dict[Any, Any], parts: dict[Any, Assemble], values: Sequence[Any]) -> dict[Any, Any]:
@@ -70,5 +140,5 @@ def _fill(form: dict[Any, Any], parts: dict[Any, Assemble], values: Sequence[Any
 def _cannot(fetches: Any, reason: str) -> str:
     return (
         f"{fetches!r} cannot be fetched. {reason} Fetch tensors, operations, variables or their names, nested in "
-        f"lists, tuples and dicts."
+        f"lists, tuples, dicts, dataclasses and attrs classes."
     )

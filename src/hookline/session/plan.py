@@ -69,7 +69,7 @@ class Plan:
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
         self.guards = [operation for operation in self.operations if isinstance(operation, Guard)]
-        self._check_guards()
+        self._check_guards(fed)
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
@@ -211,7 +211,11 @@ class Plan:
         initialised = any(update.initialises for update in self.updates[variable])
         return bool(self.guards) and not initialised and not counts_runs(variable)
 
-    def _check_guards(self) -> None:
+    def _check_guards(self, fed: Sequence[Tensor]) -> None:
+        for guard in (tensor.op for tensor in fed if isinstance(tensor.op, Guard)):
+            raise InvalidArgumentError(
+                guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
+            )
         if self.guards and self.remote:
             raise UnimplementedError(
                 self.guards[0].node_def,

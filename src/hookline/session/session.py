@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
 from hookline.session.dispatch import dispatch, explained
 from hookline.session.execution import Execution, Run
+from hookline.session.feeds import fed_parts, flat_feeds
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
@@ -157,9 +158,11 @@ class Session:
         """Runs the part of the graph that the fetches need and returns their values.
 
         Args:
-            fetches: Tensors, operations, variables or names, nested in lists, tuples and dicts. A name `"loss"` is the
-                operation, whose value is `None`; `"loss:0"` is its tensor.
-            feed_dict: Values to use for tensors instead of computing them. Any tensor may be fed.
+            fetches: Tensors, operations, variables or names, nested in lists, tuples, dicts, dataclasses and attrs
+                classes. A name `"loss"` is the operation, whose value is `None`; `"loss:0"` is its tensor. Fields that
+                are marked `static` stay as they are.
+            feed_dict: Values to use for tensors instead of computing them. Any tensor may be fed. A key may be a tuple
+                of tensors, nested as you like, or another hashable structure; its value then has the same structure.
             options: How to run.
             run_metadata: Filled in with what is known of the run.
 
@@ -201,20 +204,82 @@ class Session:
         """
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """Returns a function that runs these fetches, planned once: it takes the values to feed and nothing else.
+
+        Args:
+            fetches: As in `run`.
+            feed_list: Keys of a `feed_dict`, in the order in which the function takes their values.
+            accept_options: Whether the function takes `options` and `run_metadata` by name, too.
+
+        Returns:
+            The function. It returns what `run` returns, and raises what `run` raises.
+
+        Raises:
+            TypeError: `feed_list` is no list, or something cannot be fetched or fed.
+            ValueError: Something is of another graph, or is fed twice.
+            RuntimeError: The session is closed.
+
+        Example:
+            >>> import hookline as hl
+            >>> x = hl.placeholder("float32", [], name="x")
+            >>> with hl.Session() as sess:
+            ...     double = sess.make_callable(x * 2, feed_list=[x])
+            ...     print(double(1.0), double(2.5))
+            2.0 5.0
+
+        References:
+            `tf.Session.make_callable`. Too few or too many values are a `TypeError`.
+        """
+        if feed_list is not None and not isinstance(feed_list, list | tuple):
+            raise TypeError(f"Session.make_callable requires a list (or None) as feed_list, got {feed_list!r}.")
+        keys = list(feed_list or ())
+        tensors = [tensor for key in keys for tensor, _ in fed_parts(key, key)]
+        if len(set(tensors)) < len(tensors):
+            raise ValueError(f"Session.make_callable: a tensor stands twice in feed_list: {feed_list!r}.")
+        prepared = self._prepared(fetches, None, dict.fromkeys(tensors))
+
+        def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
+            if len(values) != len(keys):
+                raise TypeError(f"The callable takes {len(keys)} values, one for each of feed_list, got {len(values)}.")
+            if keys != tensors:
+                pairs = zip(keys, values, strict=True)
+                values = tuple(part for key, value in pairs for _, part in fed_parts(key, value))
+            if options is not None and options.debug_tensor_watches:
+                return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
+            self._check_usable()
+            return self._run_prepared(prepared, values, options, run_metadata)[0]
+
+        return call if accept_options else lambda *values: call(*values)
+
     def _run(
         self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions | None, metadata: RunMetadata | None
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
             return self._run_recorded(fetches, watched, feed_dict, options, metadata)
-        execution, assemble, assemble_watched = self._prepared(fetches, watched, feed_dict)
-        feeds = [check(v) for check, v in zip(execution.feeders, feed_dict.values(), strict=True)] if feed_dict else []
-        run = Run(feeds)
+        if feed_dict:
+            feed_dict = flat_feeds(feed_dict)
+        prepared = self._prepared(fetches, watched, feed_dict)
+        return self._run_prepared(prepared, feed_dict.values() if feed_dict else (), options, metadata, watched)
+
+    def _run_prepared(
+        self,
+        prepared: Prepared,
+        values: Iterable[Any],
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+        watched: Any = None,
+    ) -> tuple[Any, Any]:
+        execution, assemble, assemble_watched = prepared
+        run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)])
         try:
             self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
-        values = [get(run) for get in execution.getters]
-        return assemble(values), watched and assemble_watched(values)
+        results = [get(run) for get in execution.getters]
+        return assemble(results), watched and assemble_watched(results)
 
     def _run_recorded(
         self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions, metadata: RunMetadata
@@ -237,7 +302,7 @@ class Session:
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns by how much a run of these fetches advances the global step; `None` if only the device knows."""
-        return self._prepared(fetches, None, feed_dict).execution.step_gain
+        return self._prepared(fetches, None, flat_feeds(feed_dict)).execution.step_gain
 
     def _execute(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None

@@ -47,7 +47,9 @@ class Trace:
         """Computes all device operations."""
         for operation in self.plan.device:
             try:
-                self._values[operation] = self._compute(operation)
+                # A profile and the text of the program then say which operation each piece of work belongs to.
+                with jax.named_scope(operation.name):
+                    self._values[operation] = self._compute(operation)
             except Exception as error:
                 operation.note(error)
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline.summary.file_writer import FileWriter
-from hookline.summary.ops import histogram, merge, merge_all, scalar, text
+from hookline.summary.ops import audio, histogram, image, merge, merge_all, scalar, text
 from hookline.summary.writer_cache import FileWriterCache
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ __all__ = [
     "FileWriterCache",
     "SessionLog",
     "Summary",
+    "audio",
     "histogram",
+    "image",
     "merge",
     "merge_all",
     "scalar",

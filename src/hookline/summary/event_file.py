@@ -12,15 +12,26 @@ from contextlib import suppress
 
 from hookline import clock
 from hookline.summary import wire
+from hookline.summary.metadata import METADATA, told_once
 from hookline.summary.records import event_record
 
 _FILE_VERSION = wire.key(3, 2)
+_SUMMARY = wire.key(5, 2)
 _STAMP = re.compile(r"events\.out\.tfevents\.(\d{10})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
 
+Pending = tuple[float, int | None, bytes, bytes]
+"""An event that is to be written: its time, step, field of `Event` and the serialized value of that field.
+
+With an empty field the value is a whole serialized `Event`.
+"""
+
+
 class EventFile:
     """A new event file, open for appending. Whatever goes wrong, what is in it are whole records.
+
+    The metadata of a tag is written with its first value only: readers want it once in each file.
 
     One thread at a time appends; any may sync and close. There is no buffer: what was appended is with the operating
     system and survives a killed process, what was synced survives the end of the machine.
@@ -42,12 +53,13 @@ class EventFile:
         self.failure: OSError | None = None
         self.events = 0
         self._synced = 0
+        self._told: set[str] = set()
         self._size = 0
         self._closed = False
         self._using = threading.Lock()
         self._unsynced_directories = _made(logdir)
         self.path, self._descriptor = _created(logdir, suffix)
-        self.append([event_record(clock.time(), None, _FILE_VERSION, b"brain.Event:2")])
+        self.append([(clock.time(), None, _FILE_VERSION, b"brain.Event:2")])
         self.events = 0
         if self.failure is not None:
             self.close()
@@ -63,12 +75,19 @@ class EventFile:
         """Whether nothing is at its path any more."""
         return not os.path.exists(self.path)
 
-    def append(self, records: list[bytes]) -> int:
-        """Appends records.
+    def append(self, events: list[Pending]) -> int:
+        """Appends the records of events.
 
         Returns:
             How many of them are in the file; where that is not all, `failure` says why.
         """
+        # Nearly all summaries are scalars: they have no metadata, and are not to pay for it.
+        records = [
+            event_record(
+                secs, step, key, told_once(value, self._told) if key == _SUMMARY and METADATA in value else value
+            )
+            for secs, step, key, value in events
+        ]
         data = memoryview(b"".join(records))
         written, whole = 0, len(records)
         try:

@@ -10,9 +10,8 @@ from collections import deque
 from contextlib import suppress
 
 from hookline import clock, errors
-from hookline.summary.event_file import EventFile
+from hookline.summary.event_file import EventFile, Pending
 from hookline.summary.outage import Outage
-from hookline.summary.records import event_record
 
 _MOST_PENDING = 1000
 
@@ -47,7 +46,7 @@ class EventQueue:
         self._suffix = suffix
         self._strict = strict
         self._process = os.getpid()
-        self._pending: deque[tuple[float, int | None, bytes, bytes]] = deque()
+        self._pending: deque[Pending] = deque()
         self._failure: OSError | None = None
         self._failure_known = False
         self._outage = Outage()
@@ -201,7 +200,7 @@ class EventQueue:
             if not events or self._closed:
                 return
             if self._file is not None or self._may_begin(insist):
-                self._write([event_record(*event) for event in events])
+                self._write(events)
             else:
                 self._outage.lost += len(events)
 
@@ -209,14 +208,14 @@ class EventQueue:
         """Returns whether to try it with a new file."""
         return self._failure is None and not self._closing and (insist or self._outage.is_time_to_try)
 
-    def _write(self, records: list[bytes]) -> None:
+    def _write(self, events: list[Pending]) -> None:
         file = self._file
         if file is not None:
-            left = records[file.append(records) :]
+            left = events[file.append(events) :]
             if file.failure is not None:
                 self._replace(file, file.failure, left)
             return
-        left, failure = self._begin_with(records)
+        left, failure = self._begin_with(events)
         if failure is None:
             self._outage.end(f"FileWriter goes on in {self._place}.")
         elif self._strict:
@@ -224,7 +223,7 @@ class EventQueue:
         else:
             self._outage.begin(self._explained(failure), len(left))
 
-    def _replace(self, file: EventFile, failure: OSError, left: list[bytes], lost: int = 0) -> None:
+    def _replace(self, file: EventFile, failure: OSError, left: list[Pending], lost: int = 0) -> None:
         """Gives up a file that has failed; what did not get into it is written to a new one if that can be."""
         self._file = None
         try:
@@ -241,13 +240,13 @@ class EventQueue:
         if self._file is not None:
             self._outage.end(f"FileWriter goes on in {self._place}.")
 
-    def _begin_with(self, records: list[bytes]) -> tuple[list[bytes], OSError | None]:
-        """Begins a new file with records; returns those that are not in it, and why."""
+    def _begin_with(self, events: list[Pending]) -> tuple[list[Pending], OSError | None]:
+        """Begins a new file with events; returns those that are not in it, and why."""
         try:
             file = EventFile(self._logdir, self._suffix)
         except OSError as failure:
-            return records, failure
-        left = records[file.append(records) :]
+            return events, failure
+        left = events[file.append(events) :]
         if file.failure is None:
             self._use(file)
         else:

@@ -7,8 +7,12 @@ rare or large (histograms, text, graphs) is built from the message classes in `h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 _UINT64 = (1 << 64) - 1
 _ONE_GROUP = [bytes((number,)) for number in range(0x80)]
+_FIXED = {1: 8, 5: 4}
 
 
 def varint(number: int) -> bytes:
@@ -51,3 +55,58 @@ def length_delimited(field: int, payload: bytes) -> bytes:
         '0a03616263'
     """
     return key(field, 2) + varint(len(payload)) + payload
+
+
+class Field(NamedTuple):
+    """Where a field stands in a message.
+
+    Attributes:
+        number: Which field it is.
+        begin: Where its key begins.
+        value: Where its value begins; of bytes, text and messages behind the length.
+        end: Where the next field begins.
+    """
+
+    number: int
+    begin: int
+    value: int
+    end: int
+
+
+def fields(message: bytes) -> Iterator[Field]:
+    """Yields the fields of a serialized message, in their order.
+
+    Raises:
+        ValueError: It is none.
+
+    Example:
+        >>> [field for field in fields(bytes.fromhex("08052a0161"))]
+        [Field(number=1, begin=0, value=1, end=2), Field(number=5, begin=2, value=4, end=5)]
+    """
+    end = 0
+    while end < len(message):
+        begin = end
+        tag, value = _read_varint(message, begin)
+        wire_type = tag & 7
+        if wire_type == 0:
+            end = _read_varint(message, value)[1]
+        elif wire_type == 2:
+            length, value = _read_varint(message, value)
+            end = value + length
+        elif wire_type in _FIXED:
+            end = value + _FIXED[wire_type]
+        else:
+            raise ValueError(f"No serialized message: there is no wire type {wire_type}.")
+        if end > len(message):
+            raise ValueError("No serialized message: it ends within a field.")
+        yield Field(tag >> 3, begin, value, end)
+
+
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """Returns a number and where it ends."""
+    number = 0
+    for shift, group in enumerate(message[place : place + 10]):
+        number |= (group & 0x7F) << 7 * shift
+        if group < 0x80:
+            return number, place + shift + 1
+    raise ValueError("No serialized message: it ends within a number.")

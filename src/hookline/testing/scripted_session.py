@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 from hookline import errors
 from hookline.graph import Graph
 from hookline.session import RunMetadata, RunOptions
+from hookline.session.fetches import mapped
 
 
 class Asked(NamedTuple):
@@ -171,10 +172,4 @@ class ScriptedSession:
         return (self._value(asked.fetches) if outcome is None else outcome), watched
 
     def _value(self, fetches: Any) -> Any:
-        if isinstance(fetches, Mapping):
-            return {key: self._value(item) for key, item in fetches.items()}
-        if isinstance(fetches, tuple) and hasattr(fetches, "_fields"):
-            return type(fetches)(*map(self._value, fetches))
-        if isinstance(fetches, list | tuple):
-            return type(fetches)(map(self._value, fetches))
-        return self._values.get(fetches)
+        return mapped(fetches, self._values.get)

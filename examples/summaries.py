@@ -1,0 +1,62 @@
+"""Every kind of summary on one small training: look at it with `tensorboard --logdir runs/summaries`.
+
+Softmax regression on handwritten digits, which takes seconds. Its weights can be looked at, one image a digit; the loss
+can be heard falling.
+"""
+
+import argparse
+
+import jax.numpy as jnp
+import optax
+from sklearn.datasets import load_digits
+
+import hookline as hl
+from hookline import summary, train
+
+RATE = 8000
+
+
+def tone(loss):
+    """A second of sound, the higher the larger the loss."""
+    return 0.5 * jnp.sin(2 * jnp.pi * 220 * (1 + loss) * jnp.arange(RATE) / RATE)
+
+
+def report(loss, accuracy):
+    """A table in Markdown, made on the host."""
+    return f"| loss | accuracy |\n|---|---|\n| {loss:.3f} | **{accuracy:.1%}** |"
+
+
+def build():
+    digits = load_digits()
+    images, labels = hl.constant((digits.data / 16).astype("float32")), hl.constant(digits.target)
+    step = train.get_or_create_global_step()
+    weights = hl.Variable(jnp.zeros((64, 10)), name="weights")
+    logits = hl.op(jnp.matmul, name="logits")(images, weights)
+    loss = hl.op(lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y).mean(), name="loss")(logits, labels)
+    accuracy = hl.op(lambda x, y: jnp.mean(x.argmax(-1) == y), name="accuracy")(logits, labels)
+
+    summary.scalar("loss", loss)
+    summary.scalar("accuracy", accuracy)
+    summary.histogram("weights", weights)
+    summary.image("digit", hl.op(lambda w: w.T.reshape(10, 8, 8, 1), name="as_images")(weights), max_outputs=10)
+    summary.audio("tone", hl.op(tone)(loss)[None], RATE, max_outputs=1)
+    summary.text("report", hl.host_op(report)(loss, accuracy))
+    return train.Optimizer(optax.adam(0.02)).minimize(loss, global_step=step)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes every kind of summary.")
+    parser.add_argument("--steps", type=int, default=100, help="train up to this global step")
+    parser.add_argument("--logdir", default="runs/summaries", help="where they go")
+    args = parser.parse_args()
+    train_op = build()
+    stop = train.StopAtStepHook(last_step=args.steps)
+    with train.MonitoredTrainingSession(summary_dir=args.logdir, save_summaries_steps=10, hooks=[stop]) as sess:
+        sess.summary_writer.add_graph(sess.graph)
+        while not sess.should_stop():
+            sess.run(train_op)
+    print(f"Look at it: tensorboard --logdir {args.logdir}")
+
+
+if __name__ == "__main__":
+    main()

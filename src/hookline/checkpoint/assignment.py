@@ -1,0 +1,105 @@
+"""Which variables take which values of a checkpoint: maps of names and prefixes, lists, patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from hookline.graph import GraphKeys, Variable, get_default_graph, global_variables
+
+Assignment = dict[Variable, str]
+"""For each variable a name in the checkpoint."""
+
+
+def by_map(who: str, assignment_map: Any) -> Assignment:
+    """Returns what an `assignment_map`, as `init_from_checkpoint` takes it, assigns in the default graph.
+
+    Raises:
+        TypeError: It is not made of names and variables.
+        ValueError: The graph has no such variable, or a prefix stands beside a name.
+    """
+    pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise TypeError(f"{who} requires a dict from names to variables, or a list of pairs, got {assignment_map!r}.")
+    prefixes: Assignment = {}
+    names: Assignment = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"{who} requires pairs of a name in the checkpoint and a variable, got {pair!r}.")
+        name, target = pair
+        if name.endswith("/") or (isinstance(target, str) and target.endswith("/")):
+            prefixes |= _below(who, name, target)
+        else:
+            names[_variable(who, target)] = name.removesuffix(":0")
+    return prefixes | names
+
+
+def by_name(who: str, var_list: Any) -> Assignment:
+    """Returns what a list of variables, or a dict from names to variables, assigns.
+
+    Raises:
+        TypeError: An item is no variable.
+    """
+    if isinstance(var_list, Mapping):
+        return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
+    return {_checked(who, variable): variable.op.name for variable in var_list}
+
+
+def by_pattern(
+    who: str, chosen: str | Sequence[str] | Sequence[Variable] | None, earlier_names: Mapping[str, str]
+) -> Assignment:
+    """Returns what the arguments of `warm_start` assign in the default graph.
+
+    Raises:
+        TypeError: Something that is neither a pattern nor a variable.
+        ValueError: A name in `earlier_names` is of no variable that is chosen.
+    """
+    graph = get_default_graph()
+    if chosen is None:
+        found = []
+    elif isinstance(chosen, str):
+        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, chosen)
+    elif all(isinstance(item, str) for item in chosen):
+        patterns = cast("Sequence[str]", chosen)
+        found = [v for pattern in patterns for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, pattern)]
+    else:
+        found = [_checked(who, item) for item in chosen]
+    names = {variable.op.name for variable in found}
+    earlier = {name.removesuffix(":0"): before.removesuffix(":0") for name, before in earlier_names.items()}
+    if unused := sorted(earlier.keys() - names):
+        raise ValueError(
+            f"{who}: var_name_to_prev_var_name has names of no variable that is chosen: {', '.join(unused)}. Chosen "
+            f"are: {', '.join(sorted(names)) or 'none'}."
+        )
+    return {variable: earlier.get(variable.op.name, variable.op.name) for variable in found}
+
+
+def _below(who: str, prefix: str, target: Any) -> Assignment:
+    if not (prefix.endswith("/") and isinstance(target, str) and target.endswith("/")):
+        raise ValueError(
+            f"{who}: a prefix, which ends in a slash, goes with a prefix, and a name with a variable or its name; got "
+            f"{prefix!r} for {getattr(target, 'name', target)!r}."
+        )
+    theirs, ours = (text.removeprefix("/") if text == "/" else text for text in (prefix, target))
+    found = [v for v in global_variables() if v.op.name.startswith(ours) and not v.per_worker]
+    if not found:
+        raise ValueError(f"{who}: the graph has no global variable whose name begins with {target!r}.")
+    return {variable: theirs + variable.op.name[len(ours) :] for variable in found}
+
+
+def _variable(who: str, target: Any) -> Variable:
+    if isinstance(target, str):
+        try:
+            target = get_default_graph().get_operation_by_name(target.removesuffix(":0")).output
+        except KeyError as error:
+            raise ValueError(f"{who}: {error.args[0]}") from None
+    return _checked(who, target)
+
+
+def _checked(who: str, variable: Any) -> Variable:
+    if not isinstance(variable, Variable):
+        hint = " There are no partitioned variables: give the variable itself." if isinstance(variable, list) else ""
+        raise TypeError(f"{who} requires variables, got {variable!r}.{hint}")
+    if variable.graph is not get_default_graph():
+        raise ValueError(f"{who}: variable {variable.op.name!r} belongs to another graph than the default graph.")
+    return variable

@@ -1,0 +1,286 @@
+"""Warm starts: a model that begins with values of another training's checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hookline import errors
+from hookline.checkpoint import fitting, layout, reading
+from hookline.checkpoint.assignment import Assignment, by_map, by_name, by_pattern
+from hookline.checkpoint.fitting import Match
+from hookline.checkpoint.manifest import Entry, Manifest
+from hookline.graph import Operation, Tensor, Variable, group, host_op, no_op
+from hookline.graph import spec as specs
+from hookline.graph.spec import UNKNOWN
+from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_ADVICE = "Give the names that are in the checkpoint (list_variables shows them) for variables that hold the same."
+
+
+def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    """Makes variables begin with values of a checkpoint: their initializers read it, when they run.
+
+    Call it when the variables are there, and before the initializer of all of them is made: before the monitored
+    session begins. What is not assigned is initialised as before. A training that goes on from a checkpoint of its own
+    does not run initializers, and so takes nothing from this one.
+
+    Args:
+        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
+        assignment_map: From names in the checkpoint to variables of the default graph, given themselves or by name; or
+            from a prefix to a prefix, both ending in a slash: `{"old/": "new/"}` takes each global variable below
+            "new/" from what is called alike below "old/", and "/" means all names. A list of such pairs where a name
+            serves several variables. A name goes before a prefix. In the checkpoint a name may be that of a variable,
+            of one of its leaves ("params/dense/kernel"), or of a part of it ("state/params").
+
+    Raises:
+        TypeError: Something else than names and variables.
+        ValueError: It does not fit; the message names everything that is missing or different.
+        NotFoundError: There is no such checkpoint.
+        DataLossError: Its files are broken.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline import train
+        >>> logdir = tempfile.TemporaryDirectory()
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     sess.run(hl.Variable([1.0, 2.0], name="encoder/w").initializer)
+        ...     path = train.Saver().save(sess, logdir.name + "/pretrained")
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     w, head = hl.Variable([0.0, 0.0], name="body/w"), hl.Variable(3.0, name="head/w")
+        ...     train.init_from_checkpoint(path, {"encoder/": "body/"})
+        ...     sess.run(hl.global_variables_initializer())
+        ...     print(sess.run(w), sess.run(head))
+        [1. 2.] 3.0
+        >>> logdir.cleanup()
+
+    References:
+        `tf.compat.v1.train.init_from_checkpoint`. Differences: names of tensors ("w:0") are taken for those of their
+        variables; a prefix that no variable has is an error; there are no partitioned variables.
+    """
+    _initialize("init_from_checkpoint", ckpt_dir_or_file, by_map("init_from_checkpoint", assignment_map))
+
+
+def warm_start(
+    ckpt_to_initialize_from: str,
+    vars_to_warm_start: str | Sequence[str] | Sequence[Variable] | None = ".*",
+    var_name_to_vocab_info: None = None,
+    var_name_to_prev_var_name: Mapping[str, str] | None = None,
+) -> None:
+    """Makes variables begin with what is called like them in a checkpoint, as `init_from_checkpoint` does.
+
+    Args:
+        ckpt_to_initialize_from: A checkpoint, or a directory of checkpoints: then its newest.
+        vars_to_warm_start: A regular expression, matched from the beginning of the names of trainable variables; or a
+            list of such for all global variables; or a list of variables. None stands for none.
+        var_name_to_vocab_info: Must be None: hookline knows no vocabularies. To take rows of an embedding over in
+            another order, make them the initial value: `Variable(load_variable(path, "embedding")[rows])`.
+        var_name_to_prev_var_name: Where a variable has another name in the checkpoint: from the one here to that one.
+
+    Raises:
+        TypeError: Something else than names and variables.
+        ValueError: Vocabularies are given, a name in `var_name_to_prev_var_name` is of no variable that is chosen, or
+            it does not fit, as in `init_from_checkpoint`.
+        NotFoundError: There is no such checkpoint.
+
+    References:
+        `tf.compat.v1.train.warm_start`.
+    """
+    if var_name_to_vocab_info:
+        raise ValueError(
+            "warm_start: hookline knows no vocabularies (var_name_to_vocab_info). Make the rows that you want the "
+            "initial value of the variable: Variable(load_variable(path, name)[rows])."
+        )
+    assignment = by_pattern("warm_start", vars_to_warm_start, var_name_to_prev_var_name or {})
+    if assignment:
+        _initialize("warm_start", ckpt_to_initialize_from, assignment)
+
+
+def assign_from_checkpoint(
+    model_path: str,
+    var_list: Iterable[Variable] | Mapping[str, Variable],
+    ignore_missing_vars: bool = False,
+) -> tuple[Operation, dict[Any, Any]]:
+    """Returns an operation that sets variables to values of a checkpoint, and what to feed it.
+
+    Args:
+        model_path: A checkpoint, or a directory of checkpoints: then its newest.
+        var_list: Variables that are called alike in the checkpoint, or a dict from the names there, as
+            `init_from_checkpoint` takes them.
+        ignore_missing_vars: Leaves those out, with a warning, that the checkpoint does not have.
+
+    Returns:
+        The operation, which reads the checkpoint when it runs, and a feed for it, which is empty: `Scaffold` takes them
+        as `init_op` and `init_feed_dict`. Without variables the operation does nothing.
+
+    Raises:
+        TypeError: An item of `var_list` is no variable.
+        ValueError: It does not fit; the message names everything that is missing or different.
+        NotFoundError: There is no such checkpoint.
+
+    References:
+        `tf.contrib.framework.assign_from_checkpoint`. There the values are read at once and fed.
+    """
+    who = "assign_from_checkpoint"
+    path = reading.checkpoint_at(model_path)
+    assignment = _there(path, by_name(who, var_list or ()), ignore_missing_vars)
+    if not assignment:
+        return no_op(name=who), {}
+    values = _read_later(who, path, assignment)
+    return group(*(variable.assign(values[variable.op.name]) for variable in assignment), name=who), {}
+
+
+def assign_from_checkpoint_fn(
+    model_path: str,
+    var_list: Iterable[Variable] | Mapping[str, Variable],
+    ignore_missing_vars: bool = False,
+    reshape_variables: bool = False,
+) -> Callable[[Any], None] | None:
+    """Returns a function of a session that sets variables to values of a checkpoint.
+
+    It adds nothing to the graph. As the `init_fn` of a `Scaffold` it is called for a training that begins, not for one
+    that goes on.
+
+    Args:
+        model_path: A checkpoint, or a directory of checkpoints: then its newest.
+        var_list: As of `assign_from_checkpoint`.
+        ignore_missing_vars: Leaves those out, with a warning, that the checkpoint does not have.
+        reshape_variables: Takes a value of another shape, too, if it has as many elements.
+
+    Returns:
+        The function; None if the checkpoint has none of the variables.
+
+    Raises:
+        TypeError: An item of `var_list` is no variable.
+        ValueError: `var_list` is empty, or does not fit; the message names everything that is missing or different.
+        NotFoundError: There is no such checkpoint.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline import train
+        >>> logdir = tempfile.TemporaryDirectory()
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     sess.run(hl.Variable([1.0, 2.0], name="encoder/w").initializer)
+        ...     path = train.Saver().save(sess, logdir.name + "/pretrained")
+        >>> with hl.Graph().as_default():
+        ...     w = hl.Variable([0.0, 0.0], name="w")
+        ...     take = train.assign_from_checkpoint_fn(path, {"encoder/w": w})
+        ...     scaffold = train.Scaffold(init_fn=lambda scaffold, session: take(session))
+        ...     with train.MonitoredTrainingSession(scaffold=scaffold) as sess:
+        ...         print(sess.run(w))
+        [1. 2.]
+        >>> logdir.cleanup()
+
+    References:
+        `tf.contrib.framework.assign_from_checkpoint_fn`.
+    """
+    who = "assign_from_checkpoint_fn"
+    assignment = by_name(who, var_list or ())
+    if not assignment:
+        raise ValueError(f"{who} requires a variable or more in var_list, got none.")
+    path = reading.checkpoint_at(model_path)
+    assignment = _there(path, assignment, ignore_missing_vars)
+    if not assignment:
+        _logger.warning("%s: '%s' has none of the variables; there is nothing to assign.", who, path)
+        return None
+    _check(who, path, assignment, reshape_variables)
+
+    def assign(session: Session | Any) -> None:
+        raw_session = getattr(session, "raw_session", None)
+        values = _read(who, path, assignment, reshape_variables)
+        (session if raw_session is None else raw_session()).load(values, owned=True)
+
+    return assign
+
+
+def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None:
+    path = reading.checkpoint_at(ckpt_dir_or_file)
+    values = _read_later(who, path, assignment)
+    old = {variable.initializer for variable in assignment}
+    for variable in assignment:
+        variable.initialize_from(values[variable.op.name])
+    made = [node.name for node in values.graph.get_operations() if not old.isdisjoint(node.control_inputs)]
+    if made:
+        _logger.warning(
+            "%s comes too late for %s, which was made before and gives variables the values that they had then. Make "
+            "initializers after it.",
+            who,
+            ", ".join(repr(name) for name in made),
+        )
+
+
+def _read_later(who: str, path: str, assignment: Assignment) -> Tensor:
+    """Returns a tensor of the values by variable name, which are read in each run that needs one of them."""
+    _check(who, path, assignment)
+    promised = {variable.op.name: variable.spec for variable in assignment}
+    known = not any(spec is UNKNOWN or _is_open(spec) for spec in promised.values())
+    return host_op(lambda: _read(who, path, assignment), name=who, spec=promised if known else None).node()
+
+
+def _is_open(spec: Any) -> bool:
+    return any(None in (specs.open_shape(leaf) or ()) for leaf in jax.tree.leaves(spec))
+
+
+def _check(who: str, path: str, assignment: Assignment, reshape: bool = False) -> None:
+    _fit(who, path, layout.read_manifest(path)[1], assignment, reshape)
+
+
+def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) -> dict[str, Any]:
+    read = reading.read(path, lambda manifest: _fit(who, path, manifest, assignment, reshape))
+    values = {variable.op.name: read[_label(name, variable)] for variable, name in assignment.items()}
+    if reshape:
+        values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in assignment}
+    return values
+
+
+def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshape: bool) -> dict[str, Match]:
+    """Matches an assignment with what a checkpoint holds.
+
+    Raises:
+        ValueError: Something is missing or different.
+    """
+    # As if the checkpoint had a variable for each of ours: each error then says of both what they are called.
+    entries = {_label(name, variable): _entry(manifest, name) for variable, name in assignment.items()}
+    others = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
+    held = dataclasses.replace(
+        manifest, variables=others | {label: entry for label, entry in entries.items() if entry is not None}
+    )
+    wanted = {_label(name, variable): variable.spec for variable, name in assignment.items()}
+    try:
+        return fitting.fit(path, held, wanted, reshape=reshape, advice=_ADVICE)
+    except (errors.NotFoundError, errors.InvalidArgumentError) as error:
+        raise ValueError(f"{who}: {error.message}") from None
+
+
+def _label(name: str, variable: Variable) -> str:
+    return name if name == variable.op.name else f"{name} (for {variable.op.name})"
+
+
+def _entry(manifest: Manifest, name: str) -> Entry | None:
+    """Returns what a checkpoint has by a name, a part of a variable included; None if it has nothing."""
+    if name in manifest.variables:
+        return manifest.variables[name]
+    below = [
+        dataclasses.replace(leaf, path=leaf.name[len(name) + 1 :])
+        for entry in manifest.variables.values()
+        for leaf in entry.leaves
+        if leaf.name == name or leaf.name.startswith(f"{name}/")
+    ]
+    return Entry(tuple(below)) if below else None
+
+
+def _there(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
+    """Returns the part of an assignment that the checkpoint has something for, if the rest is to be left out."""
+    if not ignore_missing:
+        return assignment
+    manifest = layout.read_manifest(path)[1]
+    missing = [variable for variable, name in assignment.items() if _entry(manifest, name) is None]
+    for variable in missing:
+        _logger.warning("Variable '%s' is not in checkpoint '%s'.", assignment[variable], path)
+    return {variable: name for variable, name in assignment.items() if variable not in missing}

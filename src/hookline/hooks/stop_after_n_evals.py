@@ -1,0 +1,76 @@
+"""StopAfterNEvalsHook: ends an evaluation after a number of runs."""
+
+from __future__ import annotations
+
+import logging
+
+from hookline import arguments
+from hookline.graph import Variable, get_default_graph
+from hookline.graph.eval_step import eval_step_of
+from hookline.hooks.base import SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.lookup import not_started
+
+_logger = logging.getLogger(__name__)
+
+_LINES = 10
+
+
+class StopAfterNEvalsHook(SessionRunHook):
+    """Requests a stop after the run that brings the evaluation step to a number. Runs `begin` and `after_run` only.
+
+    Args:
+        num_evals: How many runs to make; None evaluates until the input ends.
+        log_progress: Whether to log about ten times how far it has come.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is less than 1.
+
+    Example:
+        >>> import hookline as hl
+        >>> from hookline import train
+        >>> with hl.Graph().as_default():
+        ...     count = train.get_or_create_eval_step().assign_add(1)
+        ...     with train.MonitoredSession(hooks=[StopAfterNEvalsHook(3)]) as sess:
+        ...         while not sess.should_stop():
+        ...             print(sess.run(count))
+        1
+        2
+        3
+
+    References:
+        `tf.contrib.training.StopAfterNEvalsHook`. It also serves a loop of your own.
+    """
+
+    def __init__(self, num_evals: int | None, log_progress: bool = True) -> None:
+        if num_evals is not None:
+            arguments.whole("StopAfterNEvalsHook", "num_evals", num_evals, at_least=1)
+        self._num_evals = num_evals
+        self._log_every = max(1, (num_evals or 0) // _LINES) if log_progress else None
+        self._eval_step: Variable | None = None
+
+    def begin(self) -> None:
+        """Looks the evaluation step up.
+
+        Raises:
+            RuntimeError: The graph has none.
+        """
+        self._eval_step = eval_step_of(get_default_graph())
+        if self._eval_step is None:
+            raise RuntimeError(
+                "StopAfterNEvalsHook requires an evaluation step, and the graph has none. evaluate_once makes and "
+                "counts it; in a loop of your own fetch train.get_or_create_eval_step().assign_add(1) in each run."
+            )
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Requests a stop if the number has been reached."""
+        if self._eval_step is None:
+            raise not_started(self)
+        # The host counts it: this run computes nothing, and waits for nothing.
+        done = int(run_context.session.run(self._eval_step))
+        if self._log_every and (done % self._log_every == 0 or done == self._num_evals):
+            _logger.info(
+                "Evaluation [%d/%s]", done, "until the input ends" if self._num_evals is None else self._num_evals
+            )
+        if self._num_evals is not None and done >= self._num_evals:
+            run_context.request_stop()

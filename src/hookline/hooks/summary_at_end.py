@@ -1,0 +1,92 @@
+"""SummaryAtEndHook: writes summaries once, at the end of an evaluation."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookline import arguments
+from hookline.errors import END_OF_INPUT
+from hookline.graph import GraphKeys, Tensor
+from hookline.hooks.base import SessionRunHook
+from hookline.hooks.lookup import require_global_step
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class SummaryAtEndHook(SessionRunHook):
+    """Evaluates summaries when the session ends, and writes them with the global step: that of the checkpoint.
+
+    Runs `begin` and `end` only; nothing after an exception.
+
+    Args:
+        log_dir: Where to write; the writer is the one that all hooks with this directory share. Beside the training's
+            own directory, such as `runs/a/eval`: TensorBoard then shows both curves.
+        summary_writer: Writes in place of `log_dir`.
+        summary_op: A tensor of a serialized `Summary`, or a list of them; by default all of the graph.
+        feed_dict: Feeds for that run.
+
+    Raises:
+        ValueError: Not exactly one of `log_dir` and `summary_writer` is given.
+
+    Example:
+        >>> SummaryAtEndHook()
+        Traceback (most recent call last):
+        ...
+        ValueError: SummaryAtEndHook requires exactly one of log_dir or summary_writer, got neither.
+
+    References:
+        `tf.contrib.training.SummaryAtEndHook`. The graph must have a global step; there it is made.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] | None = None,
+        summary_writer: FileWriter | None = None,
+        summary_op: Tensor | list[Tensor] | None = None,
+        feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        if (log_dir is None) == (summary_writer is None):
+            found = "neither" if log_dir is None else "both"
+            raise ValueError(f"SummaryAtEndHook requires exactly one of log_dir or summary_writer, got {found}.")
+        arguments.instance("SummaryAtEndHook", "feed_dict", feed_dict, Mapping)
+        self._log_dir = log_dir
+        self._writer = summary_writer
+        self._summary_op = summary_op
+        self._feed_dict = feed_dict
+
+    def begin(self) -> None:
+        """Opens the writer."""
+        require_global_step(self)
+        if self._log_dir is not None:
+            self._writer = FileWriterCache.get(self._log_dir)
+
+    def end(self, session: Session) -> None:
+        """Evaluates and writes.
+
+        Raises:
+            OutOfRangeError: A summary reads an input that is at its end; likewise `StopIteration`.
+        """
+        summaries = self._summary_op
+        if summaries is None:
+            summaries = session.graph.get_collection(GraphKeys.SUMMARIES)
+        try:
+            values = session.run(
+                list(summaries) if isinstance(summaries, list | tuple) else [summaries], self._feed_dict
+            )
+        except END_OF_INPUT:
+            _logger.warning(
+                "SummaryAtEndHook met the end of the input: a summary reads a batch, and none is left when a session "
+                "ends. Summarise variables that the runs have summed up, or feed what the summaries read."
+            )
+            raise
+        assert self._writer is not None, "begin comes before"
+        for serialized in values:
+            self._writer.add_summary(serialized, session.global_step)
+        self._writer.flush()

@@ -1,0 +1,226 @@
+"""Evaluating checkpoints: one of them, or each new one while a training goes on elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hookline import arguments, clock
+from hookline.checkpoint import checkpoint_exists, checkpoints_iterator
+from hookline.checkpoint.reading import checkpoint_at
+from hookline.errors import NotFoundError
+from hookline.graph.eval_step import get_or_create_eval_step
+from hookline.hooks import FinalOpsHook, SessionRunArgs
+from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
+from hookline.monitored.hook_list import checked_hooks
+from hookline.monitored.monitored_session import MonitoredSession
+from hookline.monitored.scaffold import Scaffold
+from hookline.session import Session, resolve_target
+from hookline.session.fetches import check_fetches
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_once(
+    checkpoint_path: str,
+    master: str = "",
+    scaffold: Scaffold | None = None,
+    eval_ops: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+    final_ops: Any = None,
+    final_ops_feed_dict: Mapping[Any, Any] | None = None,
+    hooks: Iterable[Any] | None = None,
+    config: Any = None,
+) -> Any:
+    """Restores a checkpoint, runs `eval_ops` until a hook requests a stop or the input ends, then `final_ops` once.
+
+    The graph is the default graph: the model, an input, and what sums up over the runs, in local variables
+    (`collections=[GraphKeys.LOCAL_VARIABLES]`), which begin anew each time. Each run counts the evaluation step.
+
+    Args:
+        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
+        master: Must be empty: an evaluation has variables of its own.
+        scaffold: How to restore and initialise; the defaults fill what is missing. A `local_init_op` must initialise
+            the evaluation step as well, see `Scaffold.default_local_init_op`.
+        eval_ops: What to run again and again, any structure that a session can fetch; None runs nothing.
+        feed_dict: Feeds of these runs.
+        final_ops: What to evaluate at the end, any structure.
+        final_ops_feed_dict: Feeds of that run.
+        hooks: Hooks, such as `StopAfterNEvalsHook`.
+        config: Of the session.
+
+    Returns:
+        The values of `final_ops` in their structure; None if there are none.
+
+    Raises:
+        TypeError: An argument is something else.
+        ValueError: There is no path, or a `master`.
+        NotFoundError: There is no such checkpoint, or the model has variables that it does not hold.
+        OpError: It cannot be read, or does not fit; or what the runs raise.
+
+    Example:
+        >>> import hookline as hl, tempfile
+        >>> from hookline import train
+        >>> logdir = tempfile.TemporaryDirectory()
+        >>> with hl.Graph().as_default(), hl.Session() as sess:
+        ...     sess.run(hl.Variable(3.0, name="weight").initializer)
+        ...     path = train.Saver().save(sess, logdir.name + "/model.ckpt")
+        >>> with hl.Graph().as_default():
+        ...     weight = hl.Variable(0.0, name="weight")
+        ...     total = hl.Variable(0.0, name="total", collections=[hl.GraphKeys.LOCAL_VARIABLES])
+        ...     hooks = [train.StopAfterNEvalsHook(4)]
+        ...     print(evaluate_once(path, eval_ops=total.assign_add(weight), final_ops=total / 4, hooks=hooks))
+        3.0
+        >>> logdir.cleanup()
+
+    References:
+        `tf.contrib.training.evaluate_once`. Differences: states of hooks in the checkpoint are the training's, and stay
+        there; None as the path is an error.
+    """
+    if not checkpoint_path or not isinstance(checkpoint_path, str | os.PathLike):
+        raise ValueError(
+            f"evaluate_once requires the path of a checkpoint, got {checkpoint_path!r}. (latest_checkpoint returns "
+            f"None where nothing has been saved yet.)"
+        )
+    runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
+    return _evaluation("evaluate_once", master, scaffold, config, hooks, runs, last)(checkpoint_at(checkpoint_path))
+
+
+def evaluate_repeatedly(
+    checkpoint_dir: str,
+    master: str = "",
+    scaffold: Scaffold | None = None,
+    eval_ops: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+    final_ops: Any = None,
+    final_ops_feed_dict: Mapping[Any, Any] | None = None,
+    eval_interval_secs: float = 60,
+    hooks: Iterable[Any] | None = None,
+    config: Any = None,
+    max_number_of_evaluations: int | None = None,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+) -> Any:
+    """Evaluates each new checkpoint of a directory, as `evaluate_once` does: the newest, if several came meanwhile.
+
+    It is a job beside the training, usually in a process of its own, and only reads. Hooks ride along on each
+    evaluation, and see a session begin and end with each.
+
+    Args:
+        checkpoint_dir: Where the training saves; need not exist yet.
+        master: As of `evaluate_once`, like the arguments that are not described here.
+        scaffold: As of `evaluate_once`.
+        eval_ops: As of `evaluate_once`.
+        feed_dict: As of `evaluate_once`.
+        final_ops: As of `evaluate_once`.
+        final_ops_feed_dict: As of `evaluate_once`.
+        eval_interval_secs: At least so many seconds lie between the beginnings of two evaluations.
+        hooks: As of `evaluate_once`.
+        config: As of `evaluate_once`.
+        max_number_of_evaluations: Ends after so many; None does not.
+        timeout: After so many seconds without a new checkpoint, end or ask `timeout_fn`; None waits for ever.
+        timeout_fn: Called without arguments when that time is over; True ends, False waits once more.
+
+    Returns:
+        The values of `final_ops` in the last evaluation; None if there was none.
+
+    Raises:
+        As of `evaluate_once`. A checkpoint that the training removes before it is read is passed over, with a warning.
+
+    References:
+        `tf.contrib.training.evaluate_repeatedly`.
+    """
+    who = "evaluate_repeatedly"
+    if not checkpoint_dir or not isinstance(checkpoint_dir, str | os.PathLike):
+        raise ValueError(f"{who} requires a directory of checkpoints, got {checkpoint_dir!r}.")
+    arguments.number(who, "eval_interval_secs", eval_interval_secs, at_least=0)
+    if max_number_of_evaluations is not None:
+        arguments.whole(who, "max_number_of_evaluations", max_number_of_evaluations, at_least=1)
+    if timeout is not None:
+        arguments.number(who, "timeout", timeout, at_least=0)
+    if timeout_fn is not None and not callable(timeout_fn):
+        raise TypeError(f"{who} requires a function (or None) as timeout_fn, got {timeout_fn!r}.")
+    runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
+    evaluate = _evaluation(who, master, scaffold, config, hooks, runs, last)
+    values, evaluations = None, 0
+    for path in checkpoints_iterator(checkpoint_dir, eval_interval_secs, timeout, timeout_fn):
+        try:
+            values = evaluate(path)
+        except NotFoundError as error:
+            if checkpoint_exists(path):
+                raise
+            logger.warning("'%s' is passed over, for it was removed before it could be evaluated: %s", path, error)
+            continue
+        evaluations += 1
+        if evaluations == max_number_of_evaluations:
+            break
+    return values
+
+
+def _evaluation(
+    who: str,
+    master: str,
+    scaffold: Scaffold | None,
+    config: Any,
+    hooks: Iterable[Any] | None,
+    runs: SessionRunArgs,
+    last: SessionRunArgs,
+) -> Callable[[str], Any]:
+    """Returns a function that evaluates the checkpoint of a path; what it needs in the graph is made here, once.
+
+    Args:
+        who: The function that was called.
+        master: As of `evaluate_once`.
+        scaffold: As of `evaluate_once`.
+        config: As of `evaluate_once`.
+        hooks: As of `evaluate_once`.
+        runs: `eval_ops` and their feed.
+        last: `final_ops` and their feed.
+    """
+    if resolve_target(master) is not None:
+        raise ValueError(
+            f"{who}: master must be '', got {master!r}: an evaluation restores variables of its own, and must not "
+            f"touch those of the training."
+        )
+    arguments.instance(who, "scaffold", scaffold, Scaffold)
+    check_fetches(who, eval_ops=runs.fetches, final_ops=last.fetches)
+    arguments.instance(who, "feed_dict", runs.feed_dict, Mapping)
+    arguments.instance(who, "final_ops_feed_dict", last.feed_dict, Mapping)
+    riding = checked_hooks(hooks)
+    fetches = [runs.fetches, get_or_create_eval_step().assign_add(1).op]
+
+    def evaluate(path: str) -> Any:
+        began = clock.monotonic()
+        logger.info("Evaluating '%s'", path)
+        final = FinalOpsHook(last.fetches, last.feed_dict)
+        creator = _EvaluationSessionCreator(scaffold, config, path)
+        with MonitoredSession(creator, [*riding, final]) as session:
+            while runs.fetches is not None and not session.should_stop():
+                session.run(fetches, runs.feed_dict)
+        logger.info("Evaluated '%s' in %.3f seconds", path, clock.monotonic() - began)
+        return final.final_ops_values
+
+    return evaluate
+
+
+class _EvaluationSessionCreator(SessionCreator):
+    """Restores a checkpoint; what the training's hooks have left in it is not for those of an evaluation.
+
+    It is no chief, whose session ends the training of all workers with its own end.
+    """
+
+    def __init__(self, scaffold: Scaffold | None, config: Any, path: str) -> None:
+        self._chief = ChiefSessionCreator(scaffold, config=config, checkpoint_filename_with_path=path)
+
+    @property
+    def scaffold(self) -> Scaffold:
+        """The scaffold."""
+        return self._chief.scaffold
+
+    def create_session(self) -> Session:
+        """Returns a session whose model is that of the checkpoint."""
+        session = self._chief.create_session()
+        session.restored_hook_states = {}
+        return session

@@ -1,0 +1,92 @@
+"""What a tag is (its metadata) stands with its first value in each file, as in TensorFlow's event files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookline.summary import FileWriter, Summary, encode
+from hookline.testing import read_events
+
+
+def described(logdir: Path) -> list[tuple[int, str, str]]:
+    """Step, tag and plugin of each value in a directory."""
+    return [
+        (event.step, value.tag, value.metadata.plugin_data.plugin_name)
+        for event in read_events(logdir)
+        for value in event.summary.value
+    ]
+
+
+def several(*tags: str) -> bytes:
+    return b"".join(encode.text(tag, f"of {tag}") for tag in tags)
+
+
+def test_metadata_is_written_with_the_first_value_of_its_tag(tmp_path: Path):
+    with FileWriter(tmp_path) as writer:
+        writer.add_summary(several("a", "J"), 1)
+        writer.add_summary(encode.scalar("J/loss", 0.5) + several("a", "b"), 2)
+        writer.add_summary(Summary.FromString(several("b", "b", "c")), 3)
+    assert described(tmp_path) == [
+        (1, "a", "text"),
+        (1, "J", "text"),
+        (2, "J/loss", ""),
+        (2, "a", ""),
+        (2, "b", "text"),
+        (3, "b", ""),
+        (3, "b", ""),
+        (3, "c", "text"),
+    ]
+
+
+def test_all_else_of_a_value_stays(tmp_path: Path):
+    summary = Summary.FromString(several("a"))
+    summary.value[0].node_name = "a_1"
+    with FileWriter(tmp_path) as writer:
+        writer.add_summary(summary, 1)
+        writer.add_summary(summary, 2)
+    first, second = (event.summary for event in read_events(tmp_path)[1:])
+    assert first == summary
+    summary.value[0].ClearField("metadata")
+    assert second == summary
+
+
+def test_each_file_has_it(tmp_path: Path):
+    with FileWriter(tmp_path) as writer:
+        writer.add_summary(several("a"), 1)
+        writer.close()
+        writer.reopen()
+        writer.add_summary(several("a"), 2)
+    assert described(tmp_path) == [(1, "a", "text"), (2, "a", "text")]
+
+
+def test_a_file_that_replaces_one_that_failed_has_it(tmp_path: Path):
+    with FileWriter(tmp_path, strict=False) as writer:
+        writer.add_summary(several("a"), 1)
+        writer.flush()
+        for path in tmp_path.iterdir():
+            path.unlink()
+        writer.add_summary(several("a"), 2)
+        writer.flush()
+    assert described(tmp_path) == [(2, "a", "text")]
+
+
+def test_tensorboard_shows_all_values(tmp_path: Path, accumulate: Callable[[Path], Any]):
+    with FileWriter(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.add_summary(encode.text("note", f"step {step}"), step)
+    seen = accumulate(tmp_path)
+    assert [event.tensor_proto.string_val for event in seen.Tensors("note")] == [[b"step 1"], [b"step 2"], [b"step 3"]]
+    assert seen.SummaryMetadata("note").plugin_data.plugin_name == "text"
+
+
+@pytest.mark.parametrize("damaged", [b"J", b"J\x05ab", b"\x0a\x05J", b"\x0bJ", b"\xffJ" * 9, b"\x0a\x04J\x00\x0f\x00"])
+def test_bytes_that_are_no_summary_are_written_as_they_are(damaged: bytes, tmp_path: Path):
+    with FileWriter(tmp_path) as writer:
+        writer.add_summary(damaged, 1)
+        writer.add_summary(encode.scalar("loss", 0.5), 2)
+    (path,) = tmp_path.iterdir()
+    assert damaged in path.read_bytes()
