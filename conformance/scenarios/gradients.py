@@ -172,3 +172,16 @@ def _(s: System) -> Record:
     """The gradient with respect to None, or to a number."""
     x = s.constant(2.0)
     return {"none": raised(s.gradients, x, None) is not None, "number": raised(s.gradients, x, [3.0])}
+
+
+@scenario("gradients.beside_an_update_of_another_variable")
+def _(s: System) -> Record:
+    """A gradient with respect to one variable, where another is read before and after its update."""
+    weight, other = s.Variable(3.0, name="weight"), s.Variable(1.0, name="other")
+    before = other.read_value()
+    with s.control_dependencies([before]):
+        update = other.assign_add(1.0)
+    with s.control_dependencies([update]):
+        after = other.read_value()
+    loss = weight * weight * before + weight * after
+    return {"values": _values(s, s.gradients(loss, [weight]))}

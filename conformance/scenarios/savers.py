@@ -251,3 +251,13 @@ def _(s: System) -> Record:
         sess.run(train_op)
         path = saver.save(sess, f"{s.folder}/model", global_step=step)
         return {"path": os.path.basename(path), "last": basenames(saver.last_checkpoints), "step": int(sess.run(step))}
+
+
+@scenario("saver.arguments_of_old")
+def _(s: System) -> Record:
+    """Arguments that only TensorFlow's own format gives a meaning to are taken."""
+    s.Variable(2.0, name="weight")
+    saver = s.train.Saver(sharded=False, restore_sequentially=True, allow_empty=True, pad_step_number=False)
+    with initialised(s) as sess:
+        path = saver.save(sess, f"{s.folder}/model", write_meta_graph=False)
+    return {"weight": float(s.train.load_variable(path, "weight")), "unknown": raised(s.train.Saver, sharpened=True)}

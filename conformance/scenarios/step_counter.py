@@ -110,3 +110,15 @@ def _(s: System) -> Record:
     before = timer.should_trigger_for_step(6)
     timer.reset()
     return {"before": before, "after": timer.should_trigger_for_step(6), "last": timer.last_triggered_step()}
+
+
+@scenario("timer.step_that_went_back")
+def _(s: System) -> Record:
+    """A timer that is asked for an earlier step than it last fired at."""
+
+    def due(step: int) -> bool:
+        timer = s.train.SecondOrStepTimer(every_steps=3)
+        timer.update_last_triggered_step(10)
+        return timer.should_trigger_for_step(step)
+
+    return {"due": [step for step in (4, 9, 10, 12, 13) if due(step)]}
