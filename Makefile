@@ -1,11 +1,12 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume lint bench
+.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
+TF_PYTHON ?= .venv-tf/bin/python
 BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
@@ -37,6 +38,12 @@ test-power: $(READY)
 resume: $(READY)
 	@HOOKLINE_SCHEDULES=1000 $(BIN)/python -m pytest -s tests/resume/test_schedules.py
 
+conformance: $(READY) $(TF_PYTHON)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance
+
+mutations: $(READY) $(TF_PYTHON)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance.mutations
+
 lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -55,6 +62,12 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
+
+.venv-tf/bin/python:
+	@echo "Setting up .venv-tf, with TensorFlow, for make conformance (once) ..."
+	@"$(PYTHON)" -m venv .venv-tf.new
+	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
+	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt

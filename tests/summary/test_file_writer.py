@@ -201,6 +201,33 @@ def test_one_writer_a_directory_however_it_is_spelled(tmp_path: Path, monkeypatc
     FileWriterCache.clear()
 
 
+def test_threads_that_ask_for_one_directory_at_once_get_one_writer(tmp_path: Path):
+    threads_at_once = 8
+    together = threading.Barrier(threads_at_once)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for directory in range(10):
+            found = []
+
+            def ask(found=found, path=tmp_path / str(directory)):
+                together.wait(10)
+                found.append(FileWriterCache.get(path))
+
+            threads = [threading.Thread(target=ask) for _ in range(threads_at_once)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+            assert len(found) == threads_at_once
+            assert len(set(map(id, found))) == 1
+            FileWriterCache.clear()
+            assert len(list((tmp_path / str(directory)).iterdir())) == 1
+    finally:
+        sys.setswitchinterval(interval)
+        FileWriterCache.clear()
+
+
 def test_an_unusable_directory_is_an_error_at_construction(tmp_path: Path):
     file = tmp_path / "file"
     file.write_text("")

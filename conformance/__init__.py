@@ -1,0 +1,1 @@
+"""The same scenarios on TensorFlow and on hookline, compared: `make conformance`."""
