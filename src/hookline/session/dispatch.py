@@ -32,7 +32,7 @@ def dispatch(
     if program is None:
         run.applied = True
         return
-    if execution.counts_up_to is not None and store.step() + (execution.step_gain or 0) > execution.counts_up_to:
+    if execution.counts_up_to is not None and _exceeds(execution.counts_up_to - (execution.step_gain or 0), store):
         raise _uncountable(program.written, store.step() + (execution.step_gain or 0))
     try:
         values = store.take(program.taken), store.take(program.kept)
@@ -54,6 +54,11 @@ def dispatch(
         program.compilations.end()
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
+
+
+def _exceeds(limit: int, store: VariableStore) -> bool:
+    step = store.known_step()
+    return (store.step() if step is None else step) > limit
 
 
 def _uncountable(written: Sequence[Variable], value: int) -> FailedPreconditionError:
