@@ -38,7 +38,8 @@ def dispatch(
         values = store.take(program.taken), store.take(program.kept)
     except FailedPreconditionError as error:
         raise explained(execution.plan, error) from None
-    arguments = (*values, tuple([get(run) for get in execution.input_getters]), latches.take(program.latches))
+    inputs = tuple([get(run) for get in execution.input_getters])
+    arguments = (*values, inputs, latches.take(program.latches), execution.mask)
     if options is None:
         _run(execution, program, store, latches, run, arguments, None, metadata)
     else:
@@ -93,7 +94,7 @@ def _run(
     store: VariableStore,
     latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any, Any],
+    arguments: tuple[Any, ...],
     last_step: int | None,
     metadata: RunMetadata | None,
 ) -> None:
@@ -122,7 +123,7 @@ def _run_up_to(
     store: VariableStore,
     latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any, Any],
+    arguments: tuple[Any, ...],
     last_step: int,
     metadata: RunMetadata | None,
 ) -> None:
