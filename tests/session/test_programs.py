@@ -146,6 +146,113 @@ def gc_programs():
     return [found for found in gc.get_objects() if type(found).__name__ == "Program" and found.compilations.traces]
 
 
+class Norms(hl.train.SessionRunHook):
+    """Watches something large of its own, every 13 runs."""
+
+    def __init__(self, fetches, declares=True):
+        self.fetches, self.seen, self.declares = fetches, [], declares
+
+    def may_fetch(self):
+        return self.fetches if self.declares else None
+
+    def before_run(self, run_context):
+        return hl.train.SessionRunArgs(self.fetches) if run_context.runs % 13 == 5 else None
+
+    def after_run(self, run_context, run_values):
+        if run_values.results is not None:
+            self.seen.append(jax.tree.map(np.asarray, run_values.results))
+
+
+def adam():
+    params = hl.Variable({"w": np.ones((3, 2), "float32"), "b": np.zeros(2, "float32")}, name="params")
+    x = hl.op(lambda key: jax.random.normal(key, (8, 3)))(hl.random_key(1))
+    loss = hl.op(lambda p, x: jnp.mean(jnp.tanh(x @ p["w"] + p["b"]) ** 2), name="loss")(params, x)
+    step = hl.train.get_or_create_global_step()
+    train = hl.train.Optimizer(optax.adam(1e-2)).minimize(loss, step)
+    return params, loss, train
+
+
+def watched_training(tmp_path, runs, declares=True):
+    with hl.Graph(seed=1).as_default():
+        params, loss, train = adam()
+        hl.summary.scalar("loss", loss)
+        hl.summary.histogram("params", params)
+        norms = Norms({"norm": hl.op(optax.tree.norm)(hl.gradients(loss, params)), "w": params["w"]}, declares)
+        hooks = [
+            hl.train.NanTensorHook(loss),
+            hl.train.LoggingTensorHook({"double": loss * 2}, every_n_iter=7),
+            hl.train.SummarySaverHook(
+                save_steps=11, output_dir=str(tmp_path), scaffold=hl.train.Scaffold(summary_op=hl.summary.merge_all())
+            ),
+            norms,
+        ]
+        with hl.train.MonitoredSession(hooks=hooks) as session:
+            for _ in range(runs):
+                session.run(train)
+            return session.run_step_fn(lambda step_context: step_context.session.snapshot()), norms.seen
+
+
+@pytest.mark.parametrize(("declares", "count"), [(True, 2), (False, 3)])
+def test_hooks_that_watch_different_things_at_different_times_share_one_program(tmp_path, caplog, declares, count):
+    caplog.set_level(logging.INFO, "hookline.session")
+    values, seen = watched_training(tmp_path, 300, declares)
+    steps = [m for m in caplog.messages if "Compiling" in m and "params" in m.split("writes")[1]]
+    assert len(steps) == count + 1, "one of them initialises"
+    assert len(seen) == 23
+    with hl.Graph(seed=1).as_default():
+        _, _, train = adam()
+        with hl.train.MonitoredSession() as session:
+            for _ in range(300):
+                session.run(train)
+            alone = session.run_step_fn(lambda step_context: step_context.session.snapshot())
+    assert alone.keys() == values.keys()
+    for name in alone:
+        jax.tree.map(np.testing.assert_array_equal, values[name], alone[name])
+    norms = [float(watched["norm"]) for watched in seen]
+    assert all(norm > 0 for norm in norms), "zero is what a run gives that did not ask"
+    assert len(set(norms)) == len(norms)
+
+
+def test_what_one_hook_watches_is_not_computed_for_another(tmp_path):
+    computed = []
+
+    def count(value):
+        computed.append(float(value))
+        return value
+
+    step = hl.train.get_or_create_global_step()
+    w = hl.Variable(1.0, name="w")
+    like = jax.ShapeDtypeStruct((), jnp.float32)
+    rare = hl.op(lambda w: jax.pure_callback(count, like, w), name="rare")(w * 1.0)
+    often = hl.op(lambda w: w * 2, name="often")(w)
+    train = hl.group(w.assign_add(1.0), step.assign_add(1))
+    hooks = [
+        hl.train.LoggingTensorHook([rare], every_n_iter=10),
+        hl.train.LoggingTensorHook([often, often * 3], every_n_iter=2),
+    ]
+    with hl.train.MonitoredSession(hooks=hooks) as session:
+        for _ in range(30):
+            session.run(train)
+    assert computed == [1.0, 11.0, 21.0]
+
+
+def test_a_hook_that_draws_random_numbers_has_a_program_of_its_own(tmp_path, caplog):
+    """What a run draws is counted: a run that does not ask must not count."""
+    caplog.set_level(logging.INFO, "hookline.session")
+    step = hl.train.get_or_create_global_step()
+    noise = hl.op(jax.random.normal)(hl.random_key(3))
+    train = hl.group(step.assign_add(1))
+    draws = next(v for v in hl.global_variables() if v.op.name.endswith("draws"))
+    hooks = [
+        hl.train.LoggingTensorHook([noise], every_n_iter=10),
+        hl.train.LoggingTensorHook({"twice": step * 2}, every_n_iter=2),
+    ]
+    with hl.train.MonitoredSession(hooks=hooks) as session:
+        for _ in range(30):
+            session.run(train)
+        assert session.run(draws) == 3
+
+
 def test_the_forward_pass_of_a_gradient_is_computed_once(sess):
     v = hl.Variable(np.ones(4, "float32"), name="v")
 

@@ -136,7 +136,7 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Six more callbacks are looked up by name and are not defined here, so that a hook
+    Hooks are called in list order. Seven more callbacks are looked up by name and are not defined here, so that a hook
     without them costs nothing:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
@@ -157,6 +157,9 @@ class SessionRunHook:
 
     - `runs_until_trigger() -> int`: the number of runs after which the hook must be seen, also before that step; for a
       hook that counts runs, with `run_context.runs`.
+    - `may_fetch()`: all that the hook may ever ask for, as of `SessionRunArgs.fetches`. Asked for once, when the
+      session is created. The runs that hooks watch share one program; what was said here is in it from the start, and
+      anything else makes another program when it is first seen.
     - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
       runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all.
 
@@ -171,7 +174,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Differences: the six optional callbacks, and what it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the seven optional callbacks, and what it may say of its order.
     """
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.

@@ -142,6 +142,10 @@ class LoggingTensorHook(SessionRunHook):
             require_global_step(self)
             self._foresight = Foresight()
 
+    def may_fetch(self) -> Any:
+        """Returns the tensors."""
+        return self._args.fetches
+
     def get_state(self) -> dict[str, Any]:
         """Returns the phase of its trigger."""
         return {"trigger": self.trigger.get_state()}

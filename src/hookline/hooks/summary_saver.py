@@ -148,6 +148,10 @@ class SummarySaverHook(SessionRunHook):
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
+    def may_fetch(self) -> Any:
+        """Returns the summaries."""
+        return self.get_summary_op() if self._writes else None
+
     def get_state(self) -> dict[str, Any]:
         """Returns the phase of its trigger."""
         return {"trigger": self.trigger.get_state()}

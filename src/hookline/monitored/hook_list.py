@@ -39,6 +39,7 @@ CALLBACKS = (
     "secs_until_trigger",
     "runs_until_trigger",
     "standing_operations",
+    "may_fetch",
 )
 """What a session calls of a hook. Each is optional."""
 
@@ -144,6 +145,10 @@ class HookList:
         """Returns what every run carries for hooks; one that is bound to some runs asks for it on those itself."""
         found = [operations() for hook, operations in self.overrides("standing_operations") if bare(hook) is hook]
         return tuple(dict.fromkeys(operation for operations in found for operation in operations))
+
+    def may_fetch(self) -> list[Any]:
+        """Returns what hooks say that they may ever fetch, one fetch structure each."""
+        return [found for _, may_fetch in self.overrides("may_fetch") if (found := may_fetch()) is not None]
 
     def settle(self, session: Session) -> None:
         """Lets every hook read what it has asked for and not looked at yet."""

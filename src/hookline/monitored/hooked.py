@@ -87,6 +87,7 @@ class HookedSession:
     def use(self, hooks: HookList) -> None:
         """Lets these hooks ride along from the next run on."""
         self._hooks = hooks
+        self.raw.expect(hooks.may_fetch())
         self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
         self._pacing = Pacing.of(self.raw, hooks, self._everyone)
 

@@ -32,13 +32,14 @@ def dispatch(
     if program is None:
         run.applied = True
         return
-    if execution.counts_up_to is not None and store.step() + (execution.step_gain or 0) > execution.counts_up_to:
+    if execution.counts_up_to is not None and _exceeds(execution.counts_up_to - (execution.step_gain or 0), store):
         raise _uncountable(program.written, store.step() + (execution.step_gain or 0))
     try:
         values = store.take(program.taken), store.take(program.kept)
     except FailedPreconditionError as error:
         raise explained(execution.plan, error) from None
-    arguments = (*values, tuple([get(run) for get in execution.input_getters]), latches.take(program.latches))
+    inputs = tuple([get(run) for get in execution.input_getters])
+    arguments = (*values, inputs, latches.take(program.latches), execution.mask)
     if options is None:
         _run(execution, program, store, latches, run, arguments, None, metadata)
     else:
@@ -54,6 +55,11 @@ def dispatch(
         program.compilations.end()
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
+
+
+def _exceeds(limit: int, store: VariableStore) -> bool:
+    step = store.known_step()
+    return (store.step() if step is None else step) > limit
 
 
 def _uncountable(written: Sequence[Variable], value: int) -> FailedPreconditionError:
@@ -88,7 +94,7 @@ def _run(
     store: VariableStore,
     latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any, Any],
+    arguments: tuple[Any, ...],
     last_step: int | None,
     metadata: RunMetadata | None,
 ) -> None:
@@ -117,7 +123,7 @@ def _run_up_to(
     store: VariableStore,
     latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any, Any],
+    arguments: tuple[Any, ...],
     last_step: int,
     metadata: RunMetadata | None,
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import OutOfRangeError
@@ -17,6 +18,7 @@ from hookline.session.feeds import feeder
 from hookline.session.late import LateResults
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
+from hookline.session.sharing import Sharing, Watch
 from hookline.session.store import VariableStore
 
 # Larger constants are handed to the program as arguments; smaller ones are compiled into it.
@@ -47,6 +49,8 @@ class Execution:
         fetched: What the caller asked for.
         watched: What hooks asked for.
         late: What hooks asked for that no run waits for.
+        by_hook: What each hook asked for, of both kinds.
+        sharing: What hooks have watched so far.
         fed: Tensors that are fed.
         programs: Programs made so far in this session, which plans of the same device work share.
         constants: Large constants that are on the device already.
@@ -59,6 +63,8 @@ class Execution:
         fetched: Sequence[Tensor | Operation],
         watched: Sequence[Tensor | Operation],
         late: Sequence[Tensor | Operation],
+        by_hook: Sequence[Sequence[Tensor | Operation]],
+        sharing: Sharing,
         fed: tuple[Tensor, ...],
         programs: MutableMapping[Any, Program],
         constants: MutableMapping[Constant, Any],
@@ -71,8 +77,11 @@ class Execution:
         self.hosts_after = [operation for operation in plan.late if operation not in self.deferred]
         self.feeders = [feeder(tensor) for tensor in fed]
         self.late_inputs = input_tensors(plan.late, plan.needs_device)
+        self._by_hook, self._sharing = by_hook, sharing
+        # Of what hooks may watch in its program, which is wanted in this run.
+        self.mask: tuple[jax.Array, ...] = ()
         self.program = self._program(fetched, watched, fed, programs, store)
-        places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
+        places = self.program.places([bool(wanted) for wanted in self.mask]) if self.program else {}
         self.input_getters = [self._input_getter(t, constants) for t in self.program.inputs] if self.program else []
         self._places = places
         self.getters = [self._fetch_getter(element, places) for element in (*fetched, *awaited)]
@@ -114,6 +123,13 @@ class Execution:
         watching = {key: t for key, t in (outputs_of(watched) | late).items() if key not in outputs}
         if not plan.device and not plan.remote and not outputs and not watching:
             return None
+        always: frozenset[Operation] = frozenset(plan.device)
+        watches: Sequence[Watch] = ()
+        if watching:
+            shared = self._sharing.shared(plan, fetched, self._by_hook, fed, outputs, store)
+            if shared is not None:
+                plan, always, watches, mask = shared
+                self.mask = tuple(map(jnp.asarray, mask))
         inputs = input_tensors((*plan.device, *plan.remote), self._is_input)
         for tensor in (*outputs.values(), *watching.values()):
             if self._is_input(tensor):
@@ -123,15 +139,17 @@ class Execution:
         def order(tensors: Any) -> list[Tensor]:
             return sorted(tensors, key=lambda tensor: (tensor.op.index, repr(tensor.path)))
 
-        inputs, out, watch = order(inputs), order(outputs.values()), order(watching.values())
+        inputs, out, watch = order(inputs), order(outputs.values()), [] if watches else order(watching.values())
         key = (
             tuple(operation.index for operation in (*plan.device, *plan.remote)),
             tuple(operation.index for operation in plan.device if operation in plan.trained),
-            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch)),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch, *watches)),
         )
         found = programs.get(key)
         if found is None:
-            found = programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
+            found = programs[key] = Program(
+                plan, inputs, out, watch, store.structure, store.worker_index, always=always, watches=watches
+            )
         return found
 
     def _comes_from_device(self, tensor: Tensor) -> bool:

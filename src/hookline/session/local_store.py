@@ -41,6 +41,10 @@ class _Slot:
         self.mirror: int | None = None
 
 
+# What every counter holds: it has 32 bits or 64.
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
 @jax.jit
 def _copied(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
@@ -58,9 +62,9 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-def _wrapped(value: int, dtype: Any) -> int:
-    """Returns what an integer of that dtype holds after counting to `value`."""
-    return value if -(2**31) <= value < 2**31 else int(np.asarray(value).astype(dtype))
+def _wrapped(value: int, variable: Variable) -> int:
+    """Returns what a counter holds after counting to `value`."""
+    return int(np.asarray(value).astype(variable.dtype))
 
 
 class _LocalStore:
@@ -102,7 +106,8 @@ class _LocalStore:
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
-            slot.mirror = None if gain is None or slot.mirror is None else _wrapped(slot.mirror + gain, variable.dtype)
+            mirror = None if gain is None or slot.mirror is None else slot.mirror + gain
+            slot.mirror = mirror if mirror is None or _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
             stepped = stepped or variable is self._global_step
         if stepped:
             self.step_changes += 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
@@ -14,6 +15,7 @@ from hookline.session.execution import Execution, Run
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.program import Program
+from hookline.session.sharing import Sharing
 from hookline.session.store import VariableStore
 from hookline.session.watched import Watched
 
@@ -62,10 +64,19 @@ class PlanCache:
         self._old: dict[Hashable, Prepared] = {}
         self._programs: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
         self._constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
+        self._sharing = Sharing()
         self._told: set[Operation] = set()
         self._made = 0
         self._latest: Any = None
         self.get = self._young.get
+
+    def expect(self, watched: Iterable[Any]) -> None:
+        """Says what hooks may ever fetch; see `Session.expect`."""
+        found = []
+        for fetches in watched:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found.append(flatten(self._graph, fetches)[0])
+        self._sharing.declare(found)
 
     def find(self, key: Hashable) -> Prepared | None:
         """Returns one of either generation, which is young from then on; None if there is none."""
@@ -104,10 +115,13 @@ class PlanCache:
         asked = [() if item is None else item for item in watched.fetches]
         wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
         waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
+        by_hook = [flatten(self._graph, item)[0] for item in asked]
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
         step = counted_global_step(self._graph)
-        execution = Execution(elements, wanted, waiting, fed, self._programs, self._constants, step, store)
+        execution = Execution(
+            elements, wanted, waiting, by_hook, self._sharing, fed, self._programs, self._constants, step, store
+        )
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 

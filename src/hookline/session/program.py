@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
-from hookline.graph.graph import Tensor
+from hookline.graph.graph import Operation, Tensor
 from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
@@ -20,6 +20,7 @@ from hookline.graph.variable import Variable, VariableRead
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
+from hookline.session.sharing import Watch
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
@@ -45,6 +46,8 @@ class Program:
             the rest as if nobody were watching.
         structure: Gives the tree structure of a variable at the time of tracing.
         worker_index: The worker for whose random keys it is made.
+        always: The operations that every run computes; by default all.
+        watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
     """
 
     def __init__(
@@ -55,12 +58,18 @@ class Program:
         watched: Sequence[Tensor],
         structure: Callable[[Variable], Any],
         worker_index: int = 0,
+        always: frozenset[Operation] = frozenset(),
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.plan = plan
+        self._always = always
+        self._watches = watches
+        masked = [tensor for watch in watches for tensor in watch]
         self.worker_index = worker_index
         self.inputs = list(inputs)
-        self.outputs = [*outputs, *watched]
-        self.watched = frozenset(tensor.key for tensor in watched) - {tensor.key for tensor in outputs}
+        self._unmasked = [*outputs, *watched]
+        self.outputs = [*self._unmasked, *masked]
+        self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
         self.written = list(plan.updates)
         self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
@@ -77,6 +86,16 @@ class Program:
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
         self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         self._dry: Any = None
+
+    def places(self, mask: Sequence[bool]) -> dict[Key, int]:
+        """Returns where the outputs are that a run with this mask computes."""
+        places = {tensor.key: i for i, tensor in enumerate(self._unmasked)}
+        start = len(self._unmasked)
+        for watch, wanted in zip(self._watches, mask, strict=True):
+            if wanted:
+                places |= {tensor.key: start + i for i, tensor in enumerate(watch)}
+            start += len(watch)
+        return places
 
     @property
     def dry(self) -> Any:
@@ -117,20 +136,24 @@ class Program:
         readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
-    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
+    def _trace(
+        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...], mask: tuple[Any, ...]
+    ) -> Traced:
         # The body of a traced function runs when JAX compiles, and only then.
         self.compilations.begins(self._named(taken, kept, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            return self._traced(taken, kept, inputs, latched)
+            return self._traced(taken, kept, inputs, latched, mask)
         finally:
             WORKER_INDEX.reset(token)
 
-    def _traced(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
+    def _traced(
+        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...], mask: tuple[Any, ...]
+    ) -> Traced:
         values = [*zip(self.taken, taken, strict=True), *zip(self.kept, kept, strict=True)]
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in values}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
-        frame.compute_all()
+        frame.compute([operation for operation in self.plan.device if operation in self._always])
         # No output may share its buffer with a variable, with an input or with another output.
         seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
 
@@ -150,10 +173,25 @@ class Program:
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
             new.append(tuple(distinct(leaf) for leaf in leaves))
             self.structures_out.append(structure)
-        outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self.outputs)
+        outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
+        for watch, wanted in zip(self._watches, mask, strict=True):
+            outputs += self._masked(frame, watch, wanted)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches]
         return tuple(new), outputs, sent, tuple(map(after, latched, conditions))
+
+    def _masked(self, frame: Trace, watch: Watch, wanted: Any) -> tuple[Any, ...]:
+        """Returns what a hook watches, computed only where the run wants it."""
+        needed = set(self.plan.needed(watch)) - self._always
+        operations = [operation for operation in self.plan.device if operation in needed]
+
+        def compute() -> tuple[Any, ...]:
+            branch = frame.branch()
+            branch.compute(operations)
+            return tuple(self._output(tensor, branch.output(tensor), jnp.asarray) for tensor in watch)
+
+        like = jax.eval_shape(compute)
+        return jax.lax.cond(wanted, compute, lambda: jax.tree.map(_blank, like))
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
         """Checks that either value may be the one that stays."""
@@ -176,6 +214,12 @@ class Program:
         except TypeError as error:
             tensor.op.note(error)
             raise
+
+
+def _blank(like: Any) -> Any:
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(like)), like.shape)
+    return jnp.zeros(like.shape, like.dtype)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:

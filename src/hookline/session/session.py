@@ -219,6 +219,15 @@ class Session:
             watched = Watched(tuple(watched))
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
+    def expect(self, watched: Iterable[Any]) -> None:
+        """Says what hooks may ever fetch, so that the runs that they watch share one program from the start.
+
+        Args:
+            watched: For each hook a fetch structure. What is not in the graph is passed over: the run says so.
+        """
+        with self._lock:
+            self._plans.expect(watched)
+
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:

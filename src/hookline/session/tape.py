@@ -74,6 +74,12 @@ class Tape:
         self._entries: list[_Entry] = []
         self._orders: dict[Operation | None, list[int]] = {}
 
+    def branch(self) -> Tape:
+        """Returns a tape that goes on from here, and of which this one learns nothing."""
+        other = Tape(self._gradients, self._trained)
+        other._entries, other._orders = self._entries.copy(), self._orders
+        return other
+
     def passing(self, owner: Operation | None) -> list[Gradient]:
         """Returns the gradients that go back through what `owner` does; all of them for `None`."""
         return [g for g in self._gradients if owner is None or g.passes(owner)]

@@ -6,6 +6,7 @@ that it reads is one of which the updates are earlier too. Gradients fit into it
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,9 +44,17 @@ class Trace:
         self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
         self._cells: dict[Any, Cells] = {}
 
-    def compute_all(self) -> None:
-        """Computes all device operations."""
-        for operation in self.plan.device:
+    def branch(self) -> Trace:
+        """Returns a trace that goes on from here, and of which this one learns nothing."""
+        other = copy.copy(self)
+        for name in ("_versions", "_values", "_barriered", "_cells"):
+            setattr(other, name, dict(getattr(self, name)))
+        other._tape = self._tape.branch()
+        return other
+
+    def compute(self, operations: Sequence[Function | Update | Gradient]) -> None:
+        """Computes device operations, in creation order."""
+        for operation in operations:
             try:
                 # A profile and the text of the program then say which operation each piece of work belongs to.
                 with jax.named_scope(operation.name):

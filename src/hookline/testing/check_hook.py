@@ -235,6 +235,9 @@ class _Watched:
         assert wanted, f"runs_until_trigger must return an int of at least 1, got {runs!r}."
         return runs
 
+    def may_fetch(self) -> Any:
+        return _call(self._hook, "may_fetch")
+
     def standing_operations(self) -> Any:
         operations = list(_call(self._hook, "standing_operations") or ())
         assert all(isinstance(operation, Operation) for operation in operations), (

@@ -139,6 +139,9 @@ class ScriptedSession:
         result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
         return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
 
+    def expect(self, watched: Any) -> None:
+        """Takes what hooks may fetch, and makes nothing of it."""
+
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and forgets the rest."""
         self._global_step = values.get("global_step", self._global_step)
