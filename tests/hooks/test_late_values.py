@@ -181,3 +181,28 @@ def test_a_hook_of_ones_own_gets_values_of_every_kind_late(training):
         (n, f"loss {n}", None) for n in (1, 2, 3)
     ]
     assert [float(loss) for _, (loss,) in plain.seen] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", [train.LoggingTensorHook, train.SummarySaverHook])
+def test_a_subclass_with_an_after_run_of_its_own_gets_the_results_themselves(training, tmp_path, kind):
+    train_op, loss = training
+    seen = []
+
+    class Own(kind):
+        def after_run(self, run_context, run_values):
+            seen.append(run_values.results)
+            super().after_run(run_context, run_values)
+
+    logging_arguments = {"tensors": {"loss": loss}, "every_n_iter": 2}
+    merged = summary.merge([summary.scalar("loss", loss)])
+    saving_arguments = {"save_steps": 2, "output_dir": str(tmp_path), "summary_op": merged}
+    hook = Own(**(logging_arguments if kind is train.LoggingTensorHook else saving_arguments))
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for _ in range(3):
+            session.run(train_op)
+    values = [results for results in seen if results is not None]
+    assert len(values) == 2
+    if kind is train.LoggingTensorHook:
+        assert [float(results["loss"]) for results in values] == [1.0, 3.0]
+    else:
+        assert all(isinstance(results[0], bytes) for results in values)

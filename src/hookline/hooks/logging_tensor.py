@@ -135,7 +135,9 @@ class LoggingTensorHook(SessionRunHook):
         Raises:
             KeyError: One of them is not in the graph.
         """
-        self._args = SessionRunArgs({tag: find_tensor(self, item) for tag, item in self._tensors.items()}, late=True)
+        tensors = {tag: find_tensor(self, item) for tag, item in self._tensors.items()}
+        # A subclass with an after_run of its own reads the results themselves.
+        self._args = SessionRunArgs(tensors, late=type(self).after_run is LoggingTensorHook.after_run)
         self.trigger.reset()
         self._runs = self._next_run = 0
         if self._foresight is not None:

@@ -171,7 +171,9 @@ class SummarySaverHook(SessionRunHook):
             raise TypeError(
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
-        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries), late=True)
+        # A subclass with an after_run of its own reads the results themselves.
+        late = type(self).after_run is SummarySaverHook.after_run
+        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries), late=late)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
