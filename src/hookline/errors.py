@@ -10,7 +10,7 @@ world, the engine or the user's own function at run time are in this tree::
     │   ├── InvalidArgumentError        3  a value can never be right
     │   ├── DeadlineExceededError       4  a limit of time ran out
     │   ├── NotFoundError               5  a file, checkpoint or name is absent
-    │   ├── AlreadyExistsError          6  a thing to be made is there already
+    │   ├── AlreadyExistsError          6  the thing to create already exists
     │   ├── PermissionDeniedError       7  the caller may not do this
     │   ├── ResourceExhaustedError      8  out of memory, disk, quota
     │   ├── FailedPreconditionError     9  the system is not in the state needed (an uninitialised variable)
@@ -56,7 +56,7 @@ class OpError(Exception):
         hookline.errors.NotFoundError: No checkpoint in '/runs/a'.
 
     References:
-        `tf.errors.OpError`. Difference: the code belongs to the class and is no argument.
+        `tf.errors.OpError`. Difference: the code belongs to the class and is not an argument.
     """
 
     error_code: ClassVar[int] = 2

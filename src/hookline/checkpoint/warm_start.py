@@ -120,7 +120,7 @@ def assign_from_checkpoint(
         as `init_op` and `init_feed_dict`. Without variables the operation does nothing.
 
     Raises:
-        TypeError: An item of `var_list` is no variable.
+        TypeError: An item of `var_list` is not a variable.
         ValueError: It does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
 
@@ -157,7 +157,7 @@ def assign_from_checkpoint_fn(
         The function; None if the checkpoint has none of the variables.
 
     Raises:
-        TypeError: An item of `var_list` is no variable.
+        TypeError: An item of `var_list` is not a variable.
         ValueError: `var_list` is empty, or does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
 

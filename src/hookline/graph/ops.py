@@ -90,7 +90,7 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
 
     Args:
         fn: Any function. It is called once in each run that needs it.
-        name: Name of the nodes; by default that of the function.
+        name: Name of the nodes; by default the function's name.
         spec: A pytree of arrays or `jax.ShapeDtypeStruct` like the result, if it is known. Then later shapes can be
             inferred, and the result can be unpacked. If the result does not fit, the run raises an
             `InvalidArgumentError`.

@@ -53,7 +53,7 @@ class WatchdogHook(SessionRunHook):
         self._stop = stop
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts the thread; each session that a recovery makes has one of its own."""
+        """Starts the thread; each session that a recovery creates has its own."""
         _Watch(session, coord, self._timeout_secs, self._stop).start()
 
 

@@ -68,7 +68,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
     summary first meets some, a warning says how many.
 
     Args:
-        name: Tag; treated as that of `scalar`.
+        name: Tag, as in `scalar`.
         values: Pytree of arrays with any shapes and real dtypes, counted together as 32-bit floats: one variable, or
             all gradients. Arrays may be empty.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
@@ -120,7 +120,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
     images.
 
     Args:
-        name: Tag; treated as that of `scalar`. The images are `name/image/0`, `name/image/1` and so on; with
+        name: Tag, as in `scalar`. The images are `name/image/0`, `name/image/1` and so on; with
             `max_outputs=1` there is one, `name/image`.
         tensor: Array of shape `[batch, height, width, channels]`, uint8 or floating point. One channel is grey, three
             are RGB, four RGBA.
@@ -158,7 +158,7 @@ def audio(
     Clips are written as 16-bit WAV. The full range is -1.0 to 1.0; values beyond it are clipped, and NaN is silence.
 
     Args:
-        name: Tag; treated as that of `scalar`. The clips are `name/audio/0`, `name/audio/1` and so on; with
+        name: Tag, as in `scalar`. The clips are `name/audio/0`, `name/audio/1` and so on; with
             `max_outputs=1` there is one, `name/audio`.
         tensor: Array of shape `[batch, frames]` or `[batch, frames, channels]`, floating point.
         sample_rate: Frames per second: a number, or a tensor of one number.
@@ -204,7 +204,7 @@ def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Te
     """Makes a summary of text, which TensorBoard shows as Markdown.
 
     Args:
-        name: Tag; treated as that of `scalar`.
+        name: Tag, as in `scalar`.
         tensor: Tensor of a host op (or a plain value) that is a string, or an array or nested list of strings.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
