@@ -77,7 +77,9 @@ class Retention:
     def recover(self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None) -> None:
         """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
         self._kept = list(checkpoints)
-        self._unproven = [kept for kept in checkpoints if kept.path != good]
+        paths = [kept.path for kept in checkpoints]
+        # Nothing older is to prove good: what is proved last would count as the newest that is.
+        self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.good = good
 
@@ -127,6 +129,9 @@ class Retention:
             self.good = proven[-1].path
             self._unproven = [kept for kept in self._unproven if kept not in proven]
 
-    def doubt(self) -> None:
-        """Records that the steps up to now are undone: checkpoints that have not proved good by now never will."""
-        self._unproven.clear()
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Takes note that the weights of this step are those of `restored` again: what led here is taken back.
+
+        What has not proved good by now never will, but for `restored`, of which the next steps may still tell.
+        """
+        self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]
