@@ -48,9 +48,9 @@ class Watch:
     Args:
         who: The class of the session, for messages.
         on_preemption: `"exit"` or `"ignore"`.
-        grace_secs: How long it may take to leave the session, from the signal on.
-        stop: Called in a thread when the signal comes: wakes what waits.
-        doing: Called in that thread: says what the session is doing, for the log.
+        grace_secs: How long leaving the session may take after the signal.
+        stop: Called in a thread when the signal comes; wakes waits.
+        doing: Called in that thread; returns what the session is doing, for the log.
         heeds: Whether it is up to this session to act on signals, if it does not ignore them.
 
     Raises:
@@ -86,7 +86,7 @@ class Watch:
         _signals.renew()
 
     def close(self) -> None:
-        """Puts the handlers back if this is the last session; what has come is remembered here."""
+        """Puts the previous handlers back if this is the last session; remembers a signal that came."""
         came = _signals.remove(self)
         self._last = came if self._heeds else None
 

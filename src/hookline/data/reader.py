@@ -207,12 +207,12 @@ class Reader:
     # A run's batch ----------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the next batch, or what stands in its place, is there."""
+        """Whether the next batch, or an error in its place, is ready."""
         ahead = self._ahead
         return ahead.front is not None or (ahead.has_stopped and not preemption.must_finish())
 
     def wait(self) -> None:
-        """Blocks until it is, which it is too when reading has been stopped."""
+        """Blocks until it is ready, or until reading has been stopped."""
         if self.is_ready():
             return
         if self._ahead.has_stopped:

@@ -43,7 +43,7 @@ class Entrance:
             server, the step server's message that it has received once it includes those transactions.
 
         Raises:
-            CancelledError: The session was closed meanwhile.
+            CancelledError: The session was closed in the meantime.
             Preempted: A signal has asked the process to end.
             OutOfRangeError: The training has ended.
             AbortedError, UnavailableError: The step server was lost, or is away.

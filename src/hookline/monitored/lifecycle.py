@@ -345,7 +345,7 @@ class MonitoredLifecycle:
 
     def _heed_signals(self) -> None:
         """Has signals caught where leaving in order is worth it."""
-        # A worker saves nothing; it leaves in order for those who go on.
+        # A worker saves nothing; it leaves in order for those that continue.
         if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
             self._preemption.open()
 

@@ -134,7 +134,7 @@ class ScriptedSession:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """As `run`, with the values of what the hooks asked for beside."""
+        """Like `run`, but also returns the values that the hooks asked for."""
         asked, late = (watched.fetches, watched.late) if isinstance(watched, Watched) else (watched, ())
         result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
         return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
