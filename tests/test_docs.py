@@ -1,6 +1,7 @@
 """Every Python block of every page in docs/ runs as it stands, in a fresh graph and an empty directory.
 
-A block that must not run starts with ```python no-run. Where a line prints, a comment behind it says what.
+A block that must not run starts with ```python no-run. One that shows a script starts with the script's name, and
+tests/conformance runs it. Where a line prints, a comment behind it says what.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pytest
 import hookline as hl
 
 DOCS = Path(__file__).parents[1] / "docs"
+SCRIPTS = {path.name for path in (DOCS.parent / "conformance" / "scripts").glob("*.py")}
 BLOCK = re.compile(r"^```python[ \t]*(?P<mark>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 SAYS = re.compile(r"^\s*print\(.*\)  # (?P<said>.+)$", re.MULTILINE)
 
@@ -24,7 +26,7 @@ def blocks() -> list[pytest.ParameterSet]:
         text = page.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            if match["mark"] != "no-run":
+            if not match["mark"]:
                 found.append(pytest.param(match["code"], id=f"{page.relative_to(DOCS)}:{line}"))
     return found
 
@@ -40,7 +42,7 @@ def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypat
 
 def test_marks_of_blocks_are_known():
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("**/*.md"))
-    assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run"}
+    assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run", *SCRIPTS}
 
 
 def test_every_linked_page_exists():

@@ -1,4 +1,4 @@
-"""Numbers and objects that a user gives, checked where they are given: who wanted what, and what was given."""
+"""Checks of users' arguments at the place where they are given; messages say who requires what, and what was given."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
 
     Args:
         who: The class or function that was called.
-        name: Of the argument.
-        value: What was given.
-        at_least: The smallest that will do.
+        name: The name of the argument.
+        value: The value given.
+        at_least: The smallest allowed value.
 
     Raises:
-        TypeError: It is none: text, a flag, a number with a fraction.
+        TypeError: It is not a whole number, but text, a flag or a fraction.
         ValueError: It is too small.
 
     Example:
@@ -38,10 +38,10 @@ def whole(who: str, name: str, value: Any, at_least: int | None = None) -> int:
 
 
 def number(who: str, name: str, value: Any, at_least: float | None = None) -> float:
-    """Returns a finite number, or infinity; `whole` says what the arguments are.
+    """Returns a finite number, or infinity; the arguments are those of `whole`.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a number.
         ValueError: It is NaN, or too small.
 
     Example:
@@ -60,7 +60,7 @@ def number(who: str, name: str, value: Any, at_least: float | None = None) -> fl
 
 
 def instance(who: str, name: str, value: Any, kind: type) -> Any:
-    """Returns an object of a class, or `None` if that was given.
+    """Returns an object of a class, or `None` if `None` was given.
 
     Raises:
         TypeError: It is something else.

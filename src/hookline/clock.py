@@ -1,7 +1,7 @@
 """The time: the only place in hookline that reads it, sleeps, or waits with a limit.
 
-Everything else calls the functions of this module, which ask the installed `Clock`. `hookline.testing.FakeClock` is
-another one, so no test has to wait.
+All other code calls the functions of this module, which use the installed `Clock`. Tests install a
+`hookline.testing.FakeClock`, so they need not wait.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Clock:
         return _time.monotonic()
 
     def time(self) -> float:
-        """Returns the seconds since the epoch, as the calendar has them."""
+        """Returns the seconds since the epoch, by the calendar."""
         return _time.time()
 
     def sleep(self, secs: float) -> None:
-        """Lets `secs` seconds pass; none for a negative number."""
+        """Sleeps for `secs` seconds; not at all for a negative number."""
         _time.sleep(max(secs, 0))
 
     def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
@@ -43,7 +43,7 @@ class Clock:
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
     ) -> bool:
-        """Blocks until `predicate()` is true or the time is over, and returns what it is then."""
+        """Blocks until `predicate()` is true or the time is over, and returns its last value."""
         return bool(condition.wait_for(predicate, _bounded(timeout_secs)))
 
 
@@ -56,7 +56,7 @@ _installed = Clock()
 
 
 def install(clock: Clock) -> Clock:
-    """Makes `clock` the one that the functions of this module ask.
+    """Makes `clock` the clock that the functions of this module use.
 
     Args:
         clock: The new clock, for the whole process.
@@ -84,7 +84,7 @@ def monotonic() -> float:
 
 
 def time() -> float:
-    """Returns the seconds since the epoch. Stamp events with it; the user may set the calendar back.
+    """Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
 
     Example:
         >>> time() > 0
@@ -94,10 +94,10 @@ def time() -> float:
 
 
 def sleep(secs: float) -> None:
-    """Lets time pass.
+    """Sleeps.
 
     Args:
-        secs: How many seconds; none for a negative number.
+        secs: For how many seconds; a negative number means not at all.
 
     Example:
         >>> sleep(0)
@@ -110,7 +110,7 @@ def wait(event: threading.Event, timeout_secs: float | None = None) -> bool:
 
     Args:
         event: The event.
-        timeout_secs: At most how many seconds; None for no limit.
+        timeout_secs: The longest wait in seconds; None for no limit.
 
     Returns:
         Whether the event is set.
@@ -126,12 +126,12 @@ def wait_for(condition: threading.Condition, predicate: Callable[[], bool], time
     """Blocks until a predicate is true or the time is over. Call it with the condition held.
 
     Args:
-        condition: The condition that whoever makes the predicate true notifies.
-        predicate: Asked with the condition held, at the start and after each notification.
-        timeout_secs: At most how many seconds; None for no limit.
+        condition: The condition, to be notified by the code that makes the predicate true.
+        predicate: Called with the condition held, at the start and after each notification.
+        timeout_secs: The longest wait in seconds; None for no limit.
 
     Returns:
-        What the predicate says at the end.
+        The predicate's last value.
 
     Example:
         >>> condition = threading.Condition()

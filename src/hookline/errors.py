@@ -1,7 +1,7 @@
-"""The exceptions hookline raises for what goes wrong while training runs.
+"""The exceptions that hookline raises when something goes wrong during training.
 
-Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. What the world, the
-engine or the user's own function does wrong at run time is in this tree::
+Misuse of the library raises the ordinary `ValueError`, `TypeError`, `KeyError` and `RuntimeError`. Failures of the
+world, the engine or the user's own function at run time are in this tree::
 
     Exception
     ├── OpError                        base; one subclass a status code
@@ -10,7 +10,7 @@ engine or the user's own function does wrong at run time is in this tree::
     │   ├── InvalidArgumentError        3  a value can never be right
     │   ├── DeadlineExceededError       4  a limit of time ran out
     │   ├── NotFoundError               5  a file, checkpoint or name is absent
-    │   ├── AlreadyExistsError          6  a thing to be made is there already
+    │   ├── AlreadyExistsError          6  the thing to create already exists
     │   ├── PermissionDeniedError       7  the caller may not do this
     │   ├── ResourceExhaustedError      8  out of memory, disk, quota
     │   ├── FailedPreconditionError     9  the system is not in the state needed (an uninitialised variable)
@@ -24,7 +24,7 @@ engine or the user's own function does wrong at run time is in this tree::
     └── RuntimeError                   of Python
         └── NanLossDuringTrainingError     the loss is not a number
 
-What is no error at all, and no `Exception` either, is a process that was asked to end and does so in order::
+If a process was asked to end and does so in order, this is neither an error nor an `Exception`::
 
     SystemExit                         of Python
     └── Preempted                          SIGTERM or Ctrl-C came, and the training was left with its work saved
@@ -45,9 +45,9 @@ class OpError(Exception):
     """Base of all errors that carry a status code.
 
     Args:
-        node_def: Description of the failing node, or None where no single node is to blame.
+        node_def: Description of the failing node, or None if no single node is to blame.
         op: The failing operation, or None.
-        message: What happened, to whom, and what to do; also the text of the exception.
+        message: Says who failed, what happened and what to do; also the text of the exception.
 
     Example:
         >>> raise NotFoundError(None, None, "No checkpoint in '/runs/a'.")
@@ -102,7 +102,7 @@ class NotFoundError(OpError):
 
 
 class AlreadyExistsError(OpError):
-    """Something that was to be created exists already."""
+    """Something to be created already exists."""
 
     error_code = 6
 
@@ -132,7 +132,7 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError):
-    """The input has ended; training ends cleanly."""
+    """The input has ended, so training ends in order."""
 
     error_code = 11
 
@@ -175,16 +175,15 @@ class NanLossDuringTrainingError(RuntimeError):
         False
 
     References:
-        `tf.estimator.NanLossDuringTrainingError`. Difference: it carries the message of whoever raises it, which names
-        the step.
+        `tf.estimator.NanLossDuringTrainingError`. Difference: it has a message, which names the step.
     """
 
 
 class Preempted(SystemExit):
-    """A signal has asked this process to end, and a monitored session was left in order for that.
+    """A signal asked this process to end, and a monitored session was left in order.
 
-    Not caught, it ends the process with the exit status that a shell would show for the signal: 143 for SIGTERM, 130
-    for SIGINT. It is none of `PREEMPTION_ERRORS`: nothing recovers from it.
+    If it is not caught, it ends the process with the exit status that a shell shows for the signal: 143 for SIGTERM,
+    130 for SIGINT. It is not one of `PREEMPTION_ERRORS`, so no session recovers from it.
 
     Args:
         number: The signal.
@@ -199,7 +198,7 @@ class Preempted(SystemExit):
         (143, 'SIGTERM has asked this process to end.')
 
     References:
-        None in `tf.train`, where a signal ends the process without a word to the hooks.
+        None in `tf.train`, where a signal ends the process and hooks are not told.
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
@@ -258,11 +257,11 @@ def from_os_error(error: OSError, message: str) -> OpError:
     """Returns the hookline error for an error of the operating system.
 
     Args:
-        error: What the operating system said.
-        message: Who could not do what, without a full stop; the system's words follow it.
+        error: The operating system's error.
+        message: Says who could not do what, without a full stop; the system's message follows.
 
     Returns:
-        A new `OpError` of the class that the error's number means, `UnknownError` where none does; raise it `from` the
+        A new `OpError` of the class for the error's number, or `UnknownError` if there is none; raise it `from` the
         error.
 
     Example:
@@ -277,13 +276,13 @@ def from_exception(exc: BaseException) -> BaseException:
     """Returns the hookline error for an error of the engine; any other exception comes back unchanged.
 
     The engine (`jax.errors.JaxRuntimeError`) starts its text with the name of a status, such as `UNAVAILABLE: ...`. An
-    engine error without a status that is known here becomes `UnknownError`.
+    engine error with an unknown status becomes `UnknownError`.
 
     Args:
         exc: Any exception, of the engine or not.
 
     Returns:
-        A new `OpError` whose text is that of the engine and whose `__cause__` is `exc`, or `exc` itself.
+        A new `OpError` with the engine's text and `exc` as its `__cause__`, or `exc` itself.
 
     Example:
         >>> from jax.errors import JaxRuntimeError
@@ -303,7 +302,7 @@ def from_exception(exc: BaseException) -> BaseException:
 
 
 def _is_engine_error(exc: BaseException) -> bool:
-    # By name: importing JAX only to look at an exception would load it in programs that do not use it.
+    # By name: importing JAX to check an exception would load it in programs that do not use it.
     return any(
         kind.__name__ in ("JaxRuntimeError", "XlaRuntimeError")
         and kind.__module__.partition(".")[0] in ("jax", "jaxlib")

@@ -1,7 +1,7 @@
 """Every function of `jax.numpy` on tensors: `hookline.numpy.mean(x)` is `hookline.op(jax.numpy.mean)(x)`.
 
-Names are looked up when they are used, so the functions are those of the installed JAX, those of `linalg` and `fft`
-included. Constants and dtypes (`pi`, `float32`) are handed through. On plain values the functions just run.
+Names are looked up on use, so the functions are those of the installed JAX, including `linalg` and `fft`. Constants and
+dtypes (`pi`, `float32`) are passed through. With plain values the functions just run.
 
 Example:
     >>> import hookline as hl
@@ -23,7 +23,7 @@ from hookline.graph import op as _op
 
 
 class _Namespace:
-    """A part of `jax.numpy`, such as `linalg`, whose functions take tensors."""
+    """A part of `jax.numpy`, such as `linalg`, with functions that take tensors."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self._module = module
@@ -41,7 +41,7 @@ def _lifted(module: types.ModuleType, name: str) -> Any:
     value = getattr(module, name)
     if isinstance(value, types.ModuleType):
         return _Namespace(value)
-    # Dtypes are callable as well, but they are types.
+    # Dtypes are callable too, but they are types.
     is_dtype = isinstance(value, type) or hasattr(value, "dtype")
     return _op(value, name=name) if callable(value) and not is_dtype else value
 

@@ -1,9 +1,9 @@
-"""Signals that ask this process to end (SIGTERM, Ctrl-C): noted at once, acted on where a session can be left in order.
+"""Signals that ask this process to end (SIGTERM, Ctrl-C): noted at once, and acted on when a session can end in order.
 
-The handler only notes which signal came: it takes no lock, writes no file, runs no hook. Sessions look at the note
-before each run and at their end, waits while they wait. A thread hears of every signal too, also while the main thread
-is busy outside of Python, as in a compilation, where no handler can run: it says what is waited for, wakes what waits
-for the coordinator, and ends the process when a second signal comes or the time is over.
+The handler only notes which signal came. It takes no lock, writes no file and runs no hook. Sessions check the note
+before each run and at their end, and waits check it while they wait. A thread also hears every signal, even while the
+main thread is busy outside of Python, as in a compilation, where no handler can run. The thread logs what is being
+waited for, wakes waits on the coordinator, and ends the process when a second signal comes or the time is over.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ SAME_SECS = {signal.SIGTERM: 1.0, signal.SIGHUP: 1.0, signal.SIGINT: 0.3}
 
 Schedulers send it to a process and to who passes it on to that process; a Ctrl-C comes from a finger."""
 
-# How long a KeyboardInterrupt may take to get to the main thread before that counts as stuck.
+# How long a KeyboardInterrupt may take to reach the main thread before that thread counts as stuck.
 _STUCK_SECS = 2.0
 _OVER = 0
 
 
 class Watch:
-    """What one session has to do with signals.
+    """The signal handling of one session.
 
     Args:
         who: The class of the session, for messages.
         on_preemption: `"exit"` or `"ignore"`.
-        grace_secs: How long it may take to leave the session, from the signal on.
-        stop: Called in a thread when the signal comes: wakes what waits.
-        doing: Called in that thread: says what the session is doing, for the log.
+        grace_secs: How long leaving the session may take after the signal.
+        stop: Called in a thread when the signal comes; wakes waits.
+        doing: Called in that thread; returns what the session is doing, for the log.
         heeds: Whether it is up to this session to act on signals, if it does not ignore them.
 
     Raises:
-        ValueError: `on_preemption` is something else, or `grace_secs` is no positive number.
+        ValueError: `on_preemption` is something else, or `grace_secs` is not a positive number.
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class Watch:
         self._last: int | None = None
 
     def open(self) -> None:
-        """Has signals caught from now on, unless they are to be ignored."""
+        """Starts to catch signals, unless they are to be ignored."""
         if self._heeds:
             _signals.add(self)
 
     def renew(self) -> None:
-        """Has them caught by hookline again, if somebody else has taken them over meanwhile."""
+        """Catches signals again if other code has replaced the handlers."""
         _signals.renew()
 
     def close(self) -> None:
-        """Puts the handlers back if this is the last session; what has come is remembered here."""
+        """Puts the previous handlers back if this is the last session; remembers a signal that came."""
         came = _signals.remove(self)
         self._last = came if self._heeds else None
 
     @property
     def number(self) -> int | None:
-        """The signal that has asked the process to end, if one has."""
+        """The signal that asked the process to end, if any."""
         return (asked() if self._heeds else None) or self._last
 
     def check(self) -> None:
@@ -101,12 +101,12 @@ class Watch:
             raise Preempted(self.number)
 
     def error(self) -> Preempted | None:
-        """Returns the error with which to leave the session, if it is to be left for a signal."""
+        """Returns the error with which to leave the session because of a signal, if any."""
         return None if self.number is None else Preempted(self.number)
 
 
 def asked() -> int | None:
-    """Returns the signal that has asked this process to end, while a session is open that heeds it; else None."""
+    """Returns the signal that asked this process to end, if an open session responds to signals; else None."""
     return None if _signals.number is None or not _signals.watches else _signals.number
 
 
@@ -116,19 +116,19 @@ def heeded() -> bool:
 
 
 def urgent() -> bool:
-    """Returns whether it is to end now, with nothing saved any more: a second Ctrl-C came, or the time is over."""
+    """Returns whether the process must end now without saving: a second Ctrl-C came, or the time is over."""
     return _signals.urgent and asked() is not None
 
 
 def left_secs() -> float:
-    """Returns how much of the time to leave in is left; infinitely much where nobody has asked."""
+    """Returns how many seconds are left for leaving; infinity if no signal came."""
     if asked() is None:
         return float("inf")
     return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
-    """Raises `Preempted` if this process was asked to end: for waits, each time they look.
+    """Raises `Preempted` if this process was asked to end; waits call it each time they check.
 
     Not where something half done is to be finished first.
 
@@ -141,10 +141,10 @@ def check() -> None:
 
 
 def sleep(secs: float) -> None:
-    """Lets time pass, unless this process is asked to end.
+    """Sleeps, unless this process is asked to end.
 
     Raises:
-        Preempted: It is.
+        Preempted: The process was asked to end.
 
     Example:
         >>> sleep(0)
@@ -185,7 +185,7 @@ _half_done: ContextVar[Callable[[], bool] | None] = ContextVar("half_done", defa
 
 
 class _Signals:
-    """The signals of this process, caught while a session is open that heeds them."""
+    """The signals of this process, caught while an open session responds to them."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -193,7 +193,7 @@ class _Signals:
         self.deadline = float("inf")
         self.urgent = False
         self.interrupted_at: float | None = None
-        # Weakly: a session that is dropped without being closed is heard of no more.
+        # Weak references: a session that is dropped without being closed no longer counts.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._changing = threading.Lock()
@@ -202,7 +202,7 @@ class _Signals:
 
     def add(self, watch: Watch) -> None:
         with self._changing:
-            if not self.watches:  # What sessions that were dropped have left.
+            if not self.watches:  # What dropped sessions have left behind.
                 self._uninstall()
                 self._reset()
             self.watches.add(watch)
@@ -232,7 +232,7 @@ class _Signals:
             return
         for number in _NUMBERS:
             handler = signal.getsignal(number)
-            # What is ignored stays so: that is how `nohup` and shells protect a process in the background.
+            # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
             if handler in (self.catch, signal.SIG_IGN, None) or (number == signal.SIGINT and _is_plain_shell()):
                 continue
             if self._ear is None:
@@ -242,7 +242,7 @@ class _Signals:
 
     def _uninstall(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # The handler does, until then, what the one before it did.
+            return  # Until then, the handler does what the previous one did.
         for number, handler in self._before.items():
             if signal.getsignal(number) == self.catch:
                 signal.signal(number, handler)
@@ -256,7 +256,7 @@ class _Signals:
         if not self.watches:
             self._pass_on(number, frame)
         elif self.urgent and number == signal.SIGINT:
-            # The signal that was heard, and the one that `end_now` sends for it, are to interrupt once.
+            # The signal that was heard and the one that `end_now` sends for it must interrupt only once.
             now, before = _real_time.monotonic(), self.interrupted_at
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
@@ -275,7 +275,7 @@ class _Signals:
             os.kill(os.getpid(), number)
 
     def hear(self, number: int) -> None:
-        """Does in a thread what is to be done when the first signal comes."""
+        """Reacts, in a thread, to the first signal."""
         self.number = self.number or number
         watches = list(self.watches)
         grace_secs = min((watch.grace_secs for watch in watches), default=DEFAULT_GRACE_SECS)
@@ -292,16 +292,16 @@ class _Signals:
             watch.stop()
 
     def end_now(self, number: int, why: str) -> None:
-        """Ends the process, or by a KeyboardInterrupt what its main thread does."""
+        """Ends the process, or interrupts its main thread with a KeyboardInterrupt."""
         _logger.error("%s: ending at once, without saving any more.", why)
         if number != signal.SIGINT:
             os._exit(128 + number)
         self.urgent, self.deadline = True, _real_time.monotonic() + _STUCK_SECS
-        # One that the system delivers: it wakes a main thread that waits, as setting Python's flag alone would not.
+        # A real signal wakes a waiting main thread; setting Python's flag alone would not.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def time_is_over(self) -> None:
-        """Ends what has not been left in time; whatever does not even end then, if nobody else lives in the process."""
+        """Ends what was not left in time; if even that fails, the process, unless a shell or notebook lives in it."""
         number = self.number or signal.SIGTERM
         if not self.urgent:
             self.end_now(number, "The time to leave the training is over")
@@ -311,11 +311,11 @@ class _Signals:
             self.deadline = float("inf")
 
     def is_caught(self, number: int) -> bool:
-        """Whether a signal is one of those that are caught here."""
+        """Whether this module catches a signal."""
         return number in _NUMBERS and signal.getsignal(number) == self.catch and len(self.watches) > 0
 
     def before_fork(self) -> None:
-        """Holds signals back: one that comes to a child before it has forgotten would be heard by its parent."""
+        """Blocks signals, because the parent would hear one that reaches a child before the child has forgotten."""
         if self._before:
             self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
 
@@ -326,7 +326,7 @@ class _Signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def forget(self) -> None:
-        """In a process that was forked, whose signals mean itself alone."""
+        """Forgets everything in a forked process, whose signals concern only itself."""
         self._changing = threading.Lock()
         if self._ear is not None:
             self._ear.forget()
@@ -338,13 +338,13 @@ class _Signals:
 
 
 class _Ear:
-    """A thread that hears of each signal from the system's own handler, whatever the main thread does."""
+    """A thread that hears each signal from the system's own handler, whatever the main thread is doing."""
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
         self._outside.setblocking(False)
         before = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
-        # An event loop may hear them already; then the handler passes on what it gets.
+        # An event loop may already hear them; then the handler passes them on.
         self._heard_of_itself = before == -1
         if not self._heard_of_itself:
             signal.set_wakeup_fd(before)
@@ -407,7 +407,7 @@ class _Ear:
 
 
 def _is_plain_shell() -> bool:
-    """Whether this is Python's own interactive shell, which a SystemExit ends; IPython and notebooks survive it."""
+    """Whether this is Python's own interactive shell, which a SystemExit ends, unlike IPython and notebooks."""
     return hasattr(sys, "ps1") and "IPython" not in sys.modules
 
 

@@ -1,4 +1,4 @@
-"""Which variables take which values of a checkpoint: maps of names and prefixes, lists, patterns."""
+"""Which variables take which values from a checkpoint: maps of names and prefixes, lists, patterns."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Assignment = dict[Variable, str]
 
 
 def by_map(who: str, assignment_map: Any) -> Assignment:
-    """Returns what an `assignment_map`, as `init_from_checkpoint` takes it, assigns in the default graph.
+    """Returns the assignment that an `assignment_map` of `init_from_checkpoint` means in the default graph.
 
     Raises:
         TypeError: It is not made of names and variables.
-        ValueError: The graph has no such variable, or a prefix stands beside a name.
+        ValueError: The graph has no such variable, or a prefix is paired with a name.
     """
     pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
@@ -35,10 +35,10 @@ def by_map(who: str, assignment_map: Any) -> Assignment:
 
 
 def by_name(who: str, var_list: Any) -> Assignment:
-    """Returns what a list of variables, or a dict from names to variables, assigns.
+    """Returns the assignment that a list of variables, or a dict from names to variables, means.
 
     Raises:
-        TypeError: An item is no variable.
+        TypeError: An item is not a variable.
     """
     if isinstance(var_list, Mapping):
         return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
@@ -48,11 +48,11 @@ def by_name(who: str, var_list: Any) -> Assignment:
 def by_pattern(
     who: str, chosen: str | Sequence[str] | Sequence[Variable] | None, earlier_names: Mapping[str, str]
 ) -> Assignment:
-    """Returns what the arguments of `warm_start` assign in the default graph.
+    """Returns the assignment that the arguments of `warm_start` mean in the default graph.
 
     Raises:
-        TypeError: Something that is neither a pattern nor a variable.
-        ValueError: A name in `earlier_names` is of no variable that is chosen.
+        TypeError: An item is neither a pattern nor a variable.
+        ValueError: `earlier_names` has a name of no chosen variable.
     """
     graph = get_default_graph()
     if chosen is None:

@@ -1,4 +1,4 @@
-"""Checksums of what a checkpoint stores: a crc32c for each piece of an array, with its place in it."""
+"""Checksums of a checkpoint's contents: a crc32c for each piece of an array, with the piece's place."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import google_crc32c
 import jax
 import numpy as np
 
-# The library takes bytes only: so much of an array is copied at once.
+# The library takes only bytes; this much of an array is copied at once.
 _CHUNK_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One stored piece of an array: the whole of it, unless it is spread over devices.
+    """One stored piece of an array: all of it, unless it is spread over devices.
 
     Attributes:
         start: Its first index along each dimension.
-        stop: The index after its last one, likewise.
-        crc32c: Of its bytes in C order.
+        stop: The index after its last one along each dimension.
+        crc32c: The checksum of its bytes in C order.
     """
 
     start: tuple[int, ...]
@@ -48,7 +48,7 @@ def pieces_of(array: Any) -> tuple[Piece, ...]:
 
 
 def are_of(pieces: Sequence[Piece], array: Any) -> bool:
-    """Returns whether an array is the one whose pieces these are."""
+    """Returns whether an array has these pieces."""
     host = np.asarray(array)
     return all(crc32c(host[tuple(map(slice, piece.start, piece.stop))]) == piece.crc32c for piece in pieces)
 

@@ -1,4 +1,4 @@
-"""What is on the disk when a call returns: files, directories and renames that outlive a power cut."""
+"""Files, directories and renames that survive a power cut once the call has returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _told: set[str] = set()
 
 
 def sync_tree(directory: str) -> None:
-    """Syncs all files and directories below a directory, and itself, each after what is in it."""
+    """Syncs all files and directories below a directory, and the directory itself, each after its contents."""
     for folder, _, files in os.walk(directory, topdown=False, onerror=_raise):
         for file in sorted(files):
             _sync(os.path.join(folder, file), os.O_RDONLY)
@@ -21,7 +21,7 @@ def sync_tree(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Syncs the names in a directory. Where the file system cannot, one warning says so."""
+    """Syncs the names in a directory. If the file system cannot do this, one warning says so."""
     try:
         _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -37,7 +37,7 @@ def sync_directory(directory: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """Makes a directory and those above it that are missing, and syncs where each was made."""
+    """Makes a directory and its missing parents, and syncs the parent of each."""
     missing, above = [], path
     while not os.path.lexists(above):
         missing.append(above)
@@ -48,13 +48,13 @@ def make_directories(path: str) -> None:
 
 
 def rename(old: str, new: str) -> None:
-    """Renames a file or directory within its directory, and syncs that."""
+    """Renames a file or directory within its directory, and syncs the directory."""
     os.rename(old, new)
     sync_directory(os.path.dirname(new))
 
 
 def write(path: str, text: str) -> None:
-    """Writes a small file such that any reader, at any moment, sees the old or the new text."""
+    """Writes a small file so that any reader, at any moment, sees either the old or the new text."""
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:

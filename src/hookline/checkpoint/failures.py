@@ -1,4 +1,4 @@
-"""What went wrong with a file, said as one of `hookline.errors`."""
+"""Failures of files as exceptions from `hookline.errors`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADVICE: dict[type[errors.OpError], str] = {
     errors.AlreadyExistsError: _IN_THE_WAY,
     errors.ResourceExhaustedError: "Make room, or keep fewer checkpoints with max_to_keep.",
 }
-# What another program, a colleague or the network may have mended when the save is tried again.
+# Errors that another program, a colleague or the network may have fixed when the save is tried again.
 _MAY_PASS = frozenset({
     errno.EAGAIN, errno.EBUSY, errno.ECONNRESET, errno.EDQUOT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR,
     errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
@@ -29,7 +29,7 @@ def not_written(failure: BaseException, path: str) -> BaseException:
 
     Args:
         failure: What the file system, Orbax or the engine raised, in this thread or in a background thread.
-        path: The checkpoint, or the file, that was to be written.
+        path: The checkpoint or file to be written.
     """
     message = f"Checkpoint '{path}' could not be written"
     return (
@@ -40,7 +40,7 @@ def not_written(failure: BaseException, path: str) -> BaseException:
 
 
 def refuse_url(who: str, path: str) -> None:
-    """Raises `InvalidArgumentError` for the address of an object store: renames and locks are of a file system."""
+    """Raises `InvalidArgumentError` for the address of an object store, which lacks renames and locks."""
     if "://" in path:
         raise errors.InvalidArgumentError(
             None, None, f"{who} requires a directory of a file system, got '{path}': mount it as a directory."
@@ -48,7 +48,7 @@ def refuse_url(who: str, path: str) -> None:
 
 
 def may_pass(failure: BaseException) -> bool:
-    """Returns whether the same may succeed when it is tried again."""
+    """Returns whether another attempt may succeed."""
     return _errno(failure) in _MAY_PASS or isinstance(errors.from_exception(failure), errors.UnavailableError)
 
 
@@ -77,7 +77,7 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
 
 
 def without_tracebacks(failure: BaseException) -> BaseException:
-    """Returns an error of another library without its stack traces, whose frames would keep a copy of the model."""
+    """Returns another library's error without its tracebacks, whose frames would keep a copy of the model."""
     seen: BaseException | None = failure
     while seen is not None:
         seen.__traceback__ = None
@@ -99,7 +99,7 @@ def _of_the_system(failure: BaseException, message: str) -> errors.OpError | Non
 
 
 def _errno(failure: BaseException | None) -> int | None:
-    # Orbax wraps; TensorStore raises ValueError with the number of the system's error in its text.
+    # Orbax wraps errors; TensorStore raises ValueError with the number of the system's error in its text.
     while failure is not None:
         if isinstance(failure, OSError) and failure.errno is not None:
             return failure.errno

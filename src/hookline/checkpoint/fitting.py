@@ -1,4 +1,4 @@
-"""Does a checkpoint fit the variables that are to be restored from it?"""
+"""Checks whether a checkpoint fits the variables to be restored from it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def fit(
 ) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
-    Variables that are only in the checkpoint are no mistake: a graph for evaluation has no optimizer.
+    A checkpoint may hold more variables: a graph for evaluation has no optimizer.
 
     Args:
         path: The checkpoint, for messages.
-        manifest: What is in it.
-        wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
-        reshape: Another shape with as many elements fits too.
-        advice: What the error says at its end.
+        manifest: Its contents.
+        wanted: For each name in the checkpoint, the spec of the variable to restore, or `UNKNOWN`.
+        reshape: Whether another shape with as many elements fits too.
+        advice: The last line of the error.
 
     Returns:
         A match for each wanted name.
@@ -76,7 +76,7 @@ def fit(
 
 
 def shaped_as(spec: Any, value: Any) -> Any:
-    """Returns a value that fits but for its shapes in the shapes of a spec."""
+    """Returns a value in the shapes of a spec, which it otherwise fits."""
     if spec is UNKNOWN:
         return value
     return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)

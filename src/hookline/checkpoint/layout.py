@@ -1,11 +1,11 @@
-"""Checkpoints as directories: complete or invisible, replaced by renames, removed without leaving halves behind.
+"""Checkpoints as directories: complete or invisible, replaced by renames, removed without leaving partial ones.
 
-A checkpoint is written beside its place, into a directory that no other attempt uses, and renamed to `<path>` when it
-holds its manifest. Where one is there already, it becomes `<path>.hookline-saving` first: whoever looks for `<path>`
-while the old one makes room finds it under that name (`locate`).
+A checkpoint is written beside its final place, into a directory that no other attempt uses, and renamed to `<path>`
+when it has its manifest. If a checkpoint is there already, the new one is first renamed to `<path>.hookline-saving`,
+where readers find it while the old one makes room (`locate`).
 
 Each step is on the disk before the next one begins: all files and directories before the manifest, the manifest before
-the rename, the rename before anything older is removed, a checkpoint's new name before its files go.
+the rename, the rename before anything older is removed, a removed checkpoint's new name before its files are deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITING_SUFFIX = ".hookline-writing-"
 REPLACED_SUFFIX = ".hookline-replaced"
 REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
-# What Orbax calls a directory in which it is still writing (orbax_io, which is not imported for a look at a directory).
+# Orbax's suffix for a directory in which it is still writing (orbax_io is not imported just to look at a directory).
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
 _LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed|writing-\w+)(\.orbax-checkpoint-tmp)?")
 _NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
@@ -37,7 +37,7 @@ _being_written: set[str] = set()
 
 
 def locate(path: str) -> str | None:
-    """Returns the directory in which the complete checkpoint `path` is found now; None if there is none."""
+    """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
     for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed while we looked.
         if os.path.isfile(os.path.join(directory, FILE_NAME)):
             return directory
@@ -71,7 +71,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
 
     Raises:
         NotFoundError: There is nothing at `path`.
-        InvalidArgumentError: There is something, which hookline did not write.
+        InvalidArgumentError: hookline did not write what is there.
         FailedPreconditionError: A later version of hookline wrote it.
         DataLossError: The manifest is broken.
     """
@@ -121,7 +121,7 @@ def _absent(path: str) -> errors.OpError:
 
 
 def previous_advice(path: str) -> str:
-    """Says which other checkpoints could be restored instead of a broken one."""
+    """Returns a sentence that says which other checkpoints could be restored instead of a broken one."""
     parent = os.path.dirname(path) or "."
     others = [os.path.join(parent, name) for name in names(parent) if name != os.path.basename(path)]
     if not others:
@@ -130,16 +130,16 @@ def previous_advice(path: str) -> str:
 
 
 def prepare(path: str) -> str:
-    """Makes ready for the writing of a checkpoint.
+    """Prepares to write a checkpoint.
 
     Args:
         path: Its final place.
 
     Returns:
-        The directory to write it to, which does not exist.
+        The directory to write to, which does not exist yet.
 
     Raises:
-        AlreadyExistsError: At `path` is something that is not a checkpoint, and will not be overwritten.
+        AlreadyExistsError: Something at `path` is not a checkpoint and will not be overwritten.
     """
     durable.make_directories(os.path.dirname(path))
     if os.path.lexists(path) and locate(path) != path:
@@ -155,12 +155,12 @@ def prepare(path: str) -> str:
 
 
 def commit(writing: str, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
-    """Makes the checkpoint in the directory of `prepare` complete, and puts it into its place.
+    """Completes the checkpoint in the directory of `prepare`, and moves it into place.
 
     Args:
         writing: That directory.
-        manifest: What is in it.
-        check: Called when all is on the disk and nothing has been changed yet; what it raises ends the attempt.
+        manifest: Its contents.
+        check: Called when all files are on the disk and nothing has been renamed yet; an error ends the attempt.
     """
     path = writing.rpartition(_WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
@@ -184,14 +184,14 @@ def commit(writing: str, manifest: Manifest, check: Callable[[], None] = lambda:
 
 
 def abandon(writing: str) -> None:
-    """Removes what a failed attempt has left in the directory of `prepare`."""
+    """Removes what a failed attempt left in the directory of `prepare`."""
     _discard(writing + _ORBAX_SUFFIX)
     _discard(writing)
     _being_written.discard(writing)
 
 
 def move_aside(path: str) -> str:
-    """Renames a broken checkpoint, so that nobody takes it for one, and returns its new name."""
+    """Renames a broken checkpoint, so that nobody mistakes it for a good one, and returns its new name."""
     directory, number = locate(path) or path, 1
     aside = path + BROKEN_SUFFIX
     while os.path.lexists(aside):
@@ -202,7 +202,7 @@ def move_aside(path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint: it disappears at once, its files follow. One that is gone already is no error."""
+    """Removes a checkpoint: it disappears at once, and its files follow. It may already be gone."""
     removed = path + REMOVED_SUFFIX
     _discard(removed)
     try:
@@ -216,9 +216,9 @@ def remove(path: str) -> None:
 
 
 def clean(path: str) -> None:
-    """Removes what killed processes have left of checkpoints called like `path`, with any step number.
+    """Removes what killed processes left of checkpoints named like `path`, with any step number.
 
-    A complete one that was only to be renamed yet is put into its place.
+    A complete checkpoint that still awaits its rename is moved into place.
     """
     directory, base = os.path.split(path)
     for entry in os.listdir(directory):

@@ -1,9 +1,9 @@
 """One writer a directory: the lease that a process holds while it saves there.
 
-A lock of the file system decides wherever it reaches: it ends with its process, in whatever way that ends, and a
-process that was forked does not have it. An owner file beside it says whose it is. Where locks do not reach (hosts that
-share a directory whose file system does not lock across them) its heartbeat decides: an owner that gives no sign of
-life any more, by the clock of whoever waits, is taken over, and finds that out before it writes anything again.
+Wherever a lock of the file system works, it decides. It ends with its process, however the process ends, and a forked
+process does not have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory
+whose file system does not lock across them), the owner's heartbeat decides. An owner that gives no sign of life, by the
+clock of the waiting process, loses the lease, and finds this out before it writes anything again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hookline import arguments, clock, preemption
 from hookline.checkpoint import durable, failures, layout
 from hookline.errors import FailedPreconditionError, OpError
 
-# Nothing else opens it: to close any descriptor of it would give up the lock.
+# Nothing else may open this file: closing any descriptor of it would give up the lock.
 LOCK_NAME = ".hookline-lock"
 OWNER_NAME = ".hookline-owner"
 DEFAULT_WAIT_SECS = 120.0
@@ -42,16 +42,16 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """What an owner file says.
+    """The contents of an owner file.
 
     Attributes:
-        token: Random; of one lease.
+        token: Random; identifies one lease.
         host: Its host's name, for messages.
-        boot_id: Of its host since it was started last: who has the same one is seen by the same locks.
+        boot_id: Changes with each start of its host; processes with the same one share the same locks.
         pid: Its process.
-        pid_namespace: In which that number counts.
+        pid_namespace: The namespace of that number.
         started: When the process was started, in the clock ticks of its host.
-        beat_secs: How often it gives a sign of life.
+        beat_secs: The interval of its signs of life.
         beat: How many it has given.
     """
 
@@ -69,7 +69,7 @@ class Owner:
 
     @staticmethod
     def this_process() -> Owner:
-        """Returns a new one of this process."""
+        """Returns a new one for this process."""
         return Owner(
             secrets.token_hex(16),
             socket.gethostname(),
@@ -82,7 +82,7 @@ class Owner:
 
 
 class Lease:
-    """The right of this process to save in a directory; `hold` gives it. All of a process share it."""
+    """The right of this process to save in a directory; `hold` grants it. All savers of a process share it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -91,15 +91,15 @@ class Lease:
         self._descriptor: int | None = None
         self._locked = False
         self._loss: str | None = None
-        # Of another owner: its last sign of life, and when it was seen first.
+        # Another owner's last sign of life, and when it was first seen.
         self._seen: tuple[Owner, float] | None = None
         self.holds = 0
 
     def acquire(self, wait_secs: float) -> None:
-        """Waits until it is this process's.
+        """Waits until this process has it.
 
         Raises:
-            FailedPreconditionError: It is another one's, and stays so; or it was this process's, and was lost.
+            FailedPreconditionError: Another process has it and keeps it, or this process had it and lost it.
             OpError: The directory cannot be written to.
         """
         with self._acquiring:
@@ -127,17 +127,17 @@ class Lease:
                 preemption.sleep(min(_LOOK_EVERY_SECS, wait_secs - waited))
 
     def share(self) -> Callable[[], None]:
-        """Keeps it, whoever else gives it back; returns the function that gives this share back."""
+        """Keeps the lease even if other holders give it back; returns a function that gives this share back."""
         with _guard:
             self.holds += 1
         return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
-        """To be called before anything in the directory changes.
+        """Checks that this process still has the lease; call it before anything in the directory changes.
 
         Raises:
-            FailedPreconditionError: It is not this process's any more, and never will be again.
-            OpError: That cannot be seen at the moment.
+            FailedPreconditionError: This process has lost it for good.
+            OpError: The directory cannot be read at the moment.
         """
         with self._acquiring:
             self._check_loss()
@@ -150,7 +150,7 @@ class Lease:
     def beat(self) -> None:
         """Gives a sign of life, unless another process has taken over."""
         if not self._acquiring.acquire(blocking=False):
-            return  # Whoever is inside looks as well.
+            return  # The thread inside checks too.
         try:
             if self._descriptor is None or self._loss is not None:
                 return
@@ -158,20 +158,20 @@ class Lease:
             if self._loss is None and self._owner is not None:
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-        except OSError as error:  # Who cannot write here cannot save either, and will say so.
+        except OSError as error:  # If this cannot be written, no save can, and the save will say so.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
             self._acquiring.release()
 
     def give_up(self) -> None:
-        """Lets others in."""
+        """Gives up the lease, so that others may take it."""
         with self._acquiring:
             if self._descriptor is None:
                 return
             with contextlib.suppress(OSError):
                 if self._loss is None and self._reads_as_mine():
                     os.remove(self._path(OWNER_NAME))
-                    os.remove(self._path(LOCK_NAME))  # Who has opened it meanwhile looks whether it is still the one.
+                    os.remove(self._path(LOCK_NAME))  # Others that have opened it check that it is still the same.
             os.close(self._descriptor)
             self._descriptor = self._owner = None
 
@@ -187,7 +187,7 @@ class Lease:
             raise FailedPreconditionError(None, None, self._loss)
 
     def _try(self) -> str | None:
-        """Takes it if it is free. Returns whose it is otherwise."""
+        """Takes the lease if it is free; otherwise returns its owner."""
         durable.make_directories(self._directory)
         descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -202,7 +202,7 @@ class Lease:
                 self._remove_leftovers()
             self._write_owner()
             if not locked:
-                clock.sleep(_LOOK_EVERY_SECS)  # Of two that take over in one moment the last has it.
+                clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
                 if not self._reads_as_mine():
                     return str(self._read_owner() or "another process")
             self._descriptor, descriptor = descriptor, None
@@ -212,7 +212,7 @@ class Lease:
                 os.close(descriptor)
 
     def _remove_leftovers(self) -> None:
-        """Removes owner files that were being written when their processes were killed."""
+        """Removes owner files whose processes were killed while writing them."""
         for name in os.listdir(self._directory):
             if name.startswith(f"{OWNER_NAME}."):
                 os.remove(self._path(name))
@@ -220,7 +220,8 @@ class Lease:
     def _is_gone(self, owner: Owner, locked: bool) -> bool:
         if owner.boot_id == _boot_id():
             if owner.pid_namespace == _namespace():
-                # Alive without its lock is who has copied the directory: to read a locked file drops the lock.
+                # An owner may be alive without its lock if it copied the directory: reading a locked file drops the
+                # lock.
                 return owner.pid == os.getpid() or _started(owner.pid) != owner.started or self._is_silent(owner)
             if locked:
                 return True  # It would have the lock.
@@ -233,10 +234,10 @@ class Lease:
         return now - self._seen[1] > _BEATS_TO_MISS * owner.beat_secs
 
     def _look(self) -> None:
-        """Finds out whether it is still this process's, and notes if it is not."""
+        """Checks whether this process still has the lease, and notes a loss."""
         on_file = self._descriptor is not None and _same_file(self._descriptor, self._path(LOCK_NAME))
         if self._descriptor is not None and on_file and self._locked:
-            # Anything in this process that has read the lock file has dropped the lock.
+            # If anything in this process has read the lock file, the lock is gone.
             on_file = lock(self._descriptor) is True
         owner = self._read_owner()
         if owner is not None:
@@ -266,13 +267,13 @@ class Lease:
         return os.path.join(self._directory, name)
 
     def _read_owner(self) -> Owner | None:
-        """Returns what the owner file says, or None where there is none; other errors of the system are raised."""
+        """Returns the contents of the owner file, or None if there is none; raises other system errors."""
         try:
             with open(self._path(OWNER_NAME), encoding="utf-8") as file:
                 return Owner(**json.load(file))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, TypeError):  # Nobody writes such a file; it says nothing of whose it is.
+        except (ValueError, TypeError):  # hookline does not write such a file; it names no owner.
             return None
 
     def _write_owner(self) -> None:
@@ -284,7 +285,7 @@ class Lease:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Locks a file for this process: True if it could, None if another one has it, False if there are no locks here."""
+    """Locks a file for this process: True if it did, None if another process has the lock, False without locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -302,18 +303,18 @@ _wake = threading.Event()
 
 
 def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -> Callable[[], None]:
-    """Takes the lease of a directory, or a share in it if this process has it.
+    """Takes the lease of a directory, or a share in it if this process already has it.
 
     Args:
         directory: The directory; made if it is missing.
         wait_secs: How long to wait for another writer to end.
-        path: What is to be written there, for messages.
+        path: The file to be written there, for messages.
 
     Returns:
         A function that gives it back; further calls do nothing.
 
     Raises:
-        FailedPreconditionError: Another process saves there, and still did when the time was over; it is named.
+        FailedPreconditionError: Another process saves there and still did when the time was over; the message names it.
         OpError: The directory cannot be written to.
     """
     arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)

@@ -1,4 +1,4 @@
-"""Between the pytrees that variables hold and the flat tree of named arrays that a checkpoint stores."""
+"""Conversion between the pytrees in variables and the flat tree of named arrays in a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def _quoted(key: Any) -> str:
 
 
 def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Takes variables apart.
+    """Takes variables apart into leaves.
 
     Args:
         values: Pytrees by variable name.
 
     Returns:
-        The manifest's entries, and what is to be stored as arrays, by leaf name.
+        The manifest's entries, and the arrays to store, by leaf name.
 
     Raises:
-        InvalidArgumentError: A leaf of a type that cannot be stored.
+        InvalidArgumentError: A leaf has a type that cannot be stored.
     """
     entries: dict[str, Entry] = {}
     stored: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def _describe(path: str, name: str, leaf: Any) -> Leaf:
 
 def _stored(leaf: Leaf, value: Any) -> Any:
     if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
-        return None  # Orbax refuses arrays without elements; the manifest says all there is to say about them.
+        return None  # Orbax refuses arrays without elements; the manifest describes them completely.
     if leaf.kind == "key":
         return jax.random.key_data(value)
     if leaf.kind == "bytes":
@@ -101,7 +101,7 @@ def _serialized(structure: Any) -> str | None:
 
 
 def structure_of(entry: Entry) -> Any | None:
-    """Returns the tree structure noted in the manifest; None for one with custom nodes."""
+    """Returns the tree structure recorded in the manifest; None if it has custom nodes."""
     if entry.structure is None:
         return None
     serialized = base64.b64decode(entry.structure)
@@ -109,7 +109,7 @@ def structure_of(entry: Entry) -> Any | None:
 
 
 def abstract(leaf: Leaf, sharding: Any) -> Any | None:
-    """Returns what is to be read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored."""
+    """Returns what to read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored."""
     if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
         return None
     if leaf.kind == "array":
@@ -126,7 +126,7 @@ def _key_data(leaf: Leaf) -> Any:
 
 
 def unpack(leaf: Leaf, stored: Any) -> Any:
-    """Returns the leaf as it was saved; `stored` is what was read for it, None where nothing is stored."""
+    """Returns the leaf as it was saved; `stored` is the value read for it, None if nothing is stored."""
     if leaf.kind in _IN_MANIFEST.values():
         return leaf.value
     if leaf.kind == "bytes":
@@ -141,7 +141,7 @@ def unpack(leaf: Leaf, stored: Any) -> Any:
 
 
 def nbytes(leaf: Leaf) -> int:
-    """Returns about how many bytes reading the leaf takes."""
+    """Returns roughly how many bytes reading the leaf takes."""
     if leaf.kind in ("array", "numpy"):
         return int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
     return 0 if leaf.kind != "bytes" else leaf.shape[0]

@@ -1,4 +1,4 @@
-"""What may be told of every checkpoint: before it is written, and when it is complete."""
+"""The listener that is told about every checkpoint: before it is written, and when it is complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CheckpointSaverListener:
     """
 
     def begin(self) -> None:
-        """Called once, before there is a session; the graph may still be added to."""
+        """Called once, before a session exists; may add to the graph."""
 
     def before_save(self, session: Any, global_step_value: int) -> None:
         """Called before a checkpoint is written.

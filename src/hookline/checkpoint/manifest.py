@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: every variable's leaves with path, shape, dtype and kind."""
+"""A checkpoint's description of itself: every variable's leaves with path, shape, dtype and kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHECKSUM = ', "crc32c": '
 
 
 class NewerFormat(ValueError):
-    """A manifest that a later version of hookline has written."""
+    """A manifest from a later version of hookline."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +25,14 @@ class Leaf:
     """One leaf of a variable.
 
     Attributes:
-        path: Its place inside the variable, such as "dense/kernel"; empty where the variable is a single leaf.
+        path: Its place inside the variable, such as "dense/kernel"; empty if the variable is a single leaf.
         name: Its name in the checkpoint, such as "params/dense/kernel": unique, and its key in the stored tree.
-        kind: How it was held: "array", "key", "numpy", "scalar" (of NumPy), "bytes", "str", "int", "float" or "bool".
+        kind: Its kind in the variable: "array", "key", "numpy", "scalar" (of NumPy), "bytes", "str", "int", "float" or
+            "bool".
         shape: Its shape.
         dtype: Its dtype as a string, such as "bfloat16" or "key<fry>"; for Python values the name of their type.
-        value: What stands in the manifest itself: a Python value, or the name of a key's generator.
-        pieces: The checksums of what is stored for it; none of what stands in the manifest, and in old checkpoints.
+        value: The part kept in the manifest itself: a Python value, or the name of a key's generator.
+        pieces: The checksums of its stored pieces; empty for values in the manifest, and in old checkpoints.
     """
 
     path: str
@@ -45,7 +46,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One variable: its leaves in order, and its tree structure where it is made of Python containers alone."""
+    """One variable: its leaves in order, and its tree structure if it consists of Python containers only."""
 
     leaves: tuple[Leaf, ...]
     structure: str | None = None
@@ -56,11 +57,11 @@ class Manifest:
     """The contents of a checkpoint's manifest.
 
     Attributes:
-        variables: What is in it, by variable name.
+        variables: The contents, by variable name.
         step: The number of completed steps, or None if it was saved without one.
         timestamp: When it was about to become complete, in seconds since the epoch.
-        format: Of the file; the first one had no checksums.
-        extra: Whether it is beside those that `max_to_keep` counts.
+        format: The format of the file; the first one had no checksums.
+        extra: Whether `max_to_keep` does not count it.
     """
 
     variables: dict[str, Entry]
@@ -70,12 +71,12 @@ class Manifest:
     extra: bool = False
 
     def to_json(self) -> str:
-        """Returns the text of the manifest file, which ends with a checksum of what stands before it."""
+        """Returns the text of the manifest file, which ends with a checksum of the text before it."""
         text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
         return f"{text[:-1]}{_CHECKSUM}{checksums.of_chunks([text[:-1].encode()])}}}"
 
     def with_pieces(self, stored: Mapping[str, Any]) -> Manifest:
-        """Returns it with the checksums of what is stored, by leaf name."""
+        """Returns a manifest with the checksums of the stored arrays, given by leaf name."""
         return dataclasses.replace(
             self,
             variables={
@@ -98,7 +99,7 @@ class Manifest:
 
         Raises:
             NewerFormat: A later version of hookline wrote it.
-            ValueError: It is none, or is damaged.
+            ValueError: It is not a manifest, or it is damaged.
         """
         try:
             fields = json.loads(text)

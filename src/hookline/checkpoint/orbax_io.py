@@ -1,4 +1,4 @@
-"""The one module that knows Orbax. Imported only when a checkpoint is written or read: Orbax takes 0.4 s to import."""
+"""The only module that uses Orbax. It is imported only to write or read a checkpoint: importing Orbax takes 0.4 s."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 _READ_AT_ONCE_BYTES = 32 * 2**20
-# Orbax refuses an empty tree: what stands for "everything is in the manifest".
+# Orbax refuses an empty tree; this name means "everything is in the manifest".
 _NO_ARRAYS = "(no arrays)"
 
 
@@ -24,7 +24,7 @@ def _is_not_of_an_abandoned_save(record: logging.LogRecord) -> bool:
     return ".hookline-writing-" not in record.getMessage()
 
 
-# When a save fails, threads of Orbax find that out one after the other, also when it has been given up already.
+# When a save fails, Orbax's threads find out one after another, even after the save was given up.
 logging.getLogger("absl").addFilter(_is_not_of_an_abandoned_save)
 # When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
 # are collected.
@@ -33,9 +33,9 @@ logging.getLogger("asyncio").addFilter(_is_no_left_over_task)
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps what Orbax logs of its failures, stack traces for the most part, to itself: they are raised as well.
+    """Suppresses Orbax's log messages about failures, mostly stack traces, because the failures are also raised.
 
-    Each use has a filter of its own, so that two at once (a save in the background, a restore) do not end each other.
+    Each use has its own filter, so that two at once (a save in the background, a restore) do not end each other's.
     """
 
     def of_others(record: logging.LogRecord) -> bool:
@@ -51,7 +51,8 @@ def _quiet() -> Iterator[None]:
 
 def _context() -> ocp.Context:
     context = ocp.Context()
-    # A second list of shapes and key types. The manifest has them; and Orbax loses coroutines on a failing read of it.
+    # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
+    # fails.
     context.array.saving.array_metadata_store = None
     return context
 
@@ -60,16 +61,16 @@ def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], Non
     """Starts to write named arrays; returns when they have left the devices.
 
     Args:
-        directory: A directory to be made. It appears, complete, when the writing is over.
-        stored: JAX and NumPy arrays by name. They must not be changed before the writing is over.
+        directory: The directory to make. It appears, complete, when the writing is over.
+        stored: JAX and NumPy arrays by name. They must not change before the writing is over.
 
     Returns:
-        A function that waits until the directory is complete, and raises what went wrong in the background.
+        A function that waits until the directory is complete and raises any error from the background.
     """
     context = _context()
     # Otherwise a directory that cannot be made leaves threads behind which wait 20 minutes for it.
     context.asynchronous.create_directories_asynchronously = False
-    # Weights hardly compress: without, saving is 3 to 5 times faster and needs no second copy of an array.
+    # Weights hardly compress. Without compression, saving is 3 to 5 times faster and needs no second copy of an array.
     context.array.saving.use_compression = False
     context.memory.deepcopy_host_arrays = False
     with ExitStack() as until_complete:
@@ -90,7 +91,7 @@ def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[
 
     Args:
         directory: The checkpoint.
-        wanted: By name a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`.
+        wanted: For each name a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`.
         largest_bytes: The size of the largest array.
 
     Returns:

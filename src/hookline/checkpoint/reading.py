@@ -1,4 +1,4 @@
-"""Looking into checkpoints: what is in one, one leaf of it, and new ones as they come."""
+"""Reading checkpoints: listing one, reading values from one, and waiting for new ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool
 
     Args:
         path: The checkpoint.
-        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
-        verify: Whether to compare what is read with its checksums. Without any, a warning says so.
+        choose: Returns what to read, given the manifest. Called again if the checkpoint is replaced while it is read.
+        verify: Whether to compare the values with their checksums. If there are none, a warning says so.
 
     Returns:
         A value for each match.
@@ -37,7 +37,7 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool
     Raises:
         NotFoundError: There is no such checkpoint.
         InvalidArgumentError: It was not written by hookline.
-        DataLossError: The files are broken, or hold something else than was saved.
+        DataLossError: The files are broken or differ from what was saved.
     """
     found = layout.read_manifest(path)
     while True:
@@ -83,7 +83,7 @@ def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, 
     left = collections.Counter(leaf.name for leaf in wanted)
 
     def take(name: str) -> Any:
-        """Returns what is stored, which nobody else gets: a session may give its memory away."""
+        """Returns a stored array that nothing else refers to, because a session may donate its memory."""
         left[name] -= 1
         return stored[name].copy() if left[name] and name in stored else stored.pop(name, None)
 
@@ -106,12 +106,12 @@ def verify(ckpt_dir_or_file: str) -> None:
     """Reads a whole checkpoint and compares it with the checksums that were taken when it was saved.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
 
     Raises:
         NotFoundError: There is no such checkpoint.
         InvalidArgumentError: It was not written by hookline.
-        DataLossError: Its files are broken, or hold something else than was saved; it names the variable.
+        DataLossError: Its files are broken or differ from what was saved; the message names the variable.
 
     Example:
         >>> import hookline as hl, tempfile
@@ -126,7 +126,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     """
     path = checkpoint_at(ckpt_dir_or_file)
     names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
-    for name in names or [None]:  # One at a time: the model may be large. Of an empty one, what there is.
+    for name in names or [None]:  # One at a time: the model may be large. If empty, only its files.
         read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
 
 
@@ -139,7 +139,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     """Lists what a checkpoint holds, without reading the values.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
 
     Returns:
         (name, shape) of every leaf, sorted by name: "w", or "params/dense/kernel" for a leaf of variable "params".
@@ -165,20 +165,20 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
-    """Reads one variable, or one leaf of one, out of a checkpoint.
+    """Reads a variable, a leaf or a part of a variable from a checkpoint.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
-        name: A name as `list_variables` gives it, the name of a variable, or any beginning of names that ends before
-            a slash (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means
-            the variable.
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        name: A name from `list_variables`, the name of a variable, or any beginning of names that ends before a slash
+            (`"optimizer/weights"`, `"params/encoder"`). The name of a variable's tensor (`"weights:0"`) means the
+            variable.
 
     Returns:
-        The value as it was saved; what was made of other containers than dicts, lists and tuples, or is a part of a
-        variable, as nested dicts.
+        The value as it was saved. Parts of a variable, and containers other than dicts, lists and tuples, become nested
+        dicts.
 
     Raises:
-        NotFoundError: There is no such checkpoint, or nothing of that name in it.
+        NotFoundError: There is no such checkpoint, or it has nothing of that name.
         DataLossError: The files are broken.
 
     Example:
@@ -191,7 +191,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
         2.0
 
     References:
-        `tf.train.load_variable`. Also reads a whole structure, or a part of one.
+        `tf.train.load_variable`. This one also reads a whole structure or a part of one.
     """
     path = checkpoint_at(ckpt_dir_or_file)
     name = name.removesuffix(":0")
@@ -199,7 +199,7 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 
 
 def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
-    """Returns what to read for a name: a whole variable or leaf, or else the leaves below it."""
+    """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
     by_name = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
     if name in by_name:
         return {name: Match((by_name[name],), jax.tree.structure(0))}
@@ -250,17 +250,17 @@ def checkpoints_iterator(
     *,
     poll_secs: float = 1.0,
 ) -> Iterator[str]:
-    """Yields each new checkpoint of a directory when it is complete: the newest, if several came meanwhile.
+    """Yields each new checkpoint of a directory when it is complete; of several new ones, only the newest.
 
     Args:
-        checkpoint_dir: The directory; need not exist yet.
-        min_interval_secs: At least so many seconds lie between two of them.
-        timeout: After so many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
+        checkpoint_dir: The directory; it need not exist yet.
+        min_interval_secs: The least number of seconds between two checkpoints.
+        timeout: After this many seconds without a new one, stop or ask `timeout_fn`; None waits for ever.
         timeout_fn: Called without arguments when the time is over; True stops, False waits once more.
-        poll_secs: How often to look.
+        poll_secs: The interval between two looks, in seconds.
 
     Yields:
-        Paths. The same path again if the checkpoint there was written anew.
+        Paths; the same path again if its checkpoint was rewritten.
 
     Example:
         >>> list(checkpoints_iterator("/nowhere", timeout=0))
@@ -284,13 +284,13 @@ def checkpoints_iterator(
 def wait_for_new_checkpoint(
     checkpoint_dir: str, last_checkpoint: str | None = None, seconds_to_sleep: float = 1, timeout: float | None = None
 ) -> str | None:
-    """Blocks until a directory has a newest checkpoint that is another one than the last, and returns its path.
+    """Blocks until the newest checkpoint of a directory differs from the last one, and returns its path.
 
     Args:
-        checkpoint_dir: The directory; need not exist yet.
+        checkpoint_dir: The directory; it need not exist yet.
         last_checkpoint: The path of the last one; None for any.
-        seconds_to_sleep: How often to look.
-        timeout: How long to wait; None waits for ever.
+        seconds_to_sleep: The interval between two looks, in seconds.
+        timeout: How many seconds to wait; None waits for ever.
 
     Returns:
         The path; None when the time is over.
@@ -327,7 +327,7 @@ def _wait_for_another(
 
 
 def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:
-    """Returns what `look` has found, once it has; None when the time is over."""
+    """Returns the first result of `look` that is not None; None when the time is over."""
     started = clock.monotonic()
     while (found := look()) is None:
         left = float("inf") if timeout is None else started + timeout - clock.monotonic()

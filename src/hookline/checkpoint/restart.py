@@ -1,4 +1,4 @@
-"""Where a training goes on: what its directory should hold, what it does hold, and which of that can be read."""
+"""Where a training continues: what its directory should hold, what it does hold, and what can be read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-    """What a directory offers to a training that starts.
+    """The checkpoints that a directory offers to a starting training.
 
     Attributes:
-        candidates: The complete checkpoints, the one to go on from first.
-        surprise: What is not as the last training left it; empty where all is.
+        candidates: The complete checkpoints; the first is the one to continue from.
+        surprise: What differs from the state that the last training left; empty if nothing does.
     """
 
     candidates: tuple[str, ...]
@@ -28,10 +28,10 @@ class Restart:
 
 
 def find(directory: str) -> Restart:
-    """Looks at a directory of checkpoints, before one is chosen.
+    """Examines a directory of checkpoints before one is chosen.
 
     Raises:
-        FailedPreconditionError: The directory is another program's.
+        FailedPreconditionError: The directory belongs to another program.
     """
     state_file = os.path.join(directory, STATE_FILE_NAME)
     expected = recorded(directory)
@@ -41,9 +41,9 @@ def find(directory: str) -> Restart:
         newest = found.model_checkpoint_path
         known = [newest, *(path for path in reversed(found.all_model_checkpoint_paths) if path != newest)]
     others = [path for name in layout.names(directory) if (path := os.path.join(directory, name)) not in known]
-    if known:  # Others may save under names of their own beside it.
+    if known:  # Others may save beside it under other names.
         others = [path for path in others if base_of(path) == base_of(known[0])]
-    # What cannot even be dated may be the newest, if its number says so.
+    # A checkpoint without a readable date may be the newest, if its number says so.
     reached = _step(known[0]) if known else -1
     others.sort(key=_step, reverse=True)
     first = [path for path in others if _step(path) >= reached and not _is_dated(path)]
@@ -57,7 +57,7 @@ def find(directory: str) -> Restart:
 
 
 def _is_dated(path: str) -> bool:
-    """Whether its manifest can be read. Of one that has just been removed there is nothing to say."""
+    """Whether its manifest can be read; also True for one that has just been removed."""
     try:
         layout.read_manifest(path)
     except DataLossError:

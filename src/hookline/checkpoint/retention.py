@@ -15,7 +15,7 @@ class Kept(NamedTuple):
     Attributes:
         path: Where it is.
         timestamp: When it was written, in seconds since the epoch.
-        extra: Whether it does not count; of these only the newest stays.
+        extra: Whether it is not counted; only the newest such checkpoint stays.
         step: The number of completed steps; None if it was saved without one.
     """
 
@@ -26,18 +26,19 @@ class Kept(NamedTuple):
 
 
 class Retention:
-    """The checkpoints one saver keeps, oldest first, and the rule by which old ones go. Touches no files.
+    """The checkpoints that a saver keeps, oldest first, and the rule for removing old ones. Touches no files.
 
-    The newest that has proved good stays beside those that count, until a newer one has.
+    The newest one that has proved good stays in addition to those that count, until a newer one has.
 
     Args:
         max_to_keep: How many of the newest stay; None or 0 keeps all.
-        keep_every_n_hours: Of those that would go, one is kept for good for every so many hours; None keeps none.
+        keep_every_n_hours: In each period of this many hours, one that would be removed is kept for good; None keeps
+            none.
 
     Attributes:
         good: The newest that has proved good; None if none has.
-        preserved: Up to when there is one for good for each period, in seconds since the epoch; at first the time of
-            the oldest checkpoint, None before there is one.
+        preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
+            the time of the oldest checkpoint, None before there is one.
 
     Example:
         >>> retention = Retention(max_to_keep=2)
@@ -65,7 +66,7 @@ class Retention:
 
     @property
     def paths(self) -> list[str]:
-        """The checkpoints that may still go one day, oldest first."""
+        """The checkpoints that may still be removed one day, oldest first."""
         return [kept.path for kept in self._kept]
 
     @property
@@ -74,7 +75,7 @@ class Retention:
         return [kept.timestamp for kept in self._kept]
 
     def recover(self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None) -> None:
-        """Starts from what an earlier run has left, oldest first, and from what it knew."""
+        """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
         self._kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
         # Nothing older is to prove good: what is proved last would count as the newest that is.
@@ -83,16 +84,16 @@ class Retention:
         self.good = good
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
-        """Takes note of a new complete checkpoint.
+        """Adds a new complete checkpoint.
 
         Args:
-            path: Where it is. A path known already was written anew and is now the newest.
+            path: Where it is. A known path was rewritten and is now the newest.
             timestamp: As in `Kept`, like the other arguments.
             extra: As in `Kept`.
             step: As in `Kept`.
 
         Returns:
-            What to remove now, oldest first; never `path`, nor the newest that has proved good.
+            The checkpoints to remove now, oldest first; never `path`, nor the newest that has proved good.
         """
         new = Kept(path, timestamp, extra, step)
         removed = [old.path for old in self._kept if extra and old.extra and old.path not in (path, self.good)]
@@ -110,18 +111,18 @@ class Retention:
         return removed
 
     def _is_for_good(self, old: Kept) -> bool:
-        """Whether it is the first of its period: then it stays, and stands for that period."""
+        """Whether it is the first of its period; if so, it stays for good."""
         if self._period_secs is None or self.preserved is None:
             return False
         periods = (old.timestamp - self.preserved) // self._period_secs
-        # The periods begin when they would with a checkpoint in each: one that comes late does not delay the next.
+        # The periods do not depend on when checkpoints come: a late one does not delay the next period.
         self.preserved += max(periods, 0) * self._period_secs
         return periods >= 1
 
     def prove(self, step: int) -> None:
-        """Takes note that what was computed from the weights of this step was as it should be.
+        """Records that a value computed from the weights of this step was good.
 
-        Weights that have gone wrong do not heal: all earlier ones were good as well.
+        Bad weights do not become good again, so all earlier ones were good too.
         """
         proven = [kept for kept in self._unproven if kept.step is not None and kept.step <= step]
         if proven:

@@ -1,4 +1,4 @@
-"""RetryPolicy: how often a save that failed is tried again."""
+"""RetryPolicy: how often a failed save is tried again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class RetryPolicy:
-    """How often a save is tried that fails for a reason which may pass: a full disk, a file system that is away.
+    """How often to try a save that fails for a temporary reason: a full disk, an unavailable file system.
 
     Attributes:
-        max_attempts: How often in all; 1 never tries again.
-        initial_backoff_secs: How long to wait before the second attempt; twice as long before each one after it.
+        max_attempts: The number of attempts in all; 1 never tries again.
+        initial_backoff_secs: The wait before the second attempt; it doubles before each later one.
 
     Raises:
         ValueError: A number is out of range.
@@ -36,10 +36,10 @@ class RetryPolicy:
         arguments.number("RetryPolicy", "initial_backoff_secs", self.initial_backoff_secs, at_least=0)
 
     def attempt(self, function: Callable[[], None], path: str) -> None:
-        """Calls a function that writes a file, as often as it fails for a reason which may pass.
+        """Calls a function that writes a file, again and again while it fails for a temporary reason.
 
         Raises:
-            OpError: What it failed for at last; `path` is what it was to write.
+            OpError: The last failure; `path` is the file to be written.
         """
         failures_so_far = 0
         while True:
@@ -55,11 +55,11 @@ class RetryPolicy:
                 self.wait(mapped, failures_so_far)
 
     def wait(self, failure: BaseException, failures_so_far: int) -> None:
-        """Says what failed, and waits until the next attempt is due."""
+        """Logs the failure, and waits until the next attempt is due."""
         secs = self.backoff_secs(failures_so_far)
         _logger.warning("%s Attempt %d of %d follows in %g s.", failure, failures_so_far + 1, self.max_attempts, secs)
         clock.sleep(secs)
 
     def backoff_secs(self, failures: int) -> float:
-        """Returns how long to wait after so many failures in a row."""
+        """Returns how long to wait after this many failures in a row."""
         return self.initial_backoff_secs * 2.0 ** (failures - 1)

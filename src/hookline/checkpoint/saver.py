@@ -31,7 +31,7 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
-# What the names of hooks' states begin with in a checkpoint.
+# The prefix of hooks' states in a checkpoint.
 _HOOKS = "hooks/"
 
 
@@ -44,34 +44,34 @@ class HasRawSession(Protocol):
 
 
 class Saver:
-    """Saves variables of a session as checkpoints, keeps the newest of them, and restores.
+    """Saves a session's variables as checkpoints, keeps the newest checkpoints, and restores them.
 
-    A checkpoint is a directory that Orbax alone can read (`ocp.load(path)` gives a dict from leaf names to arrays). It
-    is complete or invisible: a process killed at any moment leaves the checkpoint before, and nothing that merely looks
-    like one. One of the same path is replaced when the new one is complete.
+    A checkpoint is a directory. Orbax alone can read its arrays (`ocp.load(path)` gives a dict from leaf names to
+    arrays). It is complete or invisible: a process killed at any moment leaves the previous checkpoint, and nothing
+    that merely looks like one. A checkpoint at the same path is replaced when the new one is complete.
 
     Args:
         var_list: What to save and restore: variables, or a dict from the names in the checkpoint to variables. None
             means all of `GraphKeys.GLOBAL_VARIABLES` in the session's graph, found when saving or restoring.
         max_to_keep: How many of the newest checkpoints stay; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Of those that would go, one is kept for good for every so many hours, also where
-            the training was started again in between; None, and in practice the default, keep none.
+        keep_checkpoint_every_n_hours: In each period of this many hours, one checkpoint that would be removed is kept
+            for good, even across restarts. None keeps none, and so in practice does the default.
         name: A name for messages.
-        reshape: Restores a variable also from one of another shape, if it has as many elements.
-        allow_empty: Having nothing to save is no error: a checkpoint without variables is written.
+        reshape: Whether to restore a variable from a value of another shape that has as many elements.
+        allow_empty: Whether to write a checkpoint without variables if there is nothing to save, instead of raising.
         pad_step_number: Writes the step into the path with eight digits, `model.ckpt-00000100`.
         verify: Whether `restore` compares what it reads with the checksums that were taken when it was saved.
-        retry: How often to try a save that fails for a reason which may pass; None means the defaults of `RetryPolicy`.
+        retry: How often to try a save that fails for a temporary reason; None means the defaults of `RetryPolicy`.
         lease_wait_secs: How long a save waits while another process keeps its checkpoints in the directory.
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
-            `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
-            they do nothing.
+            `defer_build`, `write_version`, `save_relative_paths`, `filename`) are accepted, and a log line says once
+            that they have no effect.
 
     Attributes:
         rollbacks: How often `roll_back` has gone back.
 
     Raises:
-        TypeError: An item of `var_list` is not a variable; an argument that is not documented.
+        TypeError: An item of `var_list` is not a variable, or an argument is unknown.
         ValueError: `var_list` is empty or names a variable twice; a number is out of range.
 
     Example:
@@ -91,7 +91,7 @@ class Saver:
 
     References:
         `tf.train.Saver`. Variables may be pytrees. Saving may be asynchronous. Old checkpoints are removed only when
-        the new one is complete. Misfits are reported all at once, and change nothing.
+        the new one is complete. Mismatches are reported all at once, and change nothing.
     """
 
     def __init__(
@@ -124,18 +124,19 @@ class Saver:
         self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
-        # What a process that was killed had still to remove: to be done once there is something newer.
+        # Checkpoints that a killed process still had to remove; they are removed once there is a newer one.
         self._leaving: list[str] = []
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """The checkpoints it has written or recovered and may still remove, oldest first."""
+        """The checkpoints that it wrote or recovered and may still remove, oldest first."""
         return self._retention.paths
 
     def call_before_commit(self, function: Callable[[], None]) -> None:
-        """Has a function called, in the background, before each checkpoint becomes visible.
+        """Registers a function to call, in the background, before each checkpoint becomes visible.
 
-        To make safe what belongs to it and is kept elsewhere. Adding a function again does nothing.
+        The function can secure data that belong to the checkpoint and are kept elsewhere. Adding it again has no
+        effect.
         """
         if function not in self._before_commit:
             self._before_commit.append(function)
@@ -150,9 +151,9 @@ class Saver:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
         Args:
-            checkpoint_paths: Their paths, oldest first. Those that are gone are left out; those that are broken too,
-                with a warning, and stay where they are.
-            last_good: Which of them is the newest that has proved good.
+            checkpoint_paths: Their paths, oldest first. Missing ones are ignored. Broken ones are ignored with a
+                warning and stay where they are.
+            last_good: The newest of them that has proved good.
             last_preserved_timestamp: As in their `CheckpointState`.
         """
         self.wait()
@@ -178,24 +179,25 @@ class Saver:
         """Writes a checkpoint and returns when it is complete.
 
         Args:
-            sess: The session that holds the variables; of a monitored session the one inside, so no hook sees this.
-            save_path: Where: a directory and the beginning of a name, such as "runs/a/model.ckpt".
-            global_step: The number of completed steps, appended to the name: a number, or a tensor to read it from.
+            sess: The session that holds the variables. For a monitored session, its raw session is used, so hooks do
+                not see this.
+            save_path: A directory and the beginning of a name, such as "runs/a/model.ckpt".
+            global_step: The number of completed steps, which is appended to the name: a number, or a tensor to read.
             latest_filename: The name of the state file in that directory, if not "checkpoint".
             **without_effect: Other documented arguments (`meta_graph_suffix`, `write_meta_graph`, `write_state`,
-                `strip_default_attrs`, `save_debug_info`) are taken, and a log line says once that they do nothing.
+                `strip_default_attrs`, `save_debug_info`) are accepted, and a log line says once that they have no
+                effect.
 
         Returns:
             The path of the checkpoint: "runs/a/model.ckpt-100".
 
         Raises:
             FailedPreconditionError: A variable has no value, a file is where a directory should be, or another program
-                keeps its checkpoints in that directory.
+                or process saves in that directory.
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
-            FailedPreconditionError: Another process saves there, or has taken the directory over.
-            AlreadyExistsError: At that path is something that is not a checkpoint, or its directory is a file.
-            InvalidArgumentError: A path or a value that cannot be saved.
+            AlreadyExistsError: Something at that path is not a checkpoint, or its directory is a file.
+            InvalidArgumentError: A path or a value cannot be used.
         """
         _take_without_effect("Saver.save", without_effect, _SAVE_WITHOUT_EFFECT)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
@@ -211,23 +213,23 @@ class Saver:
         *,
         extra: bool = False,
     ) -> PendingSave:
-        """Starts to write a checkpoint, and returns as soon as the values have been copied.
+        """Starts to write a checkpoint and returns as soon as the values have been copied.
 
-        What the session does afterwards does not change what is written. A save that is under way is waited for first.
+        Later changes in the session do not affect what is written. If a save is under way, this waits for it first.
 
         Args:
             sess: As in `save`, like the other arguments.
             save_path: As in `save`.
             global_step: As in `save`.
             latest_filename: As in `save`.
-            extra: Whether it is kept beside those that `max_to_keep` counts, in place of the extra one before.
+            extra: Whether it is kept in addition to those that `max_to_keep` counts, replacing the previous extra one.
 
         Returns:
-            The save under way. Old checkpoints are removed, and the state file is written, when it is complete.
+            The save under way. When it is complete, the state file is written and old checkpoints are removed.
 
         Raises:
-            OpError: As in `save`, where it is known at once; also the failure of the save before, if `wait` has not
-                raised it yet.
+            OpError: As in `save`, if the error is known at once; also the failure of the previous save, if `wait` has
+                not raised it yet.
         """
         self.wait()
         sess = _raw(sess)
@@ -293,7 +295,7 @@ class Saver:
         """Blocks until the save under way, if any, is complete.
 
         Raises:
-            OpError: It failed, and nobody has been told yet.
+            OpError: It failed, and no call has raised this yet.
         """
         if self._pending is not None:
             self._pending.wait_unless_told()
@@ -311,7 +313,7 @@ class Saver:
         return held
 
     def _clean(self, path: str, state_file: str) -> None:
-        """Removes, once, what processes that were killed have left in a directory."""
+        """Removes, once, what killed processes left in a directory."""
         place = os.path.abspath(path)
         base = re.sub(r"-\d+$", "", place)
         if base in self._cleaned:
@@ -328,7 +330,7 @@ class Saver:
         self._cleaned.add(base)
 
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
-        """Writes the state file, and removes what the new checkpoint has made superfluous."""
+        """Writes the state file, and removes the checkpoints that the new one replaces."""
         retention = copy.deepcopy(self._retention)
         self._take_proof(retention)
         removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
@@ -364,14 +366,14 @@ class Saver:
             give_back()
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
-        """Sets the variables of a session to the values in a checkpoint. Variables need not be initialised before.
+        """Sets a session's variables to the values in a checkpoint. They need not have been initialised.
 
         Args:
-            sess: The session, raw or monitored. A global step that this changes is seen by every hook at the next run.
+            sess: The session, raw or monitored. If this changes the global step, every hook sees it at the next run.
             save_path: The checkpoint, as `save` or `latest_checkpoint` returned it.
 
         Raises:
-            NotFoundError: There is no such checkpoint, or something is missing in it.
+            NotFoundError: There is no such checkpoint, or it lacks something.
             InvalidArgumentError: It does not fit the graph, or is not a checkpoint of hookline.
             DataLossError: Its files are broken, or hold something else than was saved.
         """
@@ -381,21 +383,21 @@ class Saver:
         self._load(sess, os.fspath(save_path), variables, whole=_is_whole(sess, variables))
 
     def prove(self, step: int) -> None:
-        """Takes note that a value computed from the weights of this global step was as it should be.
+        """Records that a value computed from the weights of this global step was good.
 
-        The newest checkpoint up to that step is good, then. It is kept beyond `max_to_keep` until a newer one is.
+        So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
         """
-        self._proven_step = step  # All that another thread may look at meanwhile.
+        self._proven_step = step  # The only thing that another thread may read in the meantime.
 
     @property
     def last_good(self) -> str | None:
-        """The newest checkpoint that has proved good; it waits for a save that is under way."""
+        """The newest checkpoint that has proved good; reading it waits for a save under way."""
         self.wait()
         self._take_proof(self._retention)
         return self._retention.good
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
-        """Sets variables to what they were in the last good checkpoint, or else in the newest.
+        """Sets variables to their values in the last good checkpoint, or else in the newest.
 
         What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
         led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
@@ -405,7 +407,7 @@ class Saver:
             The checkpoint.
 
         Raises:
-            NotFoundError: There is none; or as of `restore`, like the other errors.
+            NotFoundError: There is none; this and other errors also as in `restore`.
         """
         path = self.last_good or next(reversed(self._retention.paths), None)
         if path is None:
@@ -444,7 +446,7 @@ class Saver:
                     path,
                     name,
                 )
-        # Nobody else knows these arrays: a copy of a large model would be one too many.
+        # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
         sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
         if whole:
             sess.restored_hook_states = {
@@ -461,7 +463,7 @@ class Saver:
 
 
 def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
-    """Whether these are all variables of the model: then positions in data and states of hooks belong to them."""
+    """Whether these are all variables of the model, to which positions in the data and states of hooks belong."""
     model = sess.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
     return all(variables.get(variable.op.name) is variable for variable in model)
 
@@ -488,7 +490,7 @@ def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | N
     if global_step is None or isinstance(global_step, int | np.integer):
         return None if global_step is None else int(global_step)
     if isinstance(global_step, Variable) and global_step.op.name in values:
-        return int(values[global_step.op.name])  # What is in the checkpoint; the session may have gone on.
+        return int(values[global_step.op.name])  # This is the checkpoint's value; the session may have advanced.
     return int(sess.run(global_step))
 
 
@@ -513,7 +515,7 @@ _told: set[str] = set()
 
 
 def _take_without_effect(who: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Says once of each documented argument that it does nothing, and refuses others."""
+    """Logs once for each documented argument that it has no effect, and refuses others."""
     if unknown := sorted(given.keys() - known):
         raise TypeError(f"{who} has no argument {unknown[0]!r}.")
     if new := sorted(given.keys() - _told):

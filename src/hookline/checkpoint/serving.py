@@ -1,4 +1,4 @@
-"""Which savers save the checkpoints of a session."""
+"""The savers that save a session's checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _savers: weakref.WeakKeyDictionary[Any, list[Saver]] = weakref.WeakKeyDictionary
 
 
 def serve(session: Any, saver: Saver) -> None:
-    """Takes note that a saver saves the checkpoints of a session, for hooks that go back to one."""
+    """Records that a saver saves a session's checkpoints, for hooks that roll back to one."""
     known = _savers.setdefault(session, [])
     if saver not in known:
         known.append(saver)
 
 
 def savers_of(session: Any) -> tuple[Saver, ...]:
-    """Returns the savers that hooks save the checkpoints of a session with."""
+    """Returns the savers with which hooks save a session's checkpoints."""
     return tuple(_savers.get(session, ()))

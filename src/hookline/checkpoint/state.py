@@ -1,4 +1,4 @@
-"""Which checkpoints a directory holds, and which is the newest."""
+"""The checkpoints of a directory, and the newest of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class CheckpointState:
 
     Attributes:
         model_checkpoint_path: The newest.
-        all_model_checkpoint_paths: Those that a saver still manages, oldest first; the newest among them.
+        all_model_checkpoint_paths: Those that a saver still manages, oldest first, including the newest.
         timestamps: When each of them became complete, in seconds since the epoch.
-        last_good: The newest of them from which a finite value was computed, as far as somebody looks; see
+        last_good: The newest of them from which a finite value was computed, if a hook checks this; see
             `NanTensorHook`.
-        last_preserved_timestamp: Up to when `keep_checkpoint_every_n_hours` has kept what it is to keep, in seconds
+        last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
             since the epoch.
 
     References:
@@ -44,11 +44,11 @@ class CheckpointState:
 def write_state(
     directory: str, state: CheckpointState, latest_filename: str | None = None, leaving: Sequence[str] = ()
 ) -> None:
-    """Writes the state file; paths are kept relative to the directory, so that it can be moved as a whole.
+    """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole.
 
     Args:
         directory: The directory.
-        state: What it holds.
+        state: Its contents.
         latest_filename: The name of the file, if not "checkpoint".
         leaving: Checkpoints that are about to be removed.
     """
@@ -73,16 +73,16 @@ def leaving(directory: str, latest_filename: str | None = None) -> list[str]:
     try:
         with open(os.path.join(directory, latest_filename or STATE_FILE_NAME), encoding="utf-8") as file:
             return [os.path.join(directory, name) for name in json.load(file).get("leaving", ())]
-    except (OSError, ValueError, AttributeError):  # None yet, or one that whoever chooses what to restore tells of.
+    except (OSError, ValueError, AttributeError):  # None yet, or one that is reported when a checkpoint is chosen.
         return []
 
 
 def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:
-    """Returns what the state file of a directory says, whether it is still so or not; None without one.
+    """Returns the contents of a directory's state file, whether still true or not; None if there is none.
 
     Raises:
-        FailedPreconditionError: The file is another program's, to all appearance: hookline cannot read it, and there
-            is no checkpoint of hookline beside it.
+        FailedPreconditionError: The file seems to belong to another program: hookline cannot read it, and there is no
+            checkpoint of hookline beside it.
     """
     path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
     try:
@@ -112,10 +112,10 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
 
 
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
-    """Returns which complete checkpoints a directory holds.
+    """Returns the complete checkpoints of a directory.
 
-    What is on the disk decides. A checkpoint that became complete just before its process was killed, and is not in the
-    state file yet, counts; one in the state file that was deleted by hand does not; half-written ones are never seen.
+    The disk decides. A checkpoint counts even if its process was killed before it was in the state file. A checkpoint
+    in the state file that was deleted by hand does not count, and neither do half-written ones.
 
     Args:
         checkpoint_dir: The directory.
@@ -147,7 +147,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
             newest = state.model_checkpoint_path
     known = set(state.all_model_checkpoint_paths) if state else set()
     later = _later(checkpoint_dir, known, since if listed else float("-inf"))
-    if state is not None:  # Others may save under names of their own beside it.
+    if state is not None:  # Others may save beside it under other names.
         own = base_of(state.model_checkpoint_path)
         later = [(path, timestamp) for path, timestamp in later if base_of(path) == own]
     listed += later
@@ -193,14 +193,14 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
         latest_filename: The name of the state file, if not "checkpoint".
 
     Raises:
-        FailedPreconditionError: As of `get_checkpoint_state`.
+        FailedPreconditionError: As in `get_checkpoint_state`.
 
     Example:
         >>> latest_checkpoint("/nowhere") is None
         True
 
     References:
-        `tf.train.latest_checkpoint`. Also right where the state file is missing, stale or broken.
+        `tf.train.latest_checkpoint`. This one is also right if the state file is missing, stale or broken.
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     return None if state is None else state.model_checkpoint_path

@@ -1,4 +1,4 @@
-"""Warm starts: a model that begins with values of another training's checkpoint."""
+"""Warm starts: a model that starts with values from another training's checkpoint."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _ADVICE = "Give the names that are in the checkpoint (list_variables shows them)
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-    """Makes variables begin with values of a checkpoint: their initializers read it, when they run.
+    """Makes variables start with values from a checkpoint, which their initializers read when they run.
 
-    Call it when the variables are there, and before the initializer of all of them is made: before the monitored
-    session begins. What is not assigned is initialised as before. A training that goes on from a checkpoint of its own
-    does not run initializers, and so takes nothing from this one.
+    Call it after the variables and before `global_variables_initializer`, so before the monitored session begins. Other
+    variables are initialised as usual. A training that continues from its own checkpoint does not run initializers, so
+    it takes nothing from this one.
 
     Args:
-        ckpt_dir_or_file: A checkpoint, or a directory of checkpoints: then its newest.
-        assignment_map: From names in the checkpoint to variables of the default graph, given themselves or by name; or
-            from a prefix to a prefix, both ending in a slash: `{"old/": "new/"}` takes each global variable below
-            "new/" from what is called alike below "old/", and "/" means all names. A list of such pairs where a name
-            serves several variables. A name goes before a prefix. In the checkpoint a name may be that of a variable,
-            of one of its leaves ("params/dense/kernel"), or of a part of it ("state/params").
+        ckpt_dir_or_file: A checkpoint, or a directory, which stands for its newest checkpoint.
+        assignment_map: From names in the checkpoint to variables of the default graph or their names; or from a prefix
+            to a prefix, both ending in a slash. `{"old/": "new/"}` takes each global variable below "new/" from its
+            counterpart below "old/", and "/" means all names. If a name serves several variables, give a list of pairs.
+            A name takes precedence over a prefix. A name in the checkpoint may be that of a variable, of a leaf
+            ("params/dense/kernel"), or of a part of a variable ("state/params").
 
     Raises:
-        TypeError: Something else than names and variables.
-        ValueError: It does not fit; the message names everything that is missing or different.
+        TypeError: The map contains something other than names and variables.
+        ValueError: Something does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
         DataLossError: Its files are broken.
 
@@ -61,8 +61,8 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
         >>> logdir.cleanup()
 
     References:
-        `tf.compat.v1.train.init_from_checkpoint`. Differences: names of tensors ("w:0") are taken for those of their
-        variables; a prefix that no variable has is an error; there are no partitioned variables.
+        `tf.compat.v1.train.init_from_checkpoint`. Differences: a tensor's name ("w:0") stands for its variable's; a
+        prefix that no variable has is an error; there are no partitioned variables.
     """
     _initialize("init_from_checkpoint", ckpt_dir_or_file, by_map("init_from_checkpoint", assignment_map))
 
@@ -73,20 +73,20 @@ def warm_start(
     var_name_to_vocab_info: None = None,
     var_name_to_prev_var_name: Mapping[str, str] | None = None,
 ) -> None:
-    """Makes variables begin with what is called like them in a checkpoint, as `init_from_checkpoint` does.
+    """Makes variables start with values of the same names in a checkpoint, as `init_from_checkpoint` does.
 
     Args:
         ckpt_to_initialize_from: A checkpoint, or a directory of checkpoints: then its newest.
         vars_to_warm_start: A regular expression, matched from the beginning of the names of trainable variables; or a
-            list of such for all global variables; or a list of variables. None stands for none.
-        var_name_to_vocab_info: Must be None: hookline knows no vocabularies. To take rows of an embedding over in
-            another order, make them the initial value: `Variable(load_variable(path, "embedding")[rows])`.
-        var_name_to_prev_var_name: Where a variable has another name in the checkpoint: from the one here to that one.
+            list of them, for all global variables; or a list of variables. None chooses none.
+        var_name_to_vocab_info: Must be None: hookline does not support vocabularies. To take over rows of an embedding
+            in another order, make them the initial value: `Variable(load_variable(path, "embedding")[rows])`.
+        var_name_to_prev_var_name: For variables with another name in the checkpoint: from the name here to that name.
 
     Raises:
-        TypeError: Something else than names and variables.
-        ValueError: Vocabularies are given, a name in `var_name_to_prev_var_name` is of no variable that is chosen, or
-            it does not fit, as in `init_from_checkpoint`.
+        TypeError: An argument contains something other than names and variables.
+        ValueError: Vocabularies are given, `var_name_to_prev_var_name` has a name of no chosen variable, or something
+            does not fit, as in `init_from_checkpoint`.
         NotFoundError: There is no such checkpoint.
 
     References:
@@ -107,25 +107,25 @@ def assign_from_checkpoint(
     var_list: Iterable[Variable] | Mapping[str, Variable],
     ignore_missing_vars: bool = False,
 ) -> tuple[Operation, dict[Any, Any]]:
-    """Returns an operation that sets variables to values of a checkpoint, and what to feed it.
+    """Returns an operation that sets variables to values from a checkpoint, and what to feed it.
 
     Args:
         model_path: A checkpoint, or a directory of checkpoints: then its newest.
-        var_list: Variables that are called alike in the checkpoint, or a dict from the names there, as
-            `init_from_checkpoint` takes them.
-        ignore_missing_vars: Leaves those out, with a warning, that the checkpoint does not have.
+        var_list: Variables with the same names in the checkpoint, or a dict from the names there, as in
+            `init_from_checkpoint`.
+        ignore_missing_vars: Whether to skip, with a warning, variables that the checkpoint does not have.
 
     Returns:
-        The operation, which reads the checkpoint when it runs, and a feed for it, which is empty: `Scaffold` takes them
+        The operation, which reads the checkpoint when it runs, and a feed for it, which is empty. `Scaffold` takes them
         as `init_op` and `init_feed_dict`. Without variables the operation does nothing.
 
     Raises:
-        TypeError: An item of `var_list` is no variable.
+        TypeError: An item of `var_list` is not a variable.
         ValueError: It does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
 
     References:
-        `tf.contrib.framework.assign_from_checkpoint`. There the values are read at once and fed.
+        `tf.contrib.framework.assign_from_checkpoint`, which reads the values at once and feeds them.
     """
     who = "assign_from_checkpoint"
     path = reading.checkpoint_at(model_path)
@@ -142,22 +142,22 @@ def assign_from_checkpoint_fn(
     ignore_missing_vars: bool = False,
     reshape_variables: bool = False,
 ) -> Callable[[Any], None] | None:
-    """Returns a function of a session that sets variables to values of a checkpoint.
+    """Returns a function of a session that sets variables to values from a checkpoint.
 
-    It adds nothing to the graph. As the `init_fn` of a `Scaffold` it is called for a training that begins, not for one
-    that goes on.
+    It adds nothing to the graph. As the `init_fn` of a `Scaffold` it is called when a training starts, not when one
+    continues.
 
     Args:
         model_path: A checkpoint, or a directory of checkpoints: then its newest.
-        var_list: As of `assign_from_checkpoint`.
-        ignore_missing_vars: Leaves those out, with a warning, that the checkpoint does not have.
-        reshape_variables: Takes a value of another shape, too, if it has as many elements.
+        var_list: As in `assign_from_checkpoint`.
+        ignore_missing_vars: Whether to skip, with a warning, variables that the checkpoint does not have.
+        reshape_variables: Whether to accept a value of another shape that has as many elements.
 
     Returns:
         The function; None if the checkpoint has none of the variables.
 
     Raises:
-        TypeError: An item of `var_list` is no variable.
+        TypeError: An item of `var_list` is not a variable.
         ValueError: `var_list` is empty, or does not fit; the message names everything that is missing or different.
         NotFoundError: There is no such checkpoint.
 
@@ -216,7 +216,7 @@ def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None
 
 
 def _read_later(who: str, path: str, assignment: Assignment) -> Tensor:
-    """Returns a tensor of the values by variable name, which are read in each run that needs one of them."""
+    """Returns a tensor of the values by variable name; each run that needs one of them reads them."""
     _check(who, path, assignment)
     promised = {variable.op.name: variable.spec for variable in assignment}
     known = not any(spec is UNKNOWN or _is_open(spec) for spec in promised.values())
@@ -245,7 +245,7 @@ def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshap
     Raises:
         ValueError: Something is missing or different.
     """
-    # As if the checkpoint had a variable for each of ours: each error then says of both what they are called.
+    # As if the checkpoint had a variable for each of ours, so that errors give both names.
     entries = {_label(name, variable): _entry(manifest, name) for variable, name in assignment.items()}
     others = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
     held = dataclasses.replace(
@@ -263,7 +263,7 @@ def _label(name: str, variable: Variable) -> str:
 
 
 def _entry(manifest: Manifest, name: str) -> Entry | None:
-    """Returns what a checkpoint has by a name, a part of a variable included; None if it has nothing."""
+    """Returns what a checkpoint has under a name, which may be a part of a variable; None if it has nothing."""
     if name in manifest.variables:
         return manifest.variables[name]
     below = [
@@ -276,7 +276,7 @@ def _entry(manifest: Manifest, name: str) -> Entry | None:
 
 
 def _there(path: str, assignment: Assignment, ignore_missing: bool) -> Assignment:
-    """Returns the part of an assignment that the checkpoint has something for, if the rest is to be left out."""
+    """Returns the part of an assignment that the checkpoint can serve, if the rest may be skipped."""
     if not ignore_missing:
         return assignment
     manifest = layout.read_manifest(path)[1]

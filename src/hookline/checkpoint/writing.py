@@ -1,4 +1,4 @@
-"""Writing: one checkpoint on its way to the disk, tried again where the reason of a failure may pass."""
+"""Writing: one checkpoint on its way to the disk, tried again after temporary failures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hookline.checkpoint.retry import RetryPolicy
 
 
 class Writing:
-    """Starts to write named arrays; `complete` ends it.
+    """Starts to write named arrays; `complete` finishes the checkpoint.
 
     Args:
         path: The checkpoint.
-        stored: What to write. Must not be changed before `complete` returns.
+        stored: The arrays to write. They must not change before `complete` returns.
         retry: How often to try.
 
     Raises:
-        OpError: It cannot begin, for a reason that will not pass.
+        OpError: It cannot begin, for a permanent reason.
     """
 
     def __init__(self, path: str, stored: Mapping[str, Any], retry: RetryPolicy) -> None:
@@ -33,14 +33,14 @@ class Writing:
         self._try(self._begin)
 
     def complete(self, manifest: Callable[[], Manifest], check: Callable[[], None]) -> Manifest:
-        """Blocks until the checkpoint is in its place, and returns the manifest that it has.
+        """Blocks until the checkpoint is in its place, and returns its manifest.
 
         Args:
             manifest: Makes its manifest, once.
-            check: Called each time when only the renames are left.
+            check: Called in each attempt when only the renames are left.
 
         Raises:
-            OpError: It could not be written, as often as it was tried.
+            OpError: It could not be written in any attempt.
         """
         made: list[Manifest] = []
 
@@ -59,7 +59,7 @@ class Writing:
         return written
 
     def abandon(self) -> None:
-        """Removes what there is of it."""
+        """Removes what has been written so far."""
         if self._directory:
             layout.abandon(self._directory)
 
@@ -70,7 +70,7 @@ class Writing:
         self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
 
     def _try(self, part: Callable[[], Any]) -> Any:
-        """Does a part; returns None if it failed and another attempt is to follow."""
+        """Does a part; returns None if it failed and another attempt follows."""
         try:
             return part()
         except Exception as error:

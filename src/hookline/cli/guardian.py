@@ -1,9 +1,10 @@
-"""The guardian of `hookline launch`: when the launcher is killed, it ends what the launcher has started.
+"""The guardian of `hookline launch`: if the launcher is killed, it ends the launcher's processes.
 
-`Guardian` is the launcher's side. The other side is a process that is run by its path, so that nothing of hookline is
-imported, in a session of its own, which no Ctrl-C reaches. Its standard input is a pipe on which tasks announce their
-process groups (`+number`) and the launcher withdraws those that have ended (`-number`). Only the launcher keeps the
-pipe open, so it ends when the launcher does, in whatever way. A launcher that ends in order kills the guardian before.
+`Guardian` is the launcher's side. The other side is a process that is run by its path, so that it imports nothing of
+hookline. It has a session of its own, which Ctrl-C does not reach. Its standard input is a pipe on which tasks announce
+their process groups (`+number`) and the launcher withdraws those that have ended (`-number`). Only the launcher keeps
+the pipe open, so the pipe ends with the launcher, however it ends. A launcher that ends in order first kills the
+guardian.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LONGEST_GRACE_SECS = 5.0
 _AFTERWARDS_SECS = 60.0
 _LOOK_EVERY_SECS = 0.05
 
-# A task does it by itself, and holds the pipe until then: the launcher may be killed right after it has started one.
+# A task announces itself and holds the pipe until then, because the launcher may be killed right after starting it.
 _ANNOUNCE = """
 import os, sys
 try:
@@ -35,18 +36,18 @@ os.execvp(sys.argv[1], sys.argv[1:])
 class Guardian:
     """Ends process groups if this process is killed before it leaves the `with` block.
 
-    If the guardian is killed itself, everything goes on without it.
+    If the guardian itself is killed, everything continues without it.
 
     Args:
-        grace_secs: How long groups may take to end when asked to (SIGTERM), 5 seconds at most; then they are killed.
-        afterwards: A command to be run when they have ended; empty for none.
+        grace_secs: How long groups may take to end after SIGTERM, at most 5 seconds; then they are killed.
+        afterwards: A command to run when they have ended; empty for none.
 
     Attributes:
-        pipe: To be the standard input of announced commands, which they replace by an empty one.
+        pipe: The standard input for announced commands, which they replace with an empty one.
     """
 
     def __init__(self, grace_secs: float, afterwards: Sequence[str] = ()) -> None:
-        # -P: the folder of the script holds modules of hookline, which must not hide others of the same name.
+        # -P: modules of hookline in the script's folder must not hide others of the same name.
         command = [sys.executable, "-P", __file__, str(min(grace_secs, _LONGEST_GRACE_SECS)), *afterwards]
         self._process = subprocess.Popen(
             command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
@@ -55,11 +56,11 @@ class Guardian:
         self.pipe = self._process.stdin
 
     def announced(self, command: Sequence[str]) -> list[str]:
-        """Returns the command that announces its process group, which it must lead, and becomes `command` then."""
+        """Returns a command that announces its process group, which it must lead, and then becomes `command`."""
         return [sys.executable, "-I", "-S", "-c", _ANNOUNCE, *command]
 
     def forget(self, group: int) -> None:
-        """Spares a process group. To be called before its number is given back to the system."""
+        """Spares a process group; call it before its number is returned to the system."""
         with contextlib.suppress(BrokenPipeError):
             self.pipe.write(b"-%d\n" % group)
 
@@ -85,7 +86,7 @@ def _end(groups: set[int], grace_secs: float) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         groups = _signal(groups, number)
         for _ in range(round(grace_secs / _LOOK_EVERY_SECS)):
-            # Who is gone is forgotten soon, since the number could mean somebody else later.
+            # A group that has ended is forgotten soon, because its number could later mean another one.
             groups = _signal(groups, 0)
             if not groups:
                 return
@@ -93,10 +94,10 @@ def _end(groups: set[int], grace_secs: float) -> None:
 
 
 def _signal(groups: set[int], number: int) -> set[int]:
-    """Sends a signal, and returns the groups that were there."""
+    """Sends a signal, and returns the groups that still exist."""
     there = set()
     for group in groups:
-        # macOS does not permit it for a group in which only a zombie is left.
+        # macOS does not permit this for a group with only a zombie left.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
             there.add(group)

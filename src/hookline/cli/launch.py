@@ -30,17 +30,17 @@ _STOP_SERVERS_SECS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What is to be started.
+    """The job to start.
 
     Attributes:
         command: The script and its arguments, with the interpreter.
-        workers: How many processes train, the chief included.
-        servers: How many parameter servers hold the variables.
-        address: Of the head of the Ray cluster to join; None for a private one.
-        token_path: The token of the cluster that is joined; None for where Ray looks.
+        workers: The number of processes that train, including the chief.
+        servers: The number of parameter servers that hold the variables.
+        address: The head of the Ray cluster to join; None for a private cluster.
+        token_path: The token of the cluster to join; None for Ray's default place.
         job: Name of the job; None for a new one.
         grace_secs: How long workers may take to end after the chief, and tasks when they are stopped.
-        restarts: How often, and with what waits between, a task that has failed is started again; None for never.
+        restarts: How often a failed task is started again, and with what waits; None for never.
     """
 
     command: tuple[str, ...]
@@ -54,19 +54,19 @@ class Launch:
 
 
 def launch(what: Launch) -> int:
-    """Starts a job, shows what its tasks print, and waits for its end.
+    """Starts a job, shows the output of its tasks, and waits for its end.
 
-    A worker that fails is reported, and the others go on. When the chief has ended the workers have the grace period to
-    end as well; when it has failed for good they are stopped. SIGINT and SIGTERM ask every task to end, which saves and
-    takes at most the grace period; a second one ends everything at once. A task that was sent such a signal itself has
-    not failed. When this process itself is killed, a guardian process stops everything, within the grace period or 5
+    A failed worker is reported, and the others continue. When the chief has ended, the workers have the grace period to
+    end too. When the chief has failed for good, they are stopped. SIGINT and SIGTERM ask every task to end, which saves
+    and takes at most the grace period; a second signal ends everything at once. A task that got such a signal itself
+    has not failed. If this process is killed, a guardian process stops everything, within the grace period or 5
     seconds.
 
     Args:
         what: The job.
 
     Returns:
-        The exit status of the chief; 128 and the signal if it was ended by one, or the job was stopped by one.
+        The exit status of the chief; 128 plus the signal if a signal ended the chief or the job.
 
     Raises:
         UnavailableError: The private Ray cluster does not start, or no Ray head listens at the address.
@@ -86,7 +86,7 @@ def launch(what: Launch) -> int:
 
 @contextlib.contextmanager
 def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
-    """Yields the variables by which tasks find the Ray cluster; afterwards nothing of the job is left on it."""
+    """Yields the variables by which tasks find the Ray cluster; afterwards removes everything of the job from it."""
     if what.address is not None:
         Cluster(what.address, job=job)
         await_head(what.address, ClusterOptions().connect_secs)
@@ -108,7 +108,7 @@ def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
 
 
 def _stop_servers(what: Launch, job: str) -> None:
-    """Ends the servers of the job. In a process of its own: one that has joined Ray ends when the cluster does."""
+    """Ends the servers of the job, in a separate process, because a process that joined Ray ends with the cluster."""
     stopper = ProcessGroup(_stop_command(what, job), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if stopper.wait(_STOP_SERVERS_SECS) != 0:
         stopper.kill()
@@ -116,7 +116,7 @@ def _stop_servers(what: Launch, job: str) -> None:
 
 
 def _stop_command(what: Launch, job: str) -> list[str]:
-    """Returns what ends the servers of the job; nothing for a private cluster, which ends with all its servers."""
+    """Returns the command that ends the job's servers; none for a private cluster, which ends with its servers."""
     if what.address is None:
         return []
     token = [] if what.token_path is None else ["--token-path", what.token_path]
@@ -124,7 +124,7 @@ def _stop_command(what: Launch, job: str) -> list[str]:
 
 
 class _Signals:
-    """Catches SIGINT and SIGTERM, and SIGHUP of a closed terminal, while it is entered."""
+    """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block."""
 
     _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -139,7 +139,7 @@ class _Signals:
         return 128 + self.caught[0]
 
     def __enter__(self) -> _Signals:
-        # What is ignored stays so: that is how `nohup` and shells in the background protect a process.
+        # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
         caught = [number for number in self._NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._catch) for number in caught}
         return self
@@ -171,7 +171,7 @@ class _Job:
         self._echo = Echo(width=max(len(_name(*_task(rank))) for rank in range(what.workers)))
 
     def run(self) -> int:
-        """Starts all tasks, waits, and leaves none; returns the exit status."""
+        """Starts all tasks, waits, and leaves none running; returns the exit status."""
         try:
             for rank in range(self._what.workers):
                 self._add(*_task(rank))
@@ -181,7 +181,7 @@ class _Job:
             if status == 0:
                 self._wait(list(self._tasks), self._what.grace_secs)
             elif status is not None:
-                # Without a chief nobody saves what the workers do.
+                # Without a chief, nobody saves the workers' results.
                 stop_all(self._processes(), self._what.grace_secs)
             if self._signals.caught:
                 self._stop_on_signal()

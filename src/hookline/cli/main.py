@@ -1,4 +1,4 @@
-"""The `hookline` command: what its words mean."""
+"""The `hookline` command line."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the `hookline` command and returns its exit status.
 
     Args:
-        argv: The words after `hookline`; those of this process if None.
+        argv: The arguments after `hookline`; None means those of this process.
 
     Raises:
-        SystemExit: The words make no sense (2), or ask for help (0).
+        SystemExit: The arguments are invalid (2), or ask for help (0).
 
     Example:
         >>> import pytest

@@ -1,4 +1,4 @@
-"""What several processes print, line by line, each line with the name of its process."""
+"""The output of several processes, line by line, with the name of the process before each line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _FINISH_SECS = 5.0
 class Echo:
     r"""Shows the lines of several processes as they come, whole and never mixed.
 
-    A line that a process overwrites (with a carriage return, as progress bars do) is shown as one of its own. Empty
+    A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
     lines are left out.
 
     Args:
-        width: Of the column of names.
+        width: The width of the column of names.
 
     Example:
         >>> import io
@@ -33,7 +33,7 @@ class Echo:
         self._threads: list[threading.Thread] = []
 
     def follow(self, name: str, source: IO[bytes] | None, to: TextIO) -> None:
-        """Shows what comes from `source`, until it ends, and closes it."""
+        """Shows the lines of `source` until it ends, and closes it."""
         assert source is not None
         thread = threading.Thread(target=self._copy, args=(f"{name:{self._width}} | ", source, to), daemon=True)
         self._threads.append(thread)

@@ -1,4 +1,4 @@
-"""One task of `hookline launch`: its process, and the next one where it is started again after a failure."""
+"""One task of `hookline launch`: its process, and the next process if it is started again after a failure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Task:
     """A task, from its first start to its last end.
 
     Args:
-        name: For what is said of it.
-        start: Starts a process of it.
-        restarts: How often, and with what waits between, it is started again when it has failed; None for never.
-        say: Told of its failures.
+        name: Its name in messages.
+        start: Starts a process for it.
+        restarts: How often it is started again after a failure, and with what waits; None for never.
+        say: Called with messages about its failures.
 
     Attributes:
-        process: The one that was started last.
+        process: The process that was started last.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Task:
         self.process = start()
 
     def status(self) -> int | None:
-        """Returns the exit status once the task has ended for good; None while it runs or is to be started again."""
+        """Returns the exit status once the task has ended for good; None while it runs or will be started again."""
         if self._due is not None and clock.monotonic() >= self._due:
             self._due, self.process = None, self._start()
         if self._due is None and self._status is None:
@@ -48,7 +48,7 @@ class Task:
         return None if self._due is not None else self._status
 
     def start_no_more(self) -> None:
-        """Leaves it as it is: running, or ended for good."""
+        """Starts no further process: the task is left running or ended."""
         self._restarts = None
         if self._due is not None:
             self._due, self._status = None, self.process.status()
@@ -72,7 +72,7 @@ class Task:
 
 
 def is_failure(status: int) -> bool:
-    """Returns whether an exit status is that of a task that has failed: it did not end well, and nobody asked it to."""
+    """Returns whether an exit status means a failure: the task ended badly, and nobody asked it to end."""
     return status != 0 and not any(status in (-number, 128 + number) for number in _ASKED)
 
 

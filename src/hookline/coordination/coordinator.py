@@ -1,4 +1,4 @@
-"""A stop flag that several threads share, with the exception that raised it."""
+"""A stop flag that several threads share, with the exception that caused the stop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType 
 
 
 class Coordinator:
-    """Lets threads ask each other to stop, and brings the exception of one of them to whoever joins them.
+    """Lets threads ask each other to stop, and passes an exception from one of them to the thread that joins them.
 
-    Any thread may call any method at any time. The first call of `request_stop` decides the outcome: its exception, if
-    it has one that is not a clean stop, is what `join` and `raise_requested_exception` raise, with the traceback it had
-    when it was reported.
+    Any thread may call any method at any time. The first call of `request_stop` decides the outcome. If it has an
+    exception that is not a clean stop, `join` and `raise_requested_exception` raise it, with the traceback it had when
+    it was reported.
 
     Args:
         clean_stop_exception_types: Exceptions that stop the threads without being an error. None means
@@ -39,16 +39,16 @@ class Coordinator:
         ValueError: bad record 7
 
     References:
-        `tf.train.Coordinator`. Differences: an exception that comes after the first stop request is logged, not lost in
-        silence; `stop_on_exception` reports a `KeyboardInterrupt` or `SystemExit` and lets it go on, instead of holding
-        it back until `join`; `join` also waits for threads that are registered while it waits.
+        `tf.train.Coordinator`. Differences: an exception after the first stop request is logged, not silently lost;
+        `stop_on_exception` reports a `KeyboardInterrupt` or `SystemExit` and lets it propagate, instead of holding it
+        back until `join`; `join` also waits for threads that are registered while it waits.
     """
 
     def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
         if clean_stop_exception_types is None:
             clean_stop_exception_types = (errors.OutOfRangeError,)
         self._clean_stop_exception_types = tuple(clean_stop_exception_types)
-        # Its lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
+        # The lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
         self._changed = threading.Condition()
         self._stop_requested = False
         self._joined = False
@@ -58,7 +58,7 @@ class Coordinator:
 
     @property
     def joined(self) -> bool:
-        """Whether `join` has come to its end, by returning or raising, since the last `clear_stop`."""
+        """Whether `join` has ended, by returning or raising, since the last `clear_stop`."""
         return self._joined
 
     def should_stop(self) -> bool:
@@ -68,13 +68,13 @@ class Coordinator:
     def request_stop(self, ex: BaseException | ExcInfo | None = None) -> None:
         """Asks all threads to stop.
 
-        Only the first call records its exception; a later one is logged. After `join` nobody is left to look at a
-        record, so the exception is raised here.
+        Only the first call records its exception; a later one is logged. After `join` nobody would see a record, so the
+        exception is raised here.
 
         Args:
-            ex: Why: an exception, or the tuple that `sys.exc_info()` returns in an `except` block. None, or an
-                exception of a clean type, is a normal stop. Anything else is recorded as a `ValueError`, so that
-                `join` reports the mistake and the threads stop all the same.
+            ex: The reason: an exception, or the tuple that `sys.exc_info()` returns in an `except` block. None, or an
+                exception of a clean type, is a normal stop. Anything else is recorded as a `ValueError`, so that `join`
+                reports the mistake and the threads still stop.
 
         Raises:
             BaseException: `ex` itself, after `join`.
@@ -101,7 +101,7 @@ class Coordinator:
                 _logger.warning("Error reported after a stop was requested, not raised: %r", error[0])
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Has a function called when a stop is requested, or at once if it was: to wake what waits for something else.
+        """Registers a function to call when a stop is requested, or at once if it was; it can wake other waits.
 
         Args:
             callback: Called by the thread that requests the stop. It must not block and must not raise.
@@ -121,7 +121,7 @@ class Coordinator:
                 callback()
 
     def clear_stop(self) -> None:
-        """Forgets the stop, its exception, and that `join` was called: the coordinator is as new.
+        """Forgets the stop, its exception, and the call of `join`, so the coordinator is like a new one.
 
         Threads that were registered and not joined stay registered.
         """
@@ -134,7 +134,7 @@ class Coordinator:
         """Blocks until a stop is requested or the time is over.
 
         Args:
-            timeout: At most how many seconds; None for no limit.
+            timeout: The longest wait in seconds; None for no limit.
 
         Returns:
             Whether a stop was requested.
@@ -148,10 +148,10 @@ class Coordinator:
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """Returns a context manager that reports an exception of its body through `request_stop` and ends it there.
+        """Returns a context manager that reports an exception of its body through `request_stop` and suppresses it.
 
-        The code after the `with` block runs in any case. Two exceptions are reported and go on to the caller:
-        `KeyboardInterrupt` and `SystemExit`, which mean this very thread. After `join` every exception goes on.
+        So the code after the `with` block runs. `KeyboardInterrupt` and `SystemExit` concern this very thread: they are
+        reported and also reach the caller. After `join` every exception reaches the caller.
 
         Example:
             >>> coord = Coordinator()
@@ -186,17 +186,17 @@ class Coordinator:
     ) -> None:
         """Waits until all threads have ended, and raises the exception that one of them reported.
 
-        Without a stop request it waits as long as it takes. From the request on it waits at most the grace period.
-        Afterwards the registered threads are forgotten, also those still alive.
+        Without a stop request it waits as long as necessary. After a request it waits at most the grace period. In the
+        end it forgets the registered threads, including those still alive.
 
         Args:
-            threads: Threads to wait for beside the registered ones.
+            threads: Threads to wait for in addition to the registered ones.
             stop_grace_period_secs: How many seconds the threads may take to end once a stop was requested.
             ignore_live_threads: Whether to log, instead of raising, that threads are alive after the grace period.
 
         Raises:
-            BaseException: The exception recorded by `request_stop`, also if threads are alive.
-            RuntimeError: Threads are alive after the grace period; it names them.
+            BaseException: The exception recorded by `request_stop`, even if threads are alive.
+            RuntimeError: Threads are alive after the grace period; the message names them.
 
         Example:
             >>> coord = Coordinator()
@@ -252,15 +252,15 @@ class Coordinator:
     @staticmethod
     def _raise(error: tuple[BaseException, TracebackType | None] | None) -> None:
         if error is not None:
-            # Each raise lengthens the traceback of the exception, so it starts again from the recorded one.
+            # Each raise lengthens the exception's traceback, so each starts from the recorded one.
             raise error[0].with_traceback(error[1])
 
     def _alive(self, given: list[threading.Thread]) -> list[threading.Thread]:
         return [thread for thread in dict.fromkeys([*given, *self._registered]) if thread.is_alive()]
 
     def _watch(self, given: list[threading.Thread]) -> None:
-        # A thread tells only its joiners that it has ended; this one passes it on, so that `join` can wait for the end,
-        # a stop request and the clock at once. It outlives `join` only beside a thread that does not stop.
+        # Only joiners learn that a thread has ended. This thread joins it and passes the news on, so that `join` can
+        # wait for the end, a stop request and the clock at once. It outlives `join` only if its thread does not stop.
         def watch() -> None:
             while alive := self._alive(given):
                 alive[0].join()

@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again until its coordinator stops."""
+"""A thread that repeats one task until its coordinator stops."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class LooperThread(threading.Thread):
     """A daemon thread, registered with its coordinator, that calls `run_loop` repeatedly until a stop is requested.
 
     `run_loop` calls the target; a subclass may override it instead, and `start_loop` and `stop_loop`, which run once
-    before and after. An exception of any of them is reported to the coordinator and ends the thread; `stop_loop` is not
-    called then.
+    before and after. An exception in any of them is reported to the coordinator and ends the thread; then `stop_loop`
+    is not called.
 
     Args:
-        coord: The coordinator that stops the thread and hears of its exceptions.
-        timer_interval_secs: Seconds from the start of one call to the start of the next, the first one being at once;
-            calls that a slow one has delayed follow without a pause. None means back to back.
+        coord: The coordinator that stops the thread and receives its exceptions.
+        timer_interval_secs: Seconds from the start of one call to the start of the next. The first call comes at once,
+            and calls delayed by a slow one follow without a pause. None means back to back.
         target: What `run_loop` calls.
         args: Positional arguments of the target.
         kwargs: Keyword arguments of the target.
 
     Raises:
-        ValueError: `coord` is no `Coordinator`, or there are arguments without a target.
+        ValueError: `coord` is not a `Coordinator`, or there are arguments without a target.
 
     Example:
         >>> coord = Coordinator()
@@ -71,7 +71,7 @@ class LooperThread(threading.Thread):
         args: Iterable[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> LooperThread:
-        """Makes a thread, starts it and returns it; the arguments are those of the class."""
+        """Creates, starts and returns a thread; the arguments are those of the class."""
         thread = LooperThread(coord, timer_interval_secs, target, args, kwargs)
         thread.start()
         return thread
@@ -96,7 +96,7 @@ class LooperThread(threading.Thread):
             target(*args, **kwargs)
 
     def stop_loop(self) -> None:
-        """Called once in the thread, when a stop was requested; does nothing unless overridden."""
+        """Called once in the thread, after a stop was requested; does nothing unless overridden."""
 
     def _stop_before(self, boundary_secs: float) -> bool:
         if self._interval_secs is None:

@@ -1,4 +1,4 @@
-"""Data as tensors: iterators that read ahead, and whose position is in the checkpoint."""
+"""Data as tensors: iterators that read ahead and whose positions are in checkpoints."""
 
 from hookline.data.arrays import arrays
 from hookline.data.batches import Padded

@@ -14,19 +14,19 @@ from hookline import arguments
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
     """Returns batches of the examples in arrays, as a source for `iterator`.
 
-    Each epoch has every example once; where their number is no multiple of `batch_size`, its last batch is smaller.
-    The order of an epoch follows from the seed and the epoch's number alone, so an iterator goes on in the middle of
-    one at no cost.
+    Each epoch has every example once. If their number is not a multiple of `batch_size`, the last batch is smaller. The
+    order of an epoch depends only on the seed and the epoch's number, so an iterator can continue in the middle of an
+    epoch at no cost.
 
     Args:
-        tree: An array, or a pytree of arrays that have their first dimension, one entry an example, in common.
+        tree: An array, or a pytree of arrays with a common first dimension, which counts the examples.
         batch_size: The number of examples in a batch.
-        shuffle_seed: Shuffles each epoch in an order of its own; `None` keeps the order.
-        epochs: How often all examples come; `None` for ever.
+        shuffle_seed: Shuffles each epoch in its own order; `None` keeps the order.
+        epochs: How often all examples come; `None` means for ever.
 
     Raises:
-        TypeError: A number that is none.
-        ValueError: A number that is too small, or arrays of different lengths, or of none.
+        TypeError: An argument is not a number.
+        ValueError: A number is too small, or the arrays are empty or differ in length.
 
     Example:
         >>> import hookline as hl
@@ -36,7 +36,7 @@ def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: 
 
     References:
         `tf.data.Dataset.from_tensor_slices(...).shuffle(...).repeat(...).batch(...)`, and `tf.estimator.inputs
-        .numpy_input_fn`. Batches do not reach over the end of an epoch, and the whole is shuffled.
+        .numpy_input_fn`. Batches do not cross the end of an epoch, and the shuffle covers all examples.
     """
     return Arrays(tree, batch_size, shuffle_seed, epochs)
 
@@ -61,12 +61,12 @@ class Arrays:
         return ArraysIterator(self)
 
     def order(self, epoch: int) -> np.ndarray | None:
-        """Returns in which order the examples come in an epoch; `None` for that of the arrays."""
+        """Returns the order of the examples in an epoch; `None` for the order of the arrays."""
         return None if self.seed is None else np.random.default_rng([self.seed, epoch]).permutation(self.examples)
 
 
 class ArraysIterator:
-    """One way through `Arrays`. Its state is where it stands and what of."""
+    """One pass through `Arrays`. Its state is its position and an identification of the arrays."""
 
     def __init__(self, source: Arrays) -> None:
         self._source = source
@@ -91,14 +91,14 @@ class ArraysIterator:
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """Returns where it stands."""
+        """Returns its position."""
         return {"epoch": self._epoch, "example": self._example, "of": self._made_of()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to where another one stood.
+        """Goes to the position of another iterator.
 
         Raises:
-            ValueError: That one had other examples, or another order.
+            ValueError: That iterator had other examples, or another order.
         """
         if state["of"] != self._made_of():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""From what a source gives to what a run gets: copied, checked, of one form, and on the device."""
+"""The way of a batch from a source to a run: copied, checked, given one form, and placed on the device."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hookline.graph import spec as specs
 LastBatch = Literal["keep", "drop", "pad"]
 LAST_BATCH = ("keep", "drop", "pad")
 
-# The library takes bytes only: so much of an array is copied at once.
+# The library takes only bytes; this much of an array is copied at once.
 _CHUNK_BYTES = 4 * 2**20
 
-# Where an object lies, which is all that many tell of themselves.
+# The address of an object, which is all that the `repr` of many contains.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class Padded(NamedTuple):
-    """A batch that was filled up to the size of the others.
+    """A batch that was padded to the size of the others.
 
     Attributes:
-        batch: The batch; zeros where there was nothing.
-        mask: One boolean an example, true where there was one.
+        batch: The batch, padded with zeros.
+        mask: One boolean for each example; true for a real one.
     """
 
     batch: Any
@@ -36,7 +36,7 @@ class Padded(NamedTuple):
 
 
 def owned(batch: Any) -> Any:
-    """Returns the batch with arrays that nobody else can change: a generator may fill the same one again."""
+    """Returns the batch with its own arrays, because a generator may fill the same array again."""
     return jax.tree.map(lambda leaf: leaf if _is_fixed(leaf) else np.array(leaf), batch)
 
 
@@ -50,7 +50,7 @@ def _is_object(leaf: Any) -> bool:
 
 
 def nbytes(batch: Any) -> int:
-    """Returns how much memory the arrays and texts of a batch take; of other objects, what they tell of themselves."""
+    """Returns the memory that the arrays and texts of a batch take; for other objects, the size they report."""
     return sum(_nbytes(leaf) for leaf in jax.tree.leaves(batch))
 
 
@@ -61,7 +61,7 @@ def _nbytes(leaf: Any) -> int:
 
 
 def crc32c(batch: Any) -> int:
-    """Returns a checksum of what is in a batch: structure, shapes, dtypes and numbers.
+    """Returns a checksum of a batch: of its structure, shapes, dtypes and numbers.
 
     Example:
         >>> crc32c({"x": np.zeros(2)}) == crc32c({"x": np.zeros(2)}) != crc32c({"x": np.ones(2)})
@@ -82,7 +82,7 @@ def crc32c(batch: Any) -> int:
 
 
 def _text_of(leaf: Any) -> str:
-    """Returns in words what is in text or an object: the same words in another process."""
+    """Returns a description of a text or an object, which is the same in another process."""
     if isinstance(leaf, np.ndarray):
         return f"{leaf.dtype}{leaf.shape}{[_text_of(item) for item in leaf.flat]}"
     if isinstance(leaf, set | frozenset):
@@ -95,16 +95,16 @@ def _is_key(leaf: Any) -> bool:
 
 
 class Form:
-    """What all batches of an iterator have in common, and what becomes of one that is shorter.
+    """The common form of all batches of an iterator, and the treatment of shorter ones.
 
     Args:
         who: The iterator, for messages.
-        example: A batch, or `jax.ShapeDtypeStruct` like it; `None` where none is known.
-        last_batch: What becomes of a batch of fewer examples than this one.
+        example: A batch, or `jax.ShapeDtypeStruct` like it; `None` if none is known.
+        last_batch: What to do with a batch of fewer examples than this one.
 
     Attributes:
-        spec: Of what a run gets.
-        host_only: It is text, or objects.
+        spec: The spec of the value that a run gets.
+        host_only: Whether it is text or objects.
     """
 
     def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
@@ -134,7 +134,7 @@ class Form:
             self.spec = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
 
     def fit(self, batch: Any) -> Any | None:
-        """Returns the batch in this form; `None` for one that is to be dropped.
+        """Returns the batch in this form; `None` for a batch to be dropped.
 
         Raises:
             InvalidArgumentError: It does not fit.
@@ -162,11 +162,11 @@ class Form:
             return batch
         cast = self._cast(leaves)
         if all(one is other for one, other in zip(cast, leaves, strict=True)):
-            self._seen.add(kind)  # Nothing of it hangs on its numbers.
+            self._seen.add(kind)  # Nothing here depends on its numbers.
         return jax.tree.unflatten(structure, cast)
 
     def _cast(self, given: list[Any]) -> list[Any]:
-        """Returns the leaves of a batch with the dtypes that are wanted."""
+        """Returns the leaves of a batch with the required dtypes."""
         paths = [path for path, _ in jax.tree.leaves_with_path(self._wanted)]
         leaves = []
         for path, spec, leaf in zip(paths, self._leaves, given, strict=True):
@@ -211,7 +211,7 @@ def _is_text(leaf: Any) -> bool:
 
 
 def _size(batch: Any) -> int | None:
-    """Returns the number of examples: the length that all arrays have in common, if they do."""
+    """Returns the number of examples: the common length of all arrays, if there is one."""
     lengths = _lengths(batch)
     return lengths.pop() if len(lengths) == 1 else None
 

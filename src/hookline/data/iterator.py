@@ -30,42 +30,43 @@ def iterator(
     keep_bytes: int = 256 * 2**20,
     name: str | None = None,
 ) -> Tensor:
-    """Returns a tensor whose value is the next batch of a source, in each run that needs it.
+    """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
 
-    A thread reads ahead and puts the batches on the device, so that runs do not wait for the host. Checkpoints hold how
-    far the runs have come, whatever was read ahead: a session that is restored goes on with the batch that the
-    uninterrupted one would have had. A batch is used up by the run that was applied with it; a run that failed before
-    that, or that `RunOptions.last_step` refused, leaves it to the next one.
+    A thread reads ahead and puts the batches on the device, so that runs do not wait for the host. Checkpoints hold the
+    position of the runs, not of the thread: a restored session continues with the batch that an uninterrupted one would
+    have had. A run uses up its batch once it has been applied. If it fails before that, or if `RunOptions.last_step`
+    refuses it, the next run gets the batch.
 
-    How a source comes to a position: one with a state (`get_state` and `set_state`, or `state_dict` and
+    How a source reaches a position: a source with a state (`get_state` and `set_state`, or `state_dict` and
     `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any other function or
-    iterable is read again up to there, and must come upon the same batch, which its checksum tells. An iterator that
-    can do neither keeps what it gave since the last checkpoint, for a recovery in this process; in a new process it
-    begins anew, with a warning.
+    iterable is read again up to the position, and must arrive at the same batch, as its checksum shows. For an iterator
+    that can do neither, the batches since the last checkpoint are kept, for a recovery in this process; in a new
+    process it starts from the beginning, with a warning.
 
     Args:
-        source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its
-            batches are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end
-            a run raises `OutOfRangeError`; what it raises itself, the run raises that would have had the batch.
-        prefetch: How many batches lie ready beside the one in use. With 0 no thread is started, and the run reads.
-        last_batch: What becomes of a batch of fewer examples than the first: `"keep"` it, which compiles the step once
-            more for it; `"drop"` it; or `"pad"` it with zeros: the value is then a pair of the batch and a mask of
-            booleans, true for what is there.
-        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without one the first batch is read at once to
-            learn it; it is not lost.
+        source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its batches
+            are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a run
+            raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
+        prefetch: The number of batches kept ready beside the one in use. With 0 there is no thread, and the run reads.
+        last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
+            more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
+            booleans, which are true for real examples.
+        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without it, the first batch is read at once to
+            learn the spec, and is kept for the first run.
         device: A `jax.Device` or `jax.sharding.Sharding` to put batches on; by default JAX's default device.
-        resume: Whether checkpoints hold the position. Without, each session begins anew: for the data of an evaluation.
-        keep_bytes: For an iterator without a state: how many bytes of batches it keeps. A recovery that would need
-            more is refused.
+        resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
+            should.
+        keep_bytes: For an iterator without a state: how many bytes of batches to keep. A recovery that would need more
+            is refused.
         name: Name of the operation, and of its position in checkpoints; by default `iterator`.
 
     Returns:
         The tensor. Its parts are views: `batch["x"]`, or `images, labels = iterator(...)`.
 
     Raises:
-        TypeError: `source` is none, or a number is none.
-        InvalidArgumentError: `last_batch` needs to know the number of examples, and the first batch does not tell.
-        ValueError: A number that is too small, or an unknown `last_batch`.
+        TypeError: `source` or a number has the wrong type.
+        InvalidArgumentError: `last_batch` needs the number of examples, and the first batch does not show it.
+        ValueError: A number is too small, or `last_batch` is unknown.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -76,7 +77,7 @@ def iterator(
         1.0 5.0 9.0
 
     References:
-        `tf.data.Iterator.get_next`, whose position a checkpoint held only where somebody saved it with
+        `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
     if last_batch not in LAST_BATCH:
@@ -106,12 +107,12 @@ def iterator(
 
 
 def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None, Exception | None]:
-    """Returns the first batch, if there is one, and all batches; or why that could not be read."""
+    """Returns the first batch, if there is one, and all batches; or the error of reading it."""
     stream = sequence.read(START, lambda: True)
     try:
         first = next(stream, None)
     except Exception as error:
-        return None, None, error  # The first run that wants a batch comes upon it again.
+        return None, None, error  # The first run that needs a batch meets this error again.
     return (None, None, None) if first is None else (first.batch, chain([first], stream), None)
 
 
@@ -120,10 +121,10 @@ class _Openings:
 
     Args:
         sequence: The source.
-        form: Of what a run gets.
-        prefetch: As for `iterator`.
-        device: As for `iterator`.
-        begun: What was read when the graph was built, and what follows: for the first session.
+        form: The form of the value that a run gets.
+        prefetch: As in `iterator`.
+        device: As in `iterator`.
+        begun: The batches read when the graph was built, and those that follow, for the first session.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class _Openings:
         self._lock = threading.Lock()
 
     def __call__(self, node: Source, shared: bool) -> Reader:
-        """Returns what a session reads from: from the beginning, or on from where this process was if it is shared."""
+        """Returns a session's reader, which starts from the beginning, or where this process was if it is shared."""
         with self._lock:
             if shared and self._last is not None:
                 self._last.reopen()

@@ -1,4 +1,4 @@
-"""An iterator that cannot be begun again, as a source."""
+"""An iterator that cannot be restarted, as a source."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _logger = logging.getLogger(__name__)
 
 
 class OneShot:
-    """An iterator that cannot be begun again. Batches since the last checkpoint are kept, to go back there.
+    """An iterator that cannot be restarted. Batches since the last checkpoint are kept, to go back there.
 
     Args:
         iterator: The iterator.
         who: The iterator of the graph, for messages.
-        keep_bytes: How many bytes of batches are kept at most, but for the latest one; `None` where nobody goes back,
-            and each reader goes on behind the one before.
+        keep_bytes: The largest number of bytes of batches to keep, not counting the latest one; `None` if nobody goes
+            back and each reader continues after the previous one.
     """
 
     def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
         self._iterator, self._who, self._keep_bytes = iterator, who, keep_bytes or 0
         self._returns = keep_bytes is not None
-        # Another process's positions are none of this iterator's.
+        # Positions from another process do not belong to this iterator.
         self._token = secrets.token_hex(8)
-        # Who reads may be inside of the iterator for long; what is kept is looked after without waiting for that.
+        # A reader may stay inside the iterator for long; the kept batches are managed without waiting for it.
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._kept: deque[Any] = deque()
         self._first = self._bytes = 0
@@ -55,11 +55,11 @@ class OneShot:
             yield self._numbered(batch, count)
 
     def _numbered(self, batch: Any, count: int) -> Read:
-        # The checksum is for a function that makes the iterator, should one be given in the next process.
+        # The checksum serves a function that makes the iterator, if the next process gives one.
         return Read(batch, lambda: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
 
     def _at(self, count: int) -> Any:
-        """Returns a batch that is kept, or else the next one."""
+        """Returns a kept batch, or else the next one."""
         with self._lock:
             if count < self._first:
                 raise self._gone(count)
@@ -72,7 +72,7 @@ class OneShot:
 
     def _next(self) -> Any:
         if self._error is not None:
-            # A generator that has raised would say that it has come to its end.
+            # A generator that has raised would report its end.
             raise self._error
         try:
             return next(self._iterator)

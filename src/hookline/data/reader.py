@@ -1,4 +1,4 @@
-"""Reading ahead: the batches of one session, read and placed by a thread before a run asks for them."""
+"""Reading ahead: a thread reads and places the batches of one session before runs ask for them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _EXIT_SECS = 1.0
 
 
 class Item(NamedTuple):
-    """What stands at a place of the sequence.
+    """The item at one place of the sequence.
 
     Attributes:
-        way: What it was read on.
-        number: Which one it is on that way.
-        value: What a run gets.
-        position: Returns the position behind it.
-        error: What a run gets instead: why it could not be read, or `StopIteration` at the end.
+        way: The pass on which it was read.
+        number: Its number on that pass.
+        value: The value that a run gets.
+        position: Returns the position after it.
+        error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
         trace: The traceback of that error, which lengthens each time it is raised.
     """
 
@@ -43,7 +43,7 @@ class Item(NamedTuple):
 
 
 class _Ahead:
-    """What the thread and the runs share. It knows no session, so that one that is forgotten can be collected."""
+    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Ahead:
                     return Item(self, self._count, batches.placed(value, self._device), read.position)
             return Item(self, self._count, error=StopIteration())
         except BrokenOff:
-            # Nothing of it was used. Who goes on after the stop sets out again.
+            # None of it was used. A reader that continues after the stop starts a new pass.
             self._stream, self._count = None, self._count - 1
             return None
         except BaseException as error:
@@ -168,11 +168,11 @@ class Reader:
 
     Args:
         node: The iterator in the graph.
-        sequence: What is read.
-        form: Of what a run gets.
-        prefetch: How many batches are read ahead; none for reading in the run that wants one.
-        device: Where they go.
-        begun: What was read already of the beginning, and all that follows.
+        sequence: The sequence to read.
+        form: The form of the value that a run gets.
+        prefetch: The number of batches to read ahead; 0 reads in the run that needs one.
+        device: Where to put them.
+        begun: The batches already read from the beginning, and those that follow.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Reader:
         self._set_out(begun)
 
     def _set_out(self, stream: Iterator[Read] | None = None) -> None:
-        """Begins a way behind the position."""
+        """Starts a pass after the position."""
         sequence, position = self._sequence, self._position()
         self._used, self._before = 0, position["count"]
 
@@ -207,12 +207,12 @@ class Reader:
     # A run's batch ----------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the next batch, or what stands in its place, is there."""
+        """Whether the next batch, or an error in its place, is ready."""
         ahead = self._ahead
         return ahead.front is not None or (ahead.has_stopped and not preemption.must_finish())
 
     def wait(self) -> None:
-        """Blocks until it is, which it is too when reading has been stopped."""
+        """Blocks until it is ready, or until reading has been stopped."""
         if self.is_ready():
             return
         if self._ahead.has_stopped:
@@ -227,11 +227,11 @@ class Reader:
         ahead.wait()
 
     def check(self) -> None:
-        """Raises what stands in place of the next batch.
+        """Raises the error in place of the next batch, if any.
 
         Raises:
             OutOfRangeError: The data have ended, or reading was stopped by the coordinator.
-            BaseException: What the source raised, with its traceback.
+            BaseException: The source raised this error; it has the source's traceback.
         """
         front, node = self._ahead.front, self._node
         if front is None:
@@ -241,7 +241,7 @@ class Reader:
             used = self._before + self._used
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
         if isinstance(error, KeyboardInterrupt):
-            self._set_out_again()  # It was meant for this run. The next one has the batch.
+            self._set_out_again()  # The interrupt was meant for this run. The next run gets the batch.
         if error is not None:
             node.note(error)
             raise error.with_traceback(front.trace)
@@ -251,36 +251,36 @@ class Reader:
         return self._ahead.take()
 
     def give_back(self, item: Item) -> None:
-        """Puts a batch in front again."""
+        """Puts a batch back in front."""
         item.way.give_back(item)
 
     def use(self, item: Item) -> None:
-        """Moves the position behind a batch."""
-        # A host operation may have run another run inside of the one that took this, or restored.
+        """Moves the position past a batch."""
+        # A host operation may have made another run, or a restore, inside the run that took this.
         if item.way is self._ahead and item.number > self._used:
             self._used, self._position = item.number, item.position
 
     # Where it is ------------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """Returns how far the session has come, whatever was read ahead."""
+        """Returns the session's position, regardless of batches read ahead."""
         value = self._position()
         return Position(value, lambda: self._sequence.saved(value))
 
     def go_to(self, position: dict[str, Any]) -> None:
-        """Goes on behind a position that a checkpoint held; the next run that wants a batch reads up to there."""
+        """Continues after a checkpoint's position; the next run that needs a batch reads up to there."""
         self._position = lambda: position
         self._set_out_again()
 
     def _set_out_again(self) -> None:
         self._ahead.stop()
-        self._forgotten.detach()  # It would keep what was read ahead.
+        self._forgotten.detach()  # It would keep the batches read ahead.
         self._set_out()
 
     # Its thread -------------------------------------------------------------------------------------------------
 
     def serve(self, coord: Coordinator) -> None:
-        """Lets the thread be known to a coordinator and stop with it."""
+        """Registers the thread with a coordinator, with which it stops."""
         self._coord = coord
         this = weakref.ref(self)
 
@@ -296,11 +296,11 @@ class Reader:
             self._ahead.stop()
 
     def close(self) -> None:
-        """Reads no further, until it is opened again."""
+        """Stops reading until it is reopened."""
         self._ahead.stop()
 
     def reopen(self) -> None:
-        """Goes on after `close` where it was, with what was read ahead."""
+        """Continues after `close` at the same place, with the batches read ahead."""
         self._coord = None
         self._ahead.go_on()
 
@@ -309,7 +309,7 @@ _reading: weakref.WeakSet[_Ahead] = weakref.WeakSet()
 
 
 def _stop_at_exit(ahead: _Ahead) -> None:
-    """Has a thread that reads stopped before Python takes away what it works with."""
+    """Stops a reading thread before Python removes the objects it uses."""
     if not _reading:
         with contextlib.suppress(Exception):
             atexit.unregister(_stop_all)

@@ -1,4 +1,4 @@
-"""Kinds of sources, by how each comes back to a place where it has been."""
+"""Kinds of sources, by how each returns to an earlier position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = {"count": 0}
 
 
 class Read(NamedTuple):
-    """A batch as it was read, and the position behind it.
+    """A batch as it was read, and the position after it.
 
     Attributes:
         batch: The batch, with arrays of its own.
@@ -28,35 +28,35 @@ class Read(NamedTuple):
 
 
 class BrokenOff(Exception):
-    """Nobody wants the batches any more that a source is on its way to."""
+    """The batches that a source is reading towards are no longer wanted."""
 
 
 class Sequence(Protocol):
     """A source that can be read from its beginning, or from a position."""
 
     def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:
-        """Yields what comes behind a position.
+        """Yields the batches after a position.
 
         Args:
-            position: One that a batch of this source, or of its like in an earlier process, came with.
-            is_wanted: Asked on the way there; the way is broken off where nobody wants the batches any more.
+            position: The position of a batch of this source, or of an equal source in an earlier process.
+            is_wanted: Called on the way there; if it returns False, reading is broken off.
 
         Raises:
-            BrokenOff: Nobody wanted them.
-            FailedPreconditionError: The source cannot come to that position.
+            BrokenOff: The batches were no longer wanted.
+            FailedPreconditionError: The source cannot reach that position.
         """
         ...
 
     def saved(self, position: dict[str, Any]) -> None:
-        """Takes note that nobody will go back behind a position: a checkpoint holds it."""
+        """Called when a checkpoint holds a position, so that nobody will go back before it."""
         ...
 
 
 class Repeatable:
-    """A source that can be begun again: a function that makes an iterable, or an iterable.
+    """A source that can be restarted: a function that makes an iterable, or an iterable.
 
-    Where what it makes has a state, that brings it to a position. Otherwise it is read again up to there, and must come
-    upon the same batch.
+    If the iterator has a state, it is set to a position. Otherwise it is read again up to the position, and must arrive
+    at the same batch.
 
     Args:
         make: Returns the iterable.
@@ -113,7 +113,7 @@ def _checksummed(batch: Any, count: int) -> Read:
 
 
 class Resumable:
-    """An iterable or iterator that has a state, of which there is only this one: a new reader takes it over.
+    """A single iterable or iterator with a state; a new reader takes it over.
 
     Args:
         source: The iterable. Its state now is its beginning.
@@ -166,7 +166,7 @@ class Resumable:
 
 
 def foreign(who: str) -> FailedPreconditionError:
-    """Returns the error of a position that another kind of source has left."""
+    """Returns the error for a position of another kind of source."""
     return FailedPreconditionError(
         None,
         None,
@@ -177,7 +177,7 @@ def foreign(who: str) -> FailedPreconditionError:
 
 
 def taken_over(who: str) -> FailedPreconditionError:
-    """Returns the error of a reader whose source another session reads now."""
+    """Returns the error for a reader whose source another session reads now."""
     return FailedPreconditionError(
         None,
         None,

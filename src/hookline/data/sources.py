@@ -1,4 +1,4 @@
-"""Which kind of sequence a source is."""
+"""The kind of sequence that a source is."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hookline.data.states import accessors
 
 
 def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
-    """Returns the sequence that a source is.
+    """Returns a source as a sequence.
 
     Args:
         source: A function that makes an iterable, an iterable, or an iterator.
         who: The iterator of the graph, for messages.
-        keep_bytes: As for `OneShot`.
+        keep_bytes: As in `OneShot`.
 
     Raises:
         TypeError: It is none of these.
     """
-    if not isinstance(source, type):  # A class makes iterables, and has their methods itself.
+    if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)
         if hasattr(source, "__next__"):
@@ -40,5 +40,5 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
     )
 
 
-# What is iterable, but not batch by batch.
+# Iterable types that do not yield batches.
 _MISTAKEN = (str, bytes, Mapping, np.ndarray, jax.Array)

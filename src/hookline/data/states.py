@@ -1,4 +1,4 @@
-"""States of iterators and loaders: how to read and set one, and how a checkpoint holds it."""
+"""States of iterators and loaders: reading and setting them, and storing them in checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def accessors(item: Any) -> Accessors | None:
 
 
 def encoded(state: Any, who: str) -> Any:
-    """Returns a state as a checkpoint can store it: bytes, JSON where that says all, else the pytree that it is."""
+    """Returns a state as a checkpoint can store it: bytes, JSON if that is enough, else the pytree itself."""
     if isinstance(state, bytes):
         return {"bytes": state}
     try:
@@ -45,6 +45,6 @@ def encoded(state: Any, who: str) -> Any:
 
 
 def decoded(state: Any) -> Any:
-    """Returns a state from what `encoded` made of it."""
+    """Returns a state from the result of `encoded`."""
     ((kind, value),) = state.items()
     return json.loads(value) if kind == "json" else value

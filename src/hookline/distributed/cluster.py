@@ -23,17 +23,19 @@ SCHEME = "hookline-ray"
 
 @dataclasses.dataclass(frozen=True)
 class ClusterOptions:
-    """What a job may set beside its tasks. All its processes should agree on it.
+    """Further settings of a job. All its processes should agree on them.
 
     Attributes:
-        placement: Which server the variables live on whose names start so; the others are placed by size.
-        max_staleness: How many updates of others an update may miss: runs wait for slower workers before they begin.
+        placement: The server for variables whose names start with a given prefix; others are placed by size.
+        max_staleness: How many updates of others an update may miss; runs wait for slower workers before they begin.
             The same in all processes; None for no limit.
-        overlap: Pull the values of the next run while this one computes; they lack this worker's own last update.
-        token_path: The file with the Ray cluster's token; None for where Ray looks (`~/.ray/auth_token`).
+        overlap: Whether to pull the values of the next run while this one computes; they lack this worker's own last
+            update.
+        token_path: The file with the Ray cluster's token; None for Ray's default place (`~/.ray/auth_token`).
         connect_secs: How long to wait for the Ray head to listen.
         wait_secs: How long a worker waits for the chief to create the servers.
-        call_secs: How long a call may take before its server counts as away; longer than XLA compiles an update.
+        call_secs: How long a call may take before its server counts as away; choose more than XLA needs to compile an
+            update.
 
     Example:
         >>> ClusterOptions(placement={"embedding": 1}, max_staleness=8).wait_secs
@@ -60,20 +62,20 @@ class ClusterOptions:
 class Cluster:
     """One task of a job whose workers train out of step, against variables on parameter servers.
 
-    Give it, or its `target`, as the `master` of a `MonitoredTrainingSession`. The servers are Ray actors: the chief
-    creates them, workers wait for them. Ray is joined when a session is made, and never started by accident.
+    Pass it, or its `target`, as the `master` of a `MonitoredTrainingSession`. The servers are Ray actors. The chief
+    creates them, and workers wait for them. A session joins Ray when it is created; Ray is never started by accident.
 
     Args:
-        address: Of the Ray head, `"host:port"`.
+        address: The address of the Ray head, `"host:port"`.
         task_type: `"chief"` or `"worker"`.
-        task_index: Which worker, from 0; 0 for the chief.
-        num_workers: How many processes train, the chief included.
-        num_servers: How many servers hold the variables.
-        job: Names the job among those of the same Ray cluster.
-        options: Everything else.
+        task_index: The number of the worker, from 0; 0 for the chief.
+        num_workers: The number of processes that train, including the chief.
+        num_servers: The number of servers that hold the variables.
+        job: Distinguishes the job from others on the same Ray cluster.
+        options: Further settings.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An argument is invalid.
 
     Example:
         >>> cluster = Cluster("10.0.0.1:6379", "worker", 0, num_workers=4, num_servers=2)
@@ -82,7 +84,7 @@ class Cluster:
 
     References:
         `tf.train.ClusterSpec` with `tf.train.Server`, and `tf.estimator.RunConfig` for the properties. Differences:
-        there are no server processes of one's own to start and to join; Ray finds addresses, but for its head's.
+        users start and join no server processes; Ray finds all addresses except its head's.
     """
 
     address: str
@@ -113,14 +115,14 @@ class Cluster:
     ) -> Cluster:
         """Returns the cluster that environment variables describe.
 
-        With `HOOKLINE_TASK_TYPE`: that, `HOOKLINE_TASK_INDEX`, `HOOKLINE_NUM_WORKERS` and `HOOKLINE_NUM_SERVERS`. Else
-        `TF_CONFIG`: the numbers are those of its lists, `chief` and `worker` together and `ps`; without a `chief` the
-        first worker is it. In both cases `HOOKLINE_ADDRESS` (else the first `ps`), `HOOKLINE_JOB` and
-        `HOOKLINE_TOKEN_PATH`.
+        If `HOOKLINE_TASK_TYPE` is set, it reads this, `HOOKLINE_TASK_INDEX`, `HOOKLINE_NUM_WORKERS` and
+        `HOOKLINE_NUM_SERVERS`. Otherwise it reads `TF_CONFIG`: `chief` and `worker` together give the number of
+        workers, `ps` the number of servers; without a `chief`, the first worker is the chief. In both cases it also
+        reads `HOOKLINE_ADDRESS` (else the first `ps`), `HOOKLINE_JOB` and `HOOKLINE_TOKEN_PATH`.
 
         Args:
             environ: The variables; those of this process if None.
-            options: As for the constructor. Its `token_path` goes before the variable.
+            options: As in the constructor. Its `token_path` takes precedence over the variable.
 
         Raises:
             ValueError: Something is missing or wrong.
@@ -152,7 +154,7 @@ class Cluster:
         """Returns the cluster of a `target`.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a target.
         """
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -172,12 +174,12 @@ class Cluster:
 
     @property
     def task_id(self) -> int:
-        """Number of the task among those that train: 0 for the chief, i + 1 for worker i."""
+        """The number of the task among those that train: 0 for the chief, i + 1 for worker i."""
         return 0 if self.is_chief else self.task_index + 1
 
     @property
     def target(self) -> str:
-        """All of this as a string, for what takes a `master` or a `target`."""
+        """The cluster as a string, for arguments called `master` or `target`."""
         fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["options"] = json.dumps(dataclasses.asdict(self.options), default=dict)
         return f"{SCHEME}://{fields.pop('address')}/?{urlencode(fields)}"
@@ -189,7 +191,7 @@ class Cluster:
             UnavailableError: No Ray head listens at the address.
             DeadlineExceededError: The chief has not created the servers in time.
             InternalError: The Ray head is gone.
-            UnauthenticatedError, FailedPreconditionError: Ray does not let this process in.
+            UnauthenticatedError, FailedPreconditionError: Ray does not admit this process.
         """
         from hookline.distributed.store import RemoteStore
 
@@ -210,10 +212,11 @@ class Cluster:
         )
 
     def hooks(self, summary_dir: str | None) -> list[Any]:
-        """Returns what a `MonitoredTrainingSession` adds on every task: a `StalenessHook`.
+        """Returns the hooks that a `MonitoredTrainingSession` adds on every task: a `StalenessHook`.
 
         Args:
-            summary_dir: The chief's. A worker writes to `worker_<n>` in it: TensorBoard follows one process a folder.
+            summary_dir: The chief's directory. A worker writes to `worker_<n>` in it, because TensorBoard follows one
+                process in each folder.
         """
         from hookline.distributed.staleness_hook import StalenessHook
 
@@ -222,10 +225,10 @@ class Cluster:
         return [StalenessHook(output_dir=summary_dir)]
 
     def stop_servers(self) -> int:
-        """Ends the job's servers, and what they hold, and returns how many there were.
+        """Ends the job's servers, discards their values, and returns how many servers there were.
 
-        They outlive all workers, so that any of these may die and come back; somebody has to end them, as `hookline
-        launch` and `hookline stop` do.
+        The servers survive all workers, so that any worker may die and come back. So they must be ended explicitly, as
+        `hookline launch` and `hookline stop` do.
 
         Raises:
             UnavailableError: No Ray head listens at the address.

@@ -1,4 +1,4 @@
-"""Ray as hookline uses it: joining a cluster that is there, and the actors of a job on it."""
+"""hookline's use of Ray: joining an existing cluster, and the actors of a job on it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> None:
-    """Joins the Ray cluster whose head is at `address`, once a process; never starts one.
+    """Joins the Ray cluster whose head is at `address`, once per process; never starts one.
 
     Args:
         address: `"host:port"`.
         job: The namespace of the job's servers.
-        token_path: The file with the cluster's token; `None` for where Ray looks.
+        token_path: The file with the cluster's token; `None` for Ray's default place.
         timeout_secs: How long to wait for the head.
 
     Raises:
         UnavailableError: Nothing listens there.
-        InternalError: This process was connected to it, and it is gone.
+        InternalError: This process was connected to the cluster, which is gone.
         UnauthenticatedError: There is no token, or the cluster has another one.
         FailedPreconditionError: This process is connected to another cluster, or Ray refuses to join.
     """
@@ -89,14 +89,15 @@ def _set_environment(address: str, token_path: str | None) -> None:
     for name, value in wanted.items():
         if name == "RAY_AUTH_TOKEN_PATH":
             os.environ[name] = value
-            # Ray would take this one.
+            # Ray would use this one.
             os.environ.pop("RAY_AUTH_TOKEN", None)
         else:
             os.environ.setdefault(name, value)
 
 
 def _join(address: str, job: str) -> None:
-    # Importing Ray puts in a hook that tells the head of an error before it shows it: for a minute, if that is away.
+    # Importing Ray installs a hook that reports errors to the head before showing them, which takes a minute if the
+    # head is away.
     excepthook = sys.excepthook
     import ray
 
@@ -119,7 +120,7 @@ def _join(address: str, job: str) -> None:
             f"Joining the Ray cluster at {address} failed: {error} Each host needs `ray start --address={address}`, "
             f"and all need the same versions of Python and Ray.",
         ) from error
-    # Ray ends the process by SystemExit on SIGTERM, which is well, unless the program has plans of its own.
+    # On SIGTERM Ray ends the process by SystemExit, which is fine unless the program has its own handler.
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
 
@@ -136,7 +137,7 @@ def await_head(address: str, timeout_secs: float) -> None:
     """Waits until a Ray head listens at an address.
 
     Raises:
-        UnavailableError: None did in time.
+        UnavailableError: No head listened in time.
     """
     if not _listens_within(address, timeout_secs):
         raise UnavailableError(
@@ -148,25 +149,25 @@ def await_head(address: str, timeout_secs: float) -> None:
 
 
 def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
-    """Returns handles of the job's servers; those that are not there are created, without waiting for them.
+    """Returns handles of the job's servers; creates missing servers without waiting for them.
 
-    They run on the hosts whose Ray was started with a resource `hookline_server`, in turn. If there are none, they run
-    on that of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, a worker's as
-    well, whose loss would then cost the values.
+    They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
+    on the host of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, even a
+    worker's, whose loss would then lose the values.
 
     Args:
         job: The namespace.
-        count: How many servers.
-        workers: How many may call them at the same time, each of whom may be waiting.
+        count: The number of servers.
+        workers: How many workers may call them at the same time; each may be waiting.
     """
     import ray
 
     options: dict[str, Any] = {"namespace": job, "lifetime": "detached", "get_if_exists": True}
     where = _SERVER_HOSTS if _SERVER_HOSTS in ray.cluster_resources() else _HEAD_HOST
     options["resources"], options["scheduling_strategy"] = {where: 0.001}, "SPREAD"
-    # A server computes on its CPU: an accelerator of the host is the workers'.
+    # A server computes on its CPU, because an accelerator of the host belongs to the workers.
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
-    # A worker waits in one call, and snapshots and servers need a few.
+    # A worker waits in one call, and snapshots and other servers need a few more.
     server = actor_class(waiting_threads=workers + 8)
     return [server.options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
 
@@ -175,7 +176,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
     """Returns handles of the job's servers once the chief has created them.
 
     Raises:
-        DeadlineExceededError: They were not there in time; it names the first that was missing.
+        DeadlineExceededError: They did not exist in time; the message names the first missing one.
         InternalError: The Ray head is gone.
     """
     import ray
@@ -184,7 +185,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
     found: list[Any] = []
     address = _joined()
     while True:
-        # Asked for an actor, Ray waits for a head that is gone until it ends this process.
+        # If asked for an actor while the head is gone, Ray waits until it ends this process.
         if address is not None and not _listens_within(address, HEAD_GRACE_SECS):
             raise _head_gone(address)
         try:
@@ -209,7 +210,7 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
 
 
 def kill_servers(job: str) -> int:
-    """Ends all servers of a job, and what they hold, and returns how many there were."""
+    """Ends all servers of a job, discards their values, and returns how many servers there were."""
     import ray
     from ray.util import list_named_actors
 
@@ -224,13 +225,13 @@ def kill_servers(job: str) -> int:
 
 
 class GuardedTransport:
-    """Calls of Ray actors, with a look now and then at whether the head of the cluster is still there.
+    """Calls of Ray actors, with occasional checks that the head of the cluster still exists.
 
-    Without its head a cluster seems to work for a minute; then Ray ends all its processes, without a word to training.
+    Without its head a cluster seems to work for a minute. Then Ray ends all its processes without telling the training.
 
     Args:
         inner: Makes the calls.
-        address: Of the head.
+        address: The address of the head.
     """
 
     def __init__(self, inner: RayTransport, address: str) -> None:
@@ -239,7 +240,7 @@ class GuardedTransport:
 
     @property
     def count(self) -> int:
-        """How many servers there are."""
+        """The number of servers."""
         return self._inner.count
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
@@ -254,7 +255,7 @@ class GuardedTransport:
         return self._inner.call(server, method, *args)
 
     def peers(self) -> Any:
-        """Returns what servers need to call each other."""
+        """Returns the object with which servers call each other."""
         return self._inner.peers()
 
     def _check(self, now: float) -> None:
@@ -291,7 +292,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _head_gone(address: str) -> InternalError:
-    # Not a preemption error: this process cannot join a new head, so there is nothing to recover here.
+    # Not a preemption error, because this process cannot join a new head and so cannot recover.
     return InternalError(
         None,
         None,
@@ -303,7 +304,7 @@ def _head_gone(address: str) -> InternalError:
 
 
 def checked_token(token_path: str | None) -> str | None:
-    """Returns the file with the cluster's token, or `None` where Ray needs none.
+    """Returns the file with the cluster's token, or `None` if Ray needs none.
 
     Raises:
         UnauthenticatedError: There is no such file.

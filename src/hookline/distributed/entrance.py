@@ -18,32 +18,32 @@ _SAY_EVERY_SECS = 30.0
 
 
 class Entrance:
-    """Waits at the step server's gate before each run, and tells it from then on that this worker lives.
+    """Waits at the step server's gate before each run, and then tells the server that this worker is alive.
 
     Args:
-        transport: How to call the servers.
-        ticket: The step server's.
+        transport: Calls the servers.
+        ticket: The step server's ticket.
         sender: This worker's name in transactions.
     """
 
     def __init__(self, transport: Transport, ticket: Ticket, sender: str) -> None:
         self._transport, self._ticket, self._sender = transport, ticket, sender
         self._closed = threading.Event()
-        # Compiling a step may take minutes, in which the others wait for it and should.
+        # Compiling a step may take minutes, during which the others should wait for it.
         threading.Thread(target=self._renew, name="hookline-renew", daemon=True).start()
 
     def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
         """Blocks until this worker may begin a run.
 
         Args:
-            since: After how many transactions the values were read that it has.
+            since: The number of transactions after which its values were read.
 
         Returns:
-            After how many transactions the values that it uses have to be read; how many there are now; and for each
-            server which of the step server's messages it has got once it has carried those out.
+            The number of transactions that its values must include; the number of transactions so far; and for each
+            server, the step server's message that it has received once it includes those transactions.
 
         Raises:
-            CancelledError: The session was closed meanwhile.
+            CancelledError: The session was closed in the meantime.
             Preempted: A signal has asked the process to end.
             OutOfRangeError: The training has ended.
             AbortedError, UnavailableError: The step server was lost, or is away.
@@ -60,12 +60,12 @@ class Entrance:
         raise errors.CancelledError(None, None, "The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
-        """Ends waits, and the signs of life."""
+        """Ends waits and the signs of life."""
         self._closed.set()
         self.leave()
 
     def leave(self) -> None:
-        """Says that no run is under way."""
+        """Reports that no run is under way."""
         try:
             self._transport.call(0, "leave", self._ticket, self._sender)
         except errors.OpError as error:
@@ -78,4 +78,4 @@ class Entrance:
             except errors.UnavailableError as error:
                 logger.info("The step server was not told that this worker lives: %s", error)
             except Exception:
-                return  # the epoch is over, or Ray is: the next run says so
+                return  # the epoch or Ray has ended; the next run reports it

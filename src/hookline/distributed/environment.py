@@ -1,4 +1,4 @@
-"""Which task of a job this process is, as environment variables tell it."""
+"""The task of a job that environment variables assign to this process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Task:
 
     Attributes:
         kind: `"chief"` or `"worker"`.
-        index: Which of its kind, from 0.
+        index: Its number among its kind, from 0.
     """
 
     kind: str
     index: int
 
     def check(self, num_workers: int) -> None:
-        """Checks that a job with so many processes that train has such a task.
+        """Checks that a job with this many training processes has such a task.
 
         Raises:
-            ValueError: It has not.
+            ValueError: It does not.
         """
         if self.kind not in ("chief", "worker"):
             raise ValueError(f"Cluster requires task_type 'chief' or 'worker', got {self.kind!r}. {_advice(self.kind)}")
@@ -40,13 +40,13 @@ class Task:
 
 
 class Found(NamedTuple):
-    """What the environment says.
+    """The settings found in the environment.
 
     Attributes:
-        address: Of the Ray head.
+        address: The address of the Ray head.
         task: This process.
-        num_workers: How many processes train.
-        num_servers: How many servers there are.
+        num_workers: The number of processes that train.
+        num_servers: The number of servers.
     """
 
     address: str

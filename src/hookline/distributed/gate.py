@@ -1,4 +1,4 @@
-"""The bound on staleness: who may begin a step, so that nobody's values get too old before its update comes."""
+"""The bound on staleness: which workers may begin a step, so that no values get too old before their update comes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Within(NamedTuple):
 
 
 class Gate:
-    """Lets a worker begin a step only if everybody's updates stay within the bound, whoever commits first.
+    """Admits a worker to a step only if all updates stay within the bound, in whatever order they commit.
 
-    The update of a worker that is within will miss what was committed since its values were read, and at most one
-    update of each other worker that is within. Where that could be more than the bound for anybody, whoever wants to
-    begin waits. Nobody waits at the commit.
+    The update of an admitted worker misses the commits since its values were read, and at most one update of each other
+    admitted worker. If this could exceed the bound for any worker, a new worker waits before it begins. No worker waits
+    at its commit.
 
     Args:
         bound: How many updates of others an update may miss.
@@ -36,7 +36,7 @@ class Gate:
 
     References:
         Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013. There a
-        worker may be so many clocks ahead of the slowest; here what counts is the updates that an update misses.
+        worker may be a number of clocks ahead of the slowest. Here the bound counts the updates that an update misses.
     """
 
     def __init__(self, bound: int) -> None:
@@ -44,19 +44,19 @@ class Gate:
         self._count = 0
         self._within: dict[str, _Within] = {}
         self._late: dict[str, int] = {}
-        # Those that wait try in threads of their own.
+        # Waiting workers try in their own threads.
         self._lock = threading.Lock()
 
     def admit(self, sender: str, since: int) -> tuple[int, int] | None:
-        """Lets a worker begin, if that is possible now.
+        """Admits a worker, if that is possible now.
 
         Args:
-            sender: The worker. If it is within already, that step of its is over.
-            since: After how many transactions the values were read that it has.
+            sender: The worker. If it was already admitted, its previous step counts as finished.
+            since: The number of transactions after which its values were read.
 
         Returns:
-            After how many transactions the values that it uses have to be read (`since`, or more if those are too old),
-            and how many there are now. `None` if it has to wait.
+            The number of transactions that its values must include (`since`, or more if those are too old), and the
+            number of transactions so far. `None` if it must wait.
         """
         with self._lock:
             return self._admit(sender, since)
@@ -76,16 +76,16 @@ class Gate:
         return since, count
 
     def renew(self, sender: str) -> None:
-        """Takes note that a worker lives."""
+        """Records that a worker is alive."""
         with self._lock:
             if sender in self._within:
                 self._within[sender] = self._within[sender]._replace(until=clock.monotonic() + LEASE_SECS)
 
     def check(self, sender: str) -> None:
-        """Checks that a worker may commit now: it may, unless the others have begun without waiting for it.
+        """Checks that a worker may commit now: it may, unless others have begun without waiting for it.
 
         Raises:
-            AbortedError: They have, and its update would miss too many of theirs, or they it.
+            AbortedError: They have, and the bound would be exceeded for its update or for theirs.
         """
         with self._lock:
             since = self._late.get(sender)
@@ -99,11 +99,11 @@ class Gate:
             )
 
     def leave(self, sender: str, count: int | None = None) -> None:
-        """Takes note that a worker's step is over.
+        """Records that a worker's step is over.
 
         Args:
             sender: The worker.
-            count: How many transactions there are with that one, if it was accepted.
+            count: The number of transactions including this one, if it was accepted.
         """
         with self._lock:
             self._within.pop(sender, None)

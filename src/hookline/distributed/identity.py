@@ -1,4 +1,4 @@
-"""Which instance of a server in which epoch this is, and that a call means this one and no other."""
+"""The instance and epoch of a server, and checks that a call means exactly these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Member:
         self._begin_epoch(None, 0)
 
     def _begin_epoch(self, epoch: Epoch | None, index: int) -> None:
-        # First of all: who reads while a server begins anew looks at the epoch last.
+        # This comes first: a reader during a restart of the epoch checks the epoch last.
         self._epoch, self._index = epoch, index
         self._broken: BaseException | None = None
 
@@ -43,10 +43,10 @@ class Member:
 
     @contextmanager
     def _waited(self, ticket: Ticket, reached: Callable[[], bool], timeout_secs: float) -> Iterator[None]:
-        """Blocks until something is the case, the epoch is over or the time; then its body reads.
+        """Blocks until a condition holds, the epoch ends or the time is over; then its body reads.
 
-        Calls that wait have threads of their own, so the epoch may end at any moment: what was read is good if it had
-        not even ended afterwards.
+        Waiting calls have their own threads, so the epoch may end at any moment. The values read are valid if the epoch
+        had not ended afterwards.
         """
         self._waiting.until(lambda: self._broken is not None or not self._is_current(ticket) or reached(), timeout_secs)
         self._check(ticket)

@@ -1,4 +1,4 @@
-"""Which servers there are, which epoch they are in, and what this worker and the chief have agreed on."""
+"""The servers, their epoch, and the agreement between this worker and the chief."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """A worker's knowledge of the servers, and for the chief the beginning of epochs.
+    """A worker's knowledge of the servers; the chief also begins epochs.
 
     Args:
         graph: The worker's graph.
-        transport: How to call the servers.
-        is_remote: Which variables live on servers.
+        transport: Calls the servers.
+        is_remote: Says which variables live on servers.
         is_chief: Whether this worker begins epochs.
-        placement: Hints.
+        placement: Hints for the placement.
         max_staleness: The bound of all workers.
 
     Attributes:
@@ -68,22 +68,22 @@ class Membership:
             return frozenset()
         if self._epoch is None:
             if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
-                # An earlier chief, of another script, did not come to the end of its preparations: nobody uses this.
+                # An earlier chief, of another script, did not finish its preparations, so nobody uses these.
                 return frozenset()
             self._adopt(epoch)
         return frozenset().union(*(status.held for status in statuses))
 
     def step(self) -> int:
-        """Returns the global step that the servers are at."""
+        """Returns the servers' global step."""
         return self._transport.call(0, "wait_for_step", self.ticket(0), 0, 0.0).get()[0]
 
     def ready_at(self) -> int | None:
-        """Returns the global step from which on there is training in this epoch; `None` if the chief prepares it."""
+        """Returns the global step at which training began in this epoch; `None` if the chief is still preparing it."""
         self._require()
         return self._statuses()[0].ready_at
 
     def ticket(self, server: int) -> Ticket:
-        """Returns what names this worker's epoch in a call of a server."""
+        """Returns the ticket that identifies this worker's epoch in a call of a server."""
         self._require()
         return self._tickets[server]
 
@@ -117,13 +117,13 @@ class Membership:
     def _adopt(self, epoch: Epoch) -> None:
         self._compare(epoch)
         self._set(epoch)
-        # The chief before this one may have died before it had sent its updates: a chief sends what it uses again.
+        # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
         self._agreed = set() if self._is_chief else set(epoch.updates)
 
     def _compare(self, epoch: Epoch) -> None:
         """Raises `FailedPreconditionError` if this worker has another graph or bound than the chief."""
         check_same(epoch.variables, shared_variables(self._remote_variables()), "variable")
-        # Initial values are the chief's alone to know; their functions need not even run elsewhere.
+        # Only the chief needs the initial values; their functions need not even run elsewhere.
         mine = {u.name: self.portable(u).fingerprint for u in self._remote_updates() if not u.initialises}
         check_same(epoch.updates, mine, "update")
         if epoch.max_staleness != self._max_staleness:
@@ -150,14 +150,14 @@ class Membership:
             )
 
     def begin_unless_begun(self) -> None:
-        """Begins an epoch if the servers have none in common."""
+        """Begins an epoch if the servers are not all in the same one."""
         if self._is_chief and self._epoch is None:
             self.held()
             if self._epoch is None:
                 self.begin()
 
     def begin(self) -> None:
-        """Makes all servers forget what they have and begin a new epoch together, with this graph's updates.
+        """Makes all servers discard their values and begin a new epoch together, with this graph's updates.
 
         Raises:
             FailedPreconditionError: This worker is not the chief.
@@ -181,7 +181,7 @@ class Membership:
         )
         logger.info("Beginning an epoch of %d variables on %d parameter servers.", len(variables), count)
         peers = self._transport.peers()
-        # The step server first: what is still under way in the epoch before is then refused.
+        # The step server comes first, so that it refuses everything still under way in the previous epoch.
         for server in range(count):
             self._transport.call(server, "begin", epoch, server, peers).get()
         self._set(epoch)
@@ -210,7 +210,7 @@ class Membership:
                 try:
                     self._transport.call(server, "register", self._tickets[server], [update])
                 except (TypeError, AttributeError) as own:
-                    # Ray's own text is a page long and names everything but the culprit.
+                    # Ray's own text is a page long and names everything except the culprit.
                     raise TypeError(
                         f"Update {update.name!r} cannot be sent to its server: its function refers to something that "
                         f"cannot be pickled ({own.__cause__ or type(own).__name__}). It may refer to plain values and "
@@ -220,7 +220,7 @@ class Membership:
     # Updates ----------------------------------------------------------------------------------------------------
 
     def register(self, updates: Sequence[Update]) -> list[str]:
-        """Makes sure that the servers know updates as this graph has them, and returns their names."""
+        """Makes sure that the servers know this graph's version of updates, and returns their names."""
         self._require()
         names = [update.name for update in updates]
         if not self._agreed.issuperset(names):
@@ -242,7 +242,7 @@ class Membership:
         self._agreed.update(update.name for update in ready)
 
     def portable(self, update: Update) -> PortableUpdate:
-        """Returns an update as it travels, made once."""
+        """Returns an update in the form that is sent, made once."""
         if update not in self._portable:
             self._portable[update] = portable(update)
         return self._portable[update]
@@ -256,7 +256,7 @@ class Membership:
 
 
 def _common_epoch(statuses: Sequence[Status]) -> Epoch | None:
-    """Returns the epoch that all servers are in, each as the instance with which it began."""
+    """Returns the epoch that all servers are in, each still as the instance that began it."""
     epoch = statuses[0].epoch
     if epoch is None or epoch.incarnations != tuple(status.incarnation for status in statuses):
         return None

@@ -1,4 +1,4 @@
-"""Numbered messages from the step server to the others, carried out in their order whatever way they take."""
+"""Numbered messages from the step server to the others, carried out in order, however they arrive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Message = tuple[Any, ...]
 
 
 class Outbox:
-    """What the step server has sent.
+    """The messages that the step server has sent.
 
     Args:
         epoch: Names the servers.
-        peers: Reaches them.
-        fail: Takes the exception of a message that did not arrive.
+        peers: Calls them.
+        fail: Receives the exception of a message that did not arrive.
 
     Attributes:
-        marks: How many messages each server has been sent.
+        marks: The number of messages sent to each server.
     """
 
     def __init__(self, epoch: Epoch, peers: Peers | None, fail: Callable[[BaseException], None]) -> None:
@@ -27,7 +27,7 @@ class Outbox:
         self.marks = [0] * len(epoch.incarnations)
 
     def ticket(self, server: int) -> Ticket:
-        """Returns what names this epoch in a call of a server."""
+        """Returns the ticket that identifies this epoch in a call of a server."""
         return self._epoch.incarnations[server], self._epoch.name
 
     def call(self, server: int, method: str, *args: Any) -> None:
@@ -43,10 +43,10 @@ class Outbox:
 
 
 class Inbox:
-    """What a server has got of the step server.
+    """The messages that a server has received from the step server.
 
     Attributes:
-        delivered: How many messages were carried out.
+        delivered: The number of messages carried out.
 
     Example:
         >>> inbox = Inbox()
@@ -61,7 +61,7 @@ class Inbox:
         self._early: dict[int, Message] = {}
 
     def receive(self, mark: int, message: Message) -> Iterator[Message]:
-        """Yields the messages that are due now that number `mark` has come."""
+        """Yields the messages that are due after number `mark` has arrived."""
         self._early[mark] = message
         while (due := self._early.pop(self.delivered + 1, None)) is not None:
             yield due

@@ -1,4 +1,4 @@
-"""Which variable lives on which server."""
+"""The assignment of variables to servers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def place(
 ) -> dict[str, int]:
     """Returns the number of the server on which each variable lives.
 
-    Variables that one update writes live together, and so does what an update reads behind another. The groups are
-    given out, largest first, to the server that holds least. The global step lives on server 0.
+    Variables that one update writes live together. So do variables that an update reads after another update. Groups
+    are assigned, largest first, to the server that holds least. The global step lives on server 0.
 
     Args:
         variables: The variables to place.
         updates: All updates of the graph.
-        servers: How many servers there are.
+        servers: The number of servers.
         global_step: The graph's global step.
-        hints: Server by beginning of a variable's name (`"net"` covers `net/w`, and not `network`); the longest counts.
-            `Variable.device` (a number, or `"ps:1"`) goes first.
-        placed: Variables that have their places already.
+        hints: Servers by prefixes of variables' names (`"net"` covers `net/w`, but not `network`); the longest prefix
+            counts. `Variable.device` (a number, or `"ps:1"`) takes precedence.
+        placed: Variables that are already placed.
 
     Raises:
-        ValueError: Hints that contradict each other within a group, naming both variables, or of no such server.
+        ValueError: Hints contradict each other within a group (the message names both variables), or name no server.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -93,7 +93,7 @@ class _Groups:
 
 
 def _comes_behind(update: Update, variable: Variable) -> bool:
-    """Whether `update` depends on another update of `variable`, and so sees what that one wrote."""
+    """Whether `update` depends on another update of `variable`, and so sees its result."""
     seen: set[Operation] = set()
     pending = [*update.control_inputs, *(tensor.op for tensor in update.inputs)]
     while pending:
@@ -108,7 +108,7 @@ def _comes_behind(update: Update, variable: Variable) -> bool:
 
 
 def _home(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
-    """Returns where hints want a group."""
+    """Returns the server that hints demand for a group."""
     wanted = [(variable, fixed[variable.op.name]) for variable in group if variable.op.name in fixed]
     for variable, server in wanted[1:]:
         first, first_server = wanted[0]

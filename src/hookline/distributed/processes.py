@@ -1,4 +1,4 @@
-"""Processes that end together with all their children: nothing is left behind, and nothing else is hit."""
+"""Processes that end together with all their children: nothing is left behind, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LOOK_EVERY_SECS = 0.05
 
 
 class ProcessGroup:
-    """A process and its children, in a session of their own: a Ctrl-C in the terminal reaches only who started them.
+    """A process and its children, in a separate session, so that a Ctrl-C in the terminal reaches only their starter.
 
     Args:
-        command: What to run.
+        command: The command to run.
         env: The whole environment.
-        on_end: Called with the group's number when all of it was killed, before the number is given back to the system.
+        on_end: Called with the group's number when all of it was killed, before the number returns to the system.
         pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`.
 
     Raises:
@@ -53,31 +53,31 @@ class ProcessGroup:
 
     @property
     def stdin(self) -> IO[Any] | None:
-        """The pipe to it, if one was asked for."""
+        """The pipe to it, if one was requested."""
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[Any] | None:
-        """What it prints, if a pipe was asked for."""
+        """Its output, if a pipe was requested."""
         return self._process.stdout
 
     @property
     def stderr(self) -> IO[Any] | None:
-        """What it prints as errors, if a pipe was asked for."""
+        """Its error output, if a pipe was requested."""
         return self._process.stderr
 
     def status(self) -> int | None:
         """Returns the exit status (minus the signal that ended it), or `None` while it runs.
 
-        The children that an ended process has left behind are killed before its number is given back to the system:
-        from then on the group's number could mean somebody else.
+        Children that an ended process left behind are killed before its number returns to the system, because the
+        group's number could mean another one from then on.
         """
         if not self._ended and _has_exited(self._process):
             self._end()
         return self._process.returncode
 
     def wait(self, timeout_secs: float) -> int | None:
-        """Waits for the end, at most so long, and returns `status()`."""
+        """Waits for the end, at most this long, and returns `status()`."""
         deadline = clock.monotonic() + timeout_secs
         while (status := self.status()) is None and clock.monotonic() < deadline:
             clock.sleep(_LOOK_EVERY_SECS)
@@ -89,7 +89,7 @@ class ProcessGroup:
             _signal_group(self.pid, number)
 
     def ask_to_end(self) -> None:
-        """Sends SIGTERM to the process alone, if it still runs: its children may be what it needs to end in order."""
+        """Sends SIGTERM to the process alone, if it still runs, because it may need its children to end in order."""
         if self.status() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -132,12 +132,12 @@ def _signal_group(group: int, number: int) -> None:
     except ProcessLookupError:
         pass
     except PermissionError:
-        # macOS says so of a group in which only a zombie is left.
+        # macOS reports this for a group with only a zombie left.
         pass
 
 
 def _has_exited(process: subprocess.Popen[Any]) -> bool:
     if not hasattr(os, "waitid"):
         return process.poll() is not None
-    # WNOWAIT leaves the process to be waited for, so its number stays taken.
+    # WNOWAIT leaves the process waitable, so its number stays taken.
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -29,8 +29,8 @@ class Program:
     """Applies a sequence of updates, compiled once.
 
     Args:
-        updates: In the order in which they apply.
-        structures: For each update the structure of each of its inputs, `None` where the server reads it itself.
+        updates: The updates, in the order in which they apply.
+        structures: For each update, the structure of each of its inputs; `None` if the server reads the input itself.
         treedefs: The structures of the variables that have values.
 
     Attributes:
@@ -64,7 +64,7 @@ class Program:
         return list(needed)
 
     def _trace(self, taken: State, kept: State, inputs: list[list[Any]]) -> list[tuple[Any, ...]]:
-        # The body of a traced function runs when JAX compiles, and only then.
+        # The body of a traced function runs only when JAX compiles.
         logger.info("Compiling %d updates of %s.", len(self._updates), ", ".join(self.written))
         values = {name: jax.tree.unflatten(self._treedefs[name], leaves) for name, leaves in (taken | kept).items()}
         outputs: dict[str, Any] = {}
@@ -74,7 +74,7 @@ class Program:
             except Exception as error:
                 error.add_note(f"hookline: while applying update {update.name!r} on its server")
                 raise
-        # No variable may share its memory with what was sent, or with another variable.
+        # No variable may share its memory with a received value or with another variable.
         seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
 
         def distinct(leaf: Any) -> Any:
@@ -100,7 +100,7 @@ def _apply(
             value = jax.tree.unflatten(row[leaf.place], given[leaf.place])
         else:
             value = take_path(_read(update, leaf, values, outputs), leaf.path)
-        # Containers of its own: a function may change what it is given.
+        # Its own containers, because a function may change the ones it is given.
         return jax.tree.map(lambda part: part, value)
 
     args = jax.tree.map(resolve, update.args, is_leaf=lambda leaf: isinstance(leaf, Input))
@@ -129,7 +129,7 @@ def _read(update: PortableUpdate, source: Input, values: Mapping[str, Any], outp
 
 
 def _as_held(name: str, spec: Any, value: Any) -> Any:
-    """Returns a new value with the dtypes that the variable holds."""
+    """Returns a new value with the variable's dtypes."""
 
     def cast(leaf: Any, dtype: Any) -> Any:
         return leaf if jnp.issubdtype(dtype, jax.dtypes.extended) else jnp.asarray(leaf, dtype)

@@ -1,4 +1,4 @@
-"""What servers and workers tell each other."""
+"""The messages between servers and workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Transaction = tuple[str, int]
 
 
 class Peers(Protocol):
-    """What a server needs of the others."""
+    """A server's connection to the others."""
 
     def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
         """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
@@ -29,12 +29,12 @@ class Epoch(NamedTuple):
     """One life of the values: from an initialisation or a restore to the next.
 
     Attributes:
-        name: A new one each time.
+        name: Unique for each epoch.
         incarnations: The servers' instances, in order. The first holds the global step.
         step_name: Name of the variable that is the global step, if there is one.
         updates: The chief's updates: fingerprints by name.
-        variables: What the chief's variables hold, by name.
-        owners: Which server each variable lives on.
+        variables: The specs of the chief's variables, by name.
+        owners: The server of each variable.
         max_staleness: How many updates of others an update may miss; `None` for no limit.
     """
 
@@ -48,14 +48,14 @@ class Epoch(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What a server says of itself to anybody.
+    """A server's public description of itself.
 
     Attributes:
-        incarnation: Which instance it is.
-        epoch: The one that it is in.
+        incarnation: Its instance.
+        epoch: Its epoch.
         held: Names of the variables that have values.
-        step: The global step, of the step server.
-        ready_at: The global step at which the chief has first said that the model can be trained; of the step server.
+        step: The global step; on the step server only.
+        ready_at: The global step at which the chief first declared the model ready; on the step server only.
     """
 
     incarnation: str
@@ -66,14 +66,14 @@ class Status(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What became of a transaction.
+    """The result of a transaction.
 
     Attributes:
-        accepted: False if the limit on the step refused it, or it was given up; nothing was applied then.
+        accepted: False if the limit on the step refused it or it was given up; then nothing was applied.
         step: The global step now.
-        counts: For each server how many transactions reached it.
-        marks: For each server how many messages it has been sent.
-        values: What was asked for of the step server, as it is now.
+        counts: For each server, the number of transactions that reached it.
+        marks: For each server, the number of messages sent to it.
+        values: The requested values of the step server, as they are now.
     """
 
     accepted: bool

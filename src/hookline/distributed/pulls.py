@@ -1,4 +1,4 @@
-"""What a worker reads of the servers: values that came along, values under way, consistent snapshots."""
+"""A worker's reads from the servers: values that came with a reply, values under way, consistent snapshots."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ class Staleness:
 
 
 class _Ahead:
-    """Values for one run that came, or were asked for, before it began."""
+    """Values for one run that arrived, or were requested, before it began."""
 
     def __init__(self) -> None:
         self.ready: dict[str, tuple[int, Leaves]] = {}
         self.coming: dict[int, list[tuple[list[str], Reply]]] = {}
 
     def store(self, pulled: Pulled) -> None:
-        """Keeps values that have come."""
+        """Keeps values that have arrived."""
         self.ready.update((name, (pulled.transactions, leaves)) for name, leaves in pulled.values.items())
 
 
 class Pulls:
     """Values on their way to one worker.
 
-    What comes along with a submit, or is pulled while a run computes, is for the run after it and for no later one:
-    others change the values meanwhile.
+    Values that come with a submit, or are pulled while a run computes, serve only the next run, because others change
+    the values in the meantime.
 
     Args:
-        transport: How to call the servers.
+        transport: Calls the servers.
         members: The servers' epoch.
-        overlap: Pull for the next run as soon as this one has its values.
+        overlap: Whether to pull for the next run as soon as this one has its values.
         deliver_secs: How long messages between servers may take.
 
     Attributes:
-        since: After how many transactions, at least, the values were read that are there for the next run.
-        staleness: Of the updates.
+        since: The least number of transactions included in the values for the next run.
+        staleness: The staleness of the updates.
     """
 
     def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
@@ -71,10 +71,10 @@ class Pulls:
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Takes note that nothing is known of the values."""
-        # The last transaction with a part on each server, until its outcome there was seen.
+        """Forgets everything known about the values."""
+        # The last transaction with a part on each server, until its outcome there is known.
         self._behind: dict[int, Transaction] = {}
-        # What each server has to have got before anything is pulled from it.
+        # The message that each server must have received before anything is pulled from it.
         self._marks: Sequence[int] = [0] * self._transport.count
         self._structures: dict[str, Any] = {}
         self._next = _Ahead()
@@ -82,21 +82,21 @@ class Pulls:
         self.begin_run()
 
     def begin_run(self) -> None:
-        """Takes note that a run begins, for which is there what came along for the next run."""
+        """Starts a run: the values prefetched for it become current."""
         self._ahead, self._next = self._next, _Ahead()
         self._taken: dict[int, dict[str, None]] = {}
         self._used: dict[int, int] = {}
 
     def enter(self, since: int, count: int, marks: Sequence[int]) -> None:
-        """Takes note of what `Entrance.enter` says of the run that begins."""
+        """Records the result of `Entrance.enter` for the starting run."""
         if since > self.since:
-            # What came along is too old by now.
+            # The prefetched values are too old by now.
             self._ahead = _Ahead()
-        # What is pulled from here on, for this run or the next, has all transactions so far in it.
+        # Values pulled from here on, for this run or the next, include all transactions so far.
         self.since, self._marks = count, marks
 
     def clear(self) -> None:
-        """Forgets what came along or is under way."""
+        """Forgets values that were prefetched or are under way."""
         self._ahead, self._next = _Ahead(), _Ahead()
 
     # Taking -----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Pulls:
         return pulled
 
     def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
-        """Returns the result of a call that waits for the step server's messages, made again while it gives none."""
+        """Returns the result of a call that waits for the step server's messages; repeats it until there is one."""
         deadline = clock.monotonic() + self._deliver_secs
         while not (result := reply.get()):
             if clock.monotonic() >= deadline:
@@ -160,43 +160,43 @@ class Pulls:
     # Around a submit --------------------------------------------------------------------------------------------
 
     def wanted(self) -> dict[int, list[str]]:
-        """Returns what the next run will read, if it reads what this one did, for each server."""
+        """Returns, for each server, what the next run will read if it reads the same as this one."""
         return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
 
     def pull_behind(self, transaction: Transaction, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Starts to pull for the next run from the servers that hold a staged part of a transaction.
 
         Args:
-            transaction: The one that is about to be committed.
-            servers: Those that hold a part of it, but for the step server.
-            wanted: What `wanted` was.
+            transaction: The transaction about to be committed.
+            servers: The servers that hold a part of it, except the step server.
+            wanted: The result of `wanted`.
         """
         self.behind(transaction, servers)
         self._start({server: names for server, names in wanted.items() if server in servers})
 
     def behind(self, transaction: Transaction, servers: Sequence[int]) -> None:
-        """Has later pulls from servers that may still hold a part of a transaction wait for its outcome."""
+        """Makes later pulls wait for a transaction's outcome on servers that may still hold a part of it."""
         self._behind.update(dict.fromkeys(servers, transaction))
 
     def forget(self, servers: Iterable[int]) -> None:
-        """Gives up what was started for a transaction that failed: nobody may ever decide its parts."""
+        """Gives up pulls that were started for a failed transaction, because its parts may never be decided."""
         for server in servers:
             self._behind.pop(server, None)
         self.clear()
 
     def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Takes note of a transaction: its staleness, and the values that came with it.
+        """Records a transaction: its staleness, and the values that came with it.
 
         Args:
-            reply: Of the step server.
-            servers: Those that hold a part of it, but for the step server.
-            wanted: What `wanted` was.
+            reply: The step server's reply.
+            servers: The servers that hold a part of it, except the step server.
+            wanted: The result of `wanted`.
         """
         if reply.accepted and self._used:
             own = {0, *servers}
             self.staleness.add(max(reply.counts[server] - (server in own) - n for server, n in self._used.items()))
         self._used.clear()
-        # Who asks in this run from now on asks for what the update has made of the values.
+        # Later reads in this run want the values after the update.
         self._ahead = _Ahead()
         self._next.store(Pulled(reply.counts[0], reply.values))
         if not self._overlap:
@@ -204,10 +204,10 @@ class Pulls:
             self._start({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:
-        """Blocks until all servers have got the messages that the step server has sent them.
+        """Blocks until all servers have received the step server's messages.
 
         Raises:
-            UnavailableError: A server does not get them in time.
+            UnavailableError: A server does not receive them in time.
         """
         for server in range(1, len(marks)):
 
@@ -235,7 +235,7 @@ class Pulls:
         return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:
-        """Returns the tree structure of a variable, as its server has it."""
+        """Returns the tree structure of a variable, as known to its server."""
         if name not in self._structures:
             server = self._members.owner(name)
             found = self._transport.call(server, "structures", self._members.ticket(server), [name]).get()

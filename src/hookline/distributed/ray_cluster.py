@@ -1,4 +1,4 @@
-"""PrivateRayCluster: a Ray cluster of one's own on this machine."""
+"""PrivateRayCluster: a private Ray cluster on this machine."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from hookline.errors import CancelledError, UnavailableError
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_SECS = 0.05
-# Its name says Windows and macOS, but everywhere it decides whether there may be other machines: if so, Ray replaces
-# 127.0.0.1 by the address by which the machine is known outside.
+# Its name says Windows and macOS, but on all systems it decides whether there may be other machines. If so, Ray
+# replaces 127.0.0.1 with the machine's external address.
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _HEAD = Path(__file__).with_name("ray_head.py")
 
 
 class PrivateRayCluster:
-    """A Ray cluster on the loopback interface, with its own folder, ports and token; it ends with its `with` block.
+    """A Ray cluster on the loopback interface, with its own folder, ports and token, that ends with its `with` block.
 
-    It runs no dashboard, reports no usage, and can be reached by nobody who cannot read its token file (mode 0600). It
-    also ends when the process that started it does, in whatever way. Other Ray clusters of the machine are not touched.
+    It runs no dashboard and reports no usage. Only users who can read its token file (mode 0600) can use it. It also
+    ends with the process that started it, however that ends. Other Ray clusters on the machine are not affected.
 
     Args:
-        object_store_bytes: At most how much shared memory the arrays on their way may take; taken when needed.
+        object_store_bytes: The most shared memory that arrays in transit may take; taken when needed.
         start_timeout_secs: How long the start may take.
 
     Attributes:
-        address: Of the head, `"127.0.0.1:port"`, once started.
+        address: The address of the head, `"127.0.0.1:port"`, once started.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
@@ -64,7 +64,7 @@ class PrivateRayCluster:
 
     @property
     def head(self) -> ProcessGroup:
-        """The head and everything that Ray started, servers included."""
+        """The head and everything that Ray started, including servers."""
         if self._head is None:
             raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
         return self._head
@@ -81,12 +81,12 @@ class PrivateRayCluster:
             cancelled: Ends the start when set.
 
         Raises:
-            UnavailableError: It did not start; the text shows the last lines that Ray printed.
+            UnavailableError: It did not start; the message has the last lines that Ray printed.
             CancelledError: `cancelled` was set.
         """
         if self._head is not None:
             raise RuntimeError(f"The private Ray cluster at {self.address} is started already.")
-        # Names of Ray's sockets are long and may have no more than 107 characters; other places have long names.
+        # Names of Ray's sockets are long but limited to 107 characters, and other places have long names.
         parent = "/tmp" if os.access("/tmp", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
         try:
@@ -97,7 +97,7 @@ class PrivateRayCluster:
         return self
 
     def stop(self) -> None:
-        """Ends everything that was started, at once, and removes the cluster's folder. Does nothing a second time."""
+        """Ends at once everything that was started, and removes the cluster's folder. A second call does nothing."""
         if self._head is not None:
             self._head.kill()
             self._head = None
@@ -114,14 +114,14 @@ class PrivateRayCluster:
     def _start(self, folder: Path, cancelled: threading.Event) -> None:
         write_token(folder / "token")
         env = {**os.environ, **ray_environment(str(folder / "token"), loopback=True)}
-        # Servers stay in the group of the head, so that they end with it, in whatever state they are.
+        # Servers stay in the group of the head, so that they end with it in any state.
         env["RAY_process_group_cleanup_enabled"] = "false"
-        # Ray lets its workers give way to others (nice 15). All the others here wait for the servers.
+        # Ray gives its workers a low priority (nice 15), but here all others wait for the servers.
         env["RAY_worker_niceness"] = "0"
-        # Another cluster's address and token would be taken for ours by the processes of the head.
+        # The processes of the head would mistake another cluster's address and token for ours.
         foreign = ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_AUTH_TOKEN")
         env = {name: value for name, value in env.items() if name not in foreign}
-        # -P: the folder of the script holds modules of hookline, which must not hide others of the same name.
+        # -P: modules of hookline in the script's folder must not hide others of the same name.
         command = [sys.executable, "-P", str(_HEAD), str(folder), str(self._object_store_bytes)]
         with open(folder / "head.log", "wb") as log:
             self._head = ProcessGroup(command, env, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
@@ -151,7 +151,7 @@ def require_ray() -> None:
     """Checks that Ray is installed, without importing it.
 
     Raises:
-        ModuleNotFoundError: It is not.
+        ModuleNotFoundError: Ray is not installed.
     """
     if find_spec("ray") is None:
         raise ModuleNotFoundError("hookline.distributed requires Ray: pip install 'hookline[ray]'.", name="ray")
@@ -161,7 +161,7 @@ def write_token(path: Path) -> None:
     """Writes a new token into a file that only its owner can read.
 
     Raises:
-        FileExistsError: There is one.
+        FileExistsError: The file already exists.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -172,15 +172,15 @@ def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]
     """Returns the variables that every process of a cluster needs before it imports Ray.
 
     Args:
-        token_path: The file with the cluster's token; `None` for the place where Ray itself looks.
-        loopback: Whether all of the cluster is on this machine: nothing listens on another interface then.
+        token_path: The file with the cluster's token; `None` for Ray's default place.
+        loopback: Whether all of the cluster is on this machine, so that nothing listens on other interfaces.
     """
     env = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
-        # Joining is tried again 20 times otherwise, which takes ten minutes when it is in vain.
+        # Otherwise joining is retried 20 times, which takes ten minutes if it fails.
         "RAY_NUM_REDIS_GET_RETRIES": "1",
-        # A task that is asked to end (SIGTERM) need not show the addresses of its C++ functions.
+        # A task that gets SIGTERM need not print the addresses of its C++ functions.
         "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
     }
     if token_path is not None:

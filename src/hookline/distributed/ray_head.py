@@ -1,7 +1,7 @@
-"""The process of a private Ray cluster. It is run by its path, so that nothing of hookline is imported.
+"""The process of a private Ray cluster. It is run by its path, so that it imports nothing of hookline.
 
-It starts the cluster, writes its address, and waits. When its standard input ends, because whoever started it closed it
-or died in whatever way, it removes the cluster's folder and kills its process group, which holds all that Ray started.
+It starts the cluster, writes its address, and waits. Its standard input ends when the starting process closes it or
+dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 
 def _main(folder: Path, object_store_bytes: int) -> None:
-    # All that Ray starts inherits it. The servers are needed until the tasks have saved; what ends them is a SIGKILL.
+    # Everything that Ray starts inherits this. The servers are needed until the tasks have saved; a SIGKILL ends them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     import ray
 
-    # No CPUs: servers are actors that ask for none, and Ray starts no idle workers then.
+    # No CPUs, because servers are actors that ask for none. So Ray starts no idle workers.
     ray.init(
         address="local",
         num_cpus=0,

@@ -1,4 +1,4 @@
-"""A parameter server: owns variables, applies updates to them, and says in which order."""
+"""A parameter server: owns variables, applies updates to them, and decides their order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class ParameterServer(Member):
-    """Owns variables. A plain class: Ray makes an actor of it, tests call it.
+    """Owns variables. It is a plain class: Ray makes an actor of it, and tests call it directly.
 
-    The server with number 0 holds the global step and orders everything: it accepts, refuses and numbers transactions,
-    and sends the others, in that order and numbered, what they have to do. Values live on as they are only within one
-    epoch and one instance; a call that means another one is an `AbortedError`.
+    Server 0 holds the global step and decides the order. It accepts, refuses and numbers transactions, and sends the
+    others numbered messages, in that order. Values are valid only within one epoch and one instance; a call for another
+    one is an `AbortedError`.
 
     Example:
         >>> server = ParameterServer()
@@ -48,7 +48,8 @@ class ParameterServer(Member):
         self._sealed = False
         self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
         self._inbox = Inbox()
-        # Of the step server's, how many transactions reached each server; of any other only its own number moves.
+        # On the step server, the number of transactions that reached each server; on others only their own number
+        # changes.
         self._counts = [0] * len(epoch.incarnations if epoch else ())
 
     def receive(self, message: tuple[Any, ...]) -> Any:
@@ -59,7 +60,7 @@ class ParameterServer(Member):
     # Epochs -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Returns who this is and what it holds."""
+        """Returns the server's description of itself."""
         epoch = None if self._broken else self._epoch
         return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready_at)
 
@@ -67,9 +68,9 @@ class ParameterServer(Member):
         """Forgets everything and starts an epoch.
 
         Args:
-            epoch: The new one.
-            index: Which server of it this one is.
-            peers: The others.
+            epoch: The new epoch.
+            index: The number of this server in it.
+            peers: The other servers.
 
         Raises:
             AbortedError: The epoch was made for another instance.
@@ -86,7 +87,7 @@ class ParameterServer(Member):
         variables: Mapping[str, str] = types.MappingProxyType({}),
         owners: Mapping[str, int] = types.MappingProxyType({}),
     ) -> None:
-        """Learns updates, which transactions then name, and of variables that the chief's graph has got since."""
+        """Registers updates, which transactions then name, and new variables of the chief's graph."""
         self._check(ticket)
         self._state.register(updates)
         assert self._epoch is not None
@@ -98,7 +99,7 @@ class ParameterServer(Member):
         )
 
     def publish(self, ticket: Ticket) -> None:
-        """Lets workers in: the model can be trained from here on, also if an earlier training was ended."""
+        """Admits workers: the model can be trained from here on, even if an earlier training has ended."""
         self._check(ticket)
         if self._ready_at is None:
             self._ready_at = self._state.step
@@ -106,7 +107,7 @@ class ParameterServer(Member):
         self._waiting.notify()
 
     def seal(self, ticket: Ticket) -> Committed:
-        """Ends the training: no transaction is accepted any more. Returns the state of affairs for `wait_delivered`."""
+        """Ends the training: further transactions are refused. Returns the current state for `wait_delivered`."""
         self._check(ticket)
         self._sealed = True
         self._waiting.notify()
@@ -126,9 +127,9 @@ class ParameterServer(Member):
         """Accepts a transaction and applies it, or refuses it. Called at the step server only.
 
         Args:
-            ticket: Which instance and epoch is meant.
+            ticket: The instance and epoch meant.
             transaction: Its name; none is accepted twice.
-            entries: The part that lives here.
+            entries: The part for this server.
             last_step: The transaction is refused if the global step is this or more.
             pull: Variables of this server to return, as they are afterwards.
             owners: The other servers that hold staged parts of it.
@@ -144,12 +145,12 @@ class ParameterServer(Member):
             accepted = self._accept(transaction, entries, last_step)
         finally:
             self._decided(transaction, owners, accepted)
-        # It stands: nothing that is asked for beside it may fail the call.
+        # The commit is final: a failing read must not fail the call.
         held = self._state.names()
         return self._committed(accepted, self._state.values([name for name in pull if name in held]))
 
     def _decided(self, transaction: Transaction, owners: Sequence[int], accepted: bool) -> None:
-        # In this order: who is let in at the gate with a count has marks that cover it.
+        # In this order, so that a worker admitted at the gate with a count has marks that cover it.
         self._sending.send(owners, *(("apply", transaction, self._state.step) if accepted else ("drop", transaction)))
         for server in (0, *owners) if accepted else ():
             self._counts[server] += 1
@@ -172,11 +173,11 @@ class ParameterServer(Member):
         return accepted
 
     def outcome(self, ticket: Ticket, transaction: Transaction, owners: Sequence[int]) -> Committed:
-        """Returns what became of a transaction whose sender got no answer; if it is not decided, it is refused now.
+        """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
 
         Args:
-            ticket: Which instance and epoch is meant.
-            transaction: The last one of its sender.
+            ticket: The instance and epoch meant.
+            transaction: The last transaction of its sender.
             owners: The other servers that may hold staged parts of it.
         """
         self._check(ticket)
@@ -194,10 +195,10 @@ class ParameterServer(Member):
             raise
 
     def stage(self, ticket: Ticket, transaction: Transaction, entries: Sequence[Entry]) -> None:
-        """Keeps the part of a transaction that lives here until the step server says what to do with it.
+        """Keeps this server's part of a transaction until the step server decides on it.
 
         Raises:
-            Exception: What makes it impossible to apply: an error of the update's function, a variable without value.
+            Exception: It cannot be applied: the update's function raised, or a variable has no value.
         """
         self._check(ticket)
         self._state.check(entries)
@@ -212,18 +213,18 @@ class ParameterServer(Member):
         self._waiting.notify()
 
     def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
-        """Shuts a sender out and has `owner` drop what it holds of it, unless the transaction was decided by now."""
+        """Excludes a sender and makes `owner` drop its parts, unless the transaction has been decided by now."""
         self._check(ticket)
         if self._senders.shut_out(transaction):
             self._sending.send([owner], "drop_sender", transaction[0])
         else:
-            # Behind the message that applies it, if it was accepted.
+            # Comes after the message that applies it, if it was accepted.
             self._sending.send([owner], "drop", transaction)
 
     # From the step server to the owners -------------------------------------------------------------------------
 
     def deliver(self, ticket: Ticket, mark: int, message: tuple[Any, ...]) -> None:
-        """Takes message number `mark` of the step server; it is carried out after all before it."""
+        """Takes message number `mark` from the step server, to be carried out after all earlier ones."""
         self._check(ticket)
         for due in self._inbox.receive(mark, message):
             self._handle(*due)
@@ -241,7 +242,7 @@ class ParameterServer(Member):
             self._staged.drop(args[0])
 
     def _apply_staged(self, transaction: Transaction, step: int) -> None:
-        # The step server has counted it: it cannot be taken back any more.
+        # The step server has counted it, so it can no longer be undone.
         entries = self._staged.get(transaction)
         if entries is None:
             self._break(RuntimeError(f"the staged part of transaction {transaction} is gone"))
@@ -264,14 +265,14 @@ class ParameterServer(Member):
     def pull_behind(
         self, ticket: Ticket, names: Sequence[str], transaction: Transaction | None, mark: int, timeout_secs: float
     ) -> Pulled | None:
-        """Returns values as they are once something has come; `None` if the time is over.
+        """Returns values after a transaction or a message has arrived; `None` if the time is over.
 
         Args:
             ticket: Which instance and epoch is meant.
-            names: Of the variables.
-            transaction: Wait until it is applied or dropped here, if it is staged.
-            mark: Wait until messages up to this one have come.
-            timeout_secs: For how long.
+            names: The names of the variables.
+            transaction: If it is staged here, wait until it is applied or dropped.
+            mark: Wait until messages up to this one have arrived.
+            timeout_secs: How long to wait.
         """
 
         def has_come() -> bool:
@@ -286,15 +287,15 @@ class ParameterServer(Member):
         return self._state.structures(names)
 
     def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
-        """Has every server keep the values as they are after all transactions so far, for `collect`.
+        """Makes every server keep its values after all transactions so far, for `collect`.
 
         Args:
             ticket: Which instance and epoch is meant.
-            name: What to call the values.
-            names: For each server the variables.
+            name: A name for the values.
+            names: The variables, for each server.
 
         Returns:
-            The state of affairs, with the values of this server.
+            The current state, with the values of this server.
         """
         self._check(ticket)
         for owner, wanted in names.items():
@@ -303,35 +304,36 @@ class ParameterServer(Member):
         return self._committed(True, self._state.values(names.get(0, ())))
 
     def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
-        """Returns the values that were kept under a name, once; `None` if that takes longer."""
+        """Returns the values kept under a name, once; `None` if they do not arrive in time."""
         with self._waited(ticket, lambda: name in self._cuts, timeout_secs):
             return self._cuts.pop(name)
 
     # Waiting ----------------------------------------------------------------------------------------------------
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Blocks until the chief lets workers in or the time is over, and returns whether it has; for anybody."""
+        """Blocks until the chief admits workers or the time is over; returns whether it has. Open to any process."""
         self._waiting.until(lambda: self._ready_at is not None, timeout_secs)
         return self._ready_at is not None
 
     def admit(
         self, ticket: Ticket, sender: str, since: int, timeout_secs: float
     ) -> tuple[int, int, tuple[int, ...]] | None:
-        """Blocks until a worker may begin a step without anybody's values getting too old, or the time is over.
+        """Blocks until a worker may begin a step without any values getting too old, or the time is over.
 
         Args:
             ticket: Which instance and epoch is meant.
             sender: The worker.
-            since: After how many transactions the values were read that it has.
-            timeout_secs: For how long.
+            since: The number of transactions after which its values were read.
+            timeout_secs: How long to wait.
 
         Returns:
-            What `Gate.admit` says, and what each server has been sent by then; `None` if the time is over.
+            The result of `Gate.admit`, and the number of messages sent to each server by then; `None` if the time is
+            over.
 
         Raises:
             OutOfRangeError: The training has ended.
         """
-        # Of the epoch that the ticket is for, or else the ticket will not do.
+        # The gate of the ticket's epoch; otherwise the ticket is refused.
         gate = self._gate
         found: list[tuple[int, int]] = []
 
@@ -346,13 +348,13 @@ class ParameterServer(Member):
             return (*found[0], tuple(self._sending.marks)) if found else None
 
     def renew(self, ticket: Ticket, sender: str) -> None:
-        """Takes note that a worker that was let in lives."""
+        """Records that an admitted worker is alive."""
         self._check(ticket)
         if self._gate is not None:
             self._gate.renew(sender)
 
     def leave(self, ticket: Ticket, sender: str) -> None:
-        """Takes note that a worker that was let in will not commit."""
+        """Records that an admitted worker will not commit."""
         self._check(ticket)
         if self._gate is not None:
             self._gate.leave(sender)
@@ -368,7 +370,7 @@ class ParameterServer(Member):
             return self._state.step, self._sealed
 
     def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
-        """Blocks until messages up to `mark` have come or the time is over, and returns whether they have."""
+        """Blocks until messages up to `mark` have arrived or the time is over; returns whether they have."""
         with self._waited(ticket, lambda: self._inbox.delivered >= mark, timeout_secs):
             return self._inbox.delivered >= mark
 
@@ -385,7 +387,7 @@ class ParameterServer(Member):
         return self._outbox
 
     def _failure_in(self, epoch: Epoch) -> Callable[[BaseException], None]:
-        """Returns what takes the failure of a message, which may come when its epoch is long over."""
+        """Returns a function that takes the failure of a message, which may come long after its epoch."""
 
         def fail(error: BaseException) -> None:
             if self._epoch is not None and self._epoch.name == epoch.name:

@@ -1,4 +1,4 @@
-"""Parts of transactions that wait for the step server's word, and whom it listens to."""
+"""Parts of transactions that wait for the step server's decision, and the senders it accepts."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Staging:
         return None if part is None else part.entries
 
     def drop(self, transaction: Transaction) -> None:
-        """Forgets a part, if it is there."""
+        """Drops a part, if it is there."""
         self._parts.pop(transaction, None)
 
     def drop_sender(self, sender: str) -> None:
-        """Forgets all parts of a sender."""
+        """Drops all parts of a sender."""
         self._parts = {transaction: part for transaction, part in self._parts.items() if transaction[0] != sender}
 
     def silent(self, secs: float) -> list[Transaction]:
-        """Returns the parts that have been here for longer than that; each once in that time."""
+        """Returns the parts that have been here for longer than this; each at most once in this time."""
         now = clock.monotonic()
         old = [transaction for transaction, part in self._parts.items() if now - part.since > secs]
         for transaction in old:
@@ -69,7 +69,7 @@ class Staging:
 
 
 class Cuts:
-    """Values that were kept for somebody who takes a snapshot, by name.
+    """Values kept for snapshots, by name.
 
     Example:
         >>> cuts = Cuts()
@@ -85,30 +85,30 @@ class Cuts:
         return name in self._cuts
 
     def add(self, name: str, values: dict[str, Leaves]) -> None:
-        """Keeps values; those that nobody has taken for long are dropped."""
+        """Keeps values; values that nobody has taken for long are dropped."""
         now = clock.monotonic()
         for old in [old for old, (since, _) in list(self._cuts.items()) if now - since > CUT_SECS]:
             self._cuts.pop(old, None)
         self._cuts[name] = now, values
 
     def pop(self, name: str) -> dict[str, Leaves] | None:
-        """Returns the values that were kept under a name, once."""
+        """Returns the values kept under a name, once."""
         return self._cuts.pop(name, (0.0, None))[1]
 
 
 class Senders:
-    """What the step server knows of those that send it transactions."""
+    """The step server's knowledge of the senders of transactions."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, bool]] = {}
         self._out: set[str] = set()
 
     def decide(self, transaction: Transaction) -> None:
-        """Takes note that a transaction is decided now.
+        """Records that a transaction is decided now.
 
         Raises:
-            AbortedError: Its sender was shut out.
-            InternalError: It was decided before.
+            AbortedError: Its sender was excluded.
+            InternalError: It was already decided.
         """
         sender, number = transaction
         if sender in self._out:
@@ -123,7 +123,7 @@ class Senders:
         self._last[sender] = number, False
 
     def accept(self, transaction: Transaction) -> None:
-        """Takes note that the transaction that was decided last was accepted."""
+        """Records that the last decided transaction was accepted."""
         sender, number = transaction
         self._last[sender] = number, True
 
@@ -131,7 +131,7 @@ class Senders:
         """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
 
         Raises:
-            InternalError: Its sender has sent another one since: only of the last one it is known.
+            InternalError: Its sender has sent another one since then; only the last outcome is known.
         """
         sender, number = transaction
         if not self._is_decided(transaction):
@@ -142,7 +142,7 @@ class Senders:
         return accepted
 
     def shut_out(self, transaction: Transaction) -> bool:
-        """Shuts the sender of a transaction out, unless it is decided by now; returns whether it did."""
+        """Excludes the sender of a transaction, unless the transaction is already decided; returns whether it did."""
         if self._is_decided(transaction):
             return False
         self._out.add(transaction[0])

@@ -1,4 +1,4 @@
-"""StalenessHook: how old the values were that a worker's updates were computed from."""
+"""StalenessHook: the age of the values from which a worker's updates were computed."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _EVERY_N_STEPS = DefaultSteps(100)
 class StalenessHook(SessionRunHook):
     """Writes and logs the staleness of this worker's updates, at a cadence.
 
-    The staleness of an update is the number of updates of other workers that were applied between the moment at which
-    the values it was computed from were pulled, and its own turn (with `overlap`, this worker's last one as well). Tags
-    are `staleness/worker_<n>/mean` and `/max`, n being the worker's task index (`staleness/chief/...` on the chief),
-    over the updates since the last time. Without a global step, and in a session whose variables nobody shares, it does
-    nothing. Runs `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an exception.
+    The staleness of an update is the number of updates of other workers that were applied after its values were pulled
+    and before it was applied itself (with `overlap`, it includes this worker's last update). The tags are
+    `staleness/worker_<n>/mean` and `/max`, where n is the worker's task index (`staleness/chief/...` on the chief);
+    they cover the updates since the last firing. Without a global step, and in a session whose variables are not
+    shared, it does nothing. Runs `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an
+    exception.
 
     Args:
-        every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
-        every_n_secs: Seconds from one to the next.
-        trigger: Says when, in place of both.
-        output_dir: Where to write; the writer is the one that all hooks with this directory share.
-        summary_writer: Writes in place of `output_dir`. With neither, the staleness is only logged.
+        every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
+        every_n_secs: Seconds from one firing to the next.
+        trigger: Says when to fire, instead of both.
+        output_dir: Where to write; all hooks with this directory share one writer.
+        summary_writer: A writer to use instead of `output_dir`. With neither, the staleness is only logged.
 
     Attributes:
-        trigger: Says when.
+        trigger: Says when to fire.
 
     Raises:
         ValueError: Not exactly one cadence.
@@ -46,7 +47,7 @@ class StalenessHook(SessionRunHook):
         >>> hook = StalenessHook(every_n_steps=None, every_n_secs=60)
 
     References:
-        None in `tf.train`, which does not tell.
+        None in `tf.train`, which does not report staleness.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class StalenessHook(SessionRunHook):
             self._report(session)
 
     def end(self, session: Session) -> None:
-        """Writes what has come since, and flushes."""
+        """Writes the staleness since the last firing, and flushes."""
         if self._has_step and session.shared:
             self._report(session)
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""The values that one parameter server owns, and how a transaction changes them."""
+"""The values of one parameter server, and their changes by transactions."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class ServerState:
     """Values by name, and a mirror of the global step as a Python int.
 
     Args:
-        step_name: The variable that is the global step, if it is one of these.
+        step_name: The variable that is the global step, if this server owns it.
 
     Attributes:
         step: The global step; 0 without one.
-        lost: A program failed that had been given old values to overwrite: they are gone.
+        lost: Whether a failed program had been given old values to overwrite, which are now gone.
     """
 
     def __init__(self, step_name: str | None) -> None:
@@ -61,7 +61,7 @@ class ServerState:
         self._updates: dict[str, PortableUpdate] = {}
         self._programs: dict[Any, Program] = {}
         self._checked: set[Any] = set()
-        # Pulls that wait run in threads of their own.
+        # Waiting pulls run in their own threads.
         self._lock = threading.RLock()
         self.step = 0
         self.lost = False
@@ -73,10 +73,9 @@ class ServerState:
         return frozenset(self._values)
 
     def values(self, names: Sequence[str]) -> dict[str, Leaves]:
-        """Returns values as they travel.
+        """Returns values in the form that is sent.
 
-        They may share memory with the state, which JAX then leaves alone: it does not write over an array that is seen
-        from outside.
+        They may share memory with the state. JAX respects this and does not overwrite an array that is visible outside.
         """
         with self._lock:
             return {name: pack_all(self._held(name)) for name in names}
@@ -100,11 +99,11 @@ class ServerState:
     # Changing ---------------------------------------------------------------------------------------------------
 
     def register(self, updates: Sequence[PortableUpdate]) -> None:
-        """Learns updates, by name."""
+        """Registers updates, by name."""
         self._updates.update((update.name, update) for update in updates)
 
     def check(self, entries: Sequence[Entry]) -> None:
-        """Raises what `apply` would raise for types and missing values, and changes nothing."""
+        """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
         prepared = self.prepare(entries)
         if prepared.program is not None:
             shapes = [(np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(prepared.inputs)]
@@ -117,7 +116,7 @@ class ServerState:
         """Returns entries ready for `apply`.
 
         Raises:
-            FailedPreconditionError: A variable has no value, or an update is not known.
+            FailedPreconditionError: A variable has no value, or an update is unknown.
         """
         puts = [entry for entry in entries if isinstance(entry, Put)]
         applied = [(self._update(entry.name), entry.inputs) for entry in entries if isinstance(entry, Apply)]
@@ -140,7 +139,7 @@ class ServerState:
         return self._updates[name]
 
     def _known_gains(self, updates: Sequence[PortableUpdate], put: set[str]) -> dict[str, int]:
-        """Returns by how much counters advance that nothing else in the transaction reads or writes."""
+        """Returns the gains of counters that nothing else in the transaction reads or writes."""
         gains: dict[str, int] = {}
         others = set(put)
         for update in updates:
@@ -182,10 +181,10 @@ class ServerState:
         return {n: self._values[n] for n in program.taken}, {n: self._values[n] for n in program.kept}
 
     def apply(self, prepared: Prepared, last_step: int | None) -> bool:
-        """Changes the values, all or none.
+        """Changes either all values or none.
 
         Returns:
-            False, and nothing is changed, if it would change the global step and that is `last_step` or more.
+            False, without any change, if it would change the global step and the step is `last_step` or more.
         """
         with self._lock:
             return self._apply(prepared, last_step)

@@ -36,22 +36,23 @@ _POLL_SECS = 1.0
 class RemoteStore:
     """Global variables on parameter servers, all others in this process.
 
-    It belongs to one epoch of the servers: what comes after a restore, or from a server that was restarted, is an
-    `AbortedError`, and a new session has to be made. No transaction is ever sent twice.
+    It belongs to one epoch of the servers. Calls after a restore, or to a restarted server, raise an `AbortedError`,
+    and a new session must be created. No transaction is ever sent twice.
 
     Args:
         graph: The graph whose variables they are.
-        transport: How to call the servers.
-        worker_index: Which worker this is; 0 is the chief, which alone initialises and restores.
-        placement: Hints, as for `placement.place`.
-        max_staleness: How many updates of others an update may miss, the same for all workers: a run waits before it
-            begins until that is certain. `None` for no limit.
-        overlap: Pull the next run's values while this one computes. They then lack this worker's last update.
+        transport: Calls the servers.
+        worker_index: The number of this worker; 0 is the chief, and only the chief initialises and restores.
+        placement: Hints, as in `placement.place`.
+        max_staleness: How many updates of others an update may miss, the same for all workers. A run waits before it
+            begins until this is certain. `None` for no limit.
+        overlap: Whether to pull the next run's values while this one computes. They then lack this worker's last
+            update.
         deliver_secs: How long the messages between servers may take before they count as lost.
     """
 
     shared = True
-    step_changes = 0  # of no use where others write it too
+    step_changes = 0  # useless if others write it too
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class RemoteStore:
         return self._worker_index
 
     def is_remote(self, variable: Variable) -> bool:
-        """Whether a variable lives on a server: the global ones do, but for those that each worker has its own of."""
+        """Whether a variable lives on a server: global variables do, except those that each worker has for itself."""
         variables = self._graph.get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
         if len(variables) != self._seen:
             self._seen = len(variables)
@@ -100,7 +101,7 @@ class RemoteStore:
     # Values -----------------------------------------------------------------------------------------------------
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
-        """Returns current values, flattened: pulled from their servers, or those that came with the last submit."""
+        """Returns current values, flattened: pulled from their servers, or received with the last submit."""
         variables = list(variables)
         remote = [variable.op.name for variable in variables if self.is_remote(variable)]
         if not remote:
@@ -125,7 +126,7 @@ class RemoteStore:
         self.local_store.put(values)
 
     def counter(self, variable: Variable) -> int:
-        """Returns the value of an integer scalar; of the global step what was heard last."""
+        """Returns the value of an integer scalar; for the global step, the last known value."""
         if not self.is_remote(variable):
             return self.local_store.counter(variable)
         if variable is self._global_step:
@@ -133,7 +134,7 @@ class RemoteStore:
         return int(self.take([variable])[0][0])
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
-        """Returns the names of those that have no value."""
+        """Returns the names of variables without a value."""
         variables = list(variables)
         remote = [variable for variable in variables if self.is_remote(variable)]
         held = self._members.held() if remote else frozenset()
@@ -142,17 +143,17 @@ class RemoteStore:
         return [n for v, n in zip(variables, names, strict=True) if n in local or (self.is_remote(v) and n not in held)]
 
     def destroyed(self) -> bool:
-        """Whether the memory of a value that lives here was given to a program that then did not start."""
+        """Whether a local value's memory was given to a program that then did not start."""
         return self.local_store.destroyed()
 
     def broken(self) -> BaseException | None:
-        """Returns the error that destroyed a value that lives here, if any."""
+        """Returns the error that destroyed a local value, if any."""
         return self.local_store.broken()
 
     # The global step --------------------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Returns the global step as it was heard of last."""
+        """Returns the last known global step."""
         if self._global_step is None or not self.is_remote(self._global_step):
             return self.local_store.step()
         if self._step is None:
@@ -160,7 +161,7 @@ class RemoteStore:
         return self._step
 
     def known_step(self) -> int | None:
-        """Returns the global step as it was heard of last, or `None` if this worker has heard of none."""
+        """Returns the last known global step, or `None` if this worker knows none."""
         if self._global_step is None or not self.is_remote(self._global_step):
             return self.local_store.known_step()
         return self._step
@@ -192,11 +193,11 @@ class RemoteStore:
 
     @contextmanager
     def turn(self, updates: Sequence[Update], *, nested: bool = False) -> Iterator[None]:
-        """Waits, where staleness has a bound, until a run with these updates may begin; it then is inside of this.
+        """If staleness is bounded, waits until a run with these updates may begin; the context then encloses the run.
 
         Raises:
             OutOfRangeError: The training has ended.
-            CancelledError: The session was closed meanwhile.
+            CancelledError: The session was closed in the meantime.
             Preempted: A signal has asked the process to end.
             AbortedError, UnavailableError: The step server was lost, or is away.
             UnimplementedError: The run is nested in another one, with a bound.
@@ -211,7 +212,7 @@ class RemoteStore:
                 "With max_staleness a host operation that reads a counter or the session cannot itself run updates of "
                 "shared variables: everybody would wait for it. Run them in a run of their own.",
             )
-        # To the gate all threads are one worker, which makes one step at a time.
+        # For the gate, all threads are one worker, which makes one step at a time.
         with self._turn:
             if self._entrance is None:
                 self._entrance = Entrance(self._transport, self._members.ticket(0), self._transactions.sender)
@@ -222,7 +223,7 @@ class RemoteStore:
                 self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:
-                # Nobody has to wait for what will not come.
+                # Nobody needs to wait for an update that will not come.
                 entrance.leave()
                 raise
 
@@ -230,7 +231,7 @@ class RemoteStore:
         return self._max_staleness is not None and not all(update.initialises for update in updates)
 
     def begin_run(self, updates: Sequence[Update]) -> None:
-        """Takes note that a run begins, for which is there what came along for the next run."""
+        """Starts a run: the values prefetched for it become current."""
         self._pulls.begin_run()
         if self._is_bounded(updates):
             entrance, admission = self._entered
@@ -239,11 +240,11 @@ class RemoteStore:
             self._pulls.enter(*admission)
 
     def submit(self, updates: Sequence[tuple[Update, Sequence[Any]]], last_step: int | None = None) -> bool:
-        """Applies updates where their variables live, all or none.
+        """Applies updates where their variables live, either all or none.
 
         Args:
-            updates: In the order in which they apply, each with the values of its inputs; `None` for one that the
-                server reads itself, behind the updates before it.
+            updates: The updates in order, each with the values of its inputs; `None` for an input that the server reads
+                itself, after the earlier updates.
             last_step: Nothing is applied if the global step is this or more.
 
         Returns:
@@ -252,13 +253,13 @@ class RemoteStore:
         Raises:
             OutOfRangeError: The training has ended.
             AbortedError: A server was lost, and the values with it.
-            UnavailableError: A server is away. The message says so if this may be applied nevertheless; who tries the
-                run again under the same `RETRY` does not apply it twice.
+            UnavailableError: A server is away. The message says if the update may still be applied. A retry of the run
+                under the same `RETRY` does not apply it twice.
             FailedPreconditionError: The servers have no values yet, or another graph than this worker.
         """
         initial = all(update.initialises for update, _ in updates)
         if initial:
-            # A worker that ran an initializer would reset what all others train.
+            # A worker that ran an initializer would reset the variables that all others train.
             self._members.check_is_chief()
             self._members.begin_unless_begun()
         names = self._members.register([update for update, _ in updates])
@@ -273,15 +274,15 @@ class RemoteStore:
             outcome = self._transactions.update(tuple(names), entries, last_step, counts=counts)
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
-        # The last that was heard of may be later than an update that is not repeated.
+        # The last known step may be later than an update that is not repeated.
         self._step = max(outcome.step, self._step or 0) if outcome.repeats else outcome.step
         return outcome.accepted
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:
         """Sets variables to concrete values.
 
-        If they are all that live on the servers, a new epoch begins: sessions of other workers are lost, and find the
-        new values. A smaller number is set by an ordinary transaction.
+        If these are all variables on the servers, a new epoch begins: other workers lose their sessions and then find
+        the new values. Fewer variables are set by an ordinary transaction.
         """
         for variable, value in values.items():
             if variable.spec is not specs.UNKNOWN:
@@ -300,11 +301,11 @@ class RemoteStore:
         if whole:
             self._tell_lost_steps()
         if whole and self._published:
-            # The epoch that workers were let into is over, and this session has no other moment to say so.
+            # The epoch that admitted workers is over, and this is the session's only chance to say so.
             self.publish()
 
     def _begin(self) -> None:
-        """Begins a new epoch: what is known of the one before holds no more."""
+        """Begins a new epoch: knowledge of the previous one no longer holds."""
         self._members.begin()
         self._step = None
         self._pulls.begin_epoch()
@@ -328,11 +329,11 @@ class RemoteStore:
         return {variable.op.name: result[variable.op.name] for variable in variables}
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
-        """Blocks until the chief has published the model or the time is over, and returns whether it has."""
+        """Blocks until the chief has published the model or the time is over; returns whether it has."""
         return self._transport.call(0, "wait_until_ready", timeout_secs).get()
 
     def publish(self) -> None:
-        """Lets workers in, also after an end of the training."""
+        """Admits workers, even after the training has ended."""
         self._members.check_is_chief()
         self._members.begin_unless_begun()
         self._transport.call(0, "publish", self._members.ticket(0)).get()
@@ -340,7 +341,7 @@ class RemoteStore:
         self._tell_lost_steps()
 
     def _tell_lost_steps(self) -> None:
-        """Says once what a new epoch has cost."""
+        """Logs once how many steps a new epoch has lost."""
         before, self._members.step_before = self._members.step_before, 0
         if before and self._global_step is not None and self.is_remote(self._global_step):
             now = self._members.step()
@@ -350,7 +351,7 @@ class RemoteStore:
                 )
 
     def seal(self) -> None:
-        """Ends the training: accepts no update any more, and returns when all accepted ones are applied."""
+        """Ends the training: refuses further updates, and returns when all accepted ones are applied."""
         self._members.check_is_chief()
         try:
             reply: Committed = self._insist("seal", self._members.ticket(0))
@@ -365,7 +366,7 @@ class RemoteStore:
             ) from error
 
     def _insist(self, method: str, *args: Any) -> Any:
-        """Calls what may be called twice of the step server, again while there is no answer, for a while."""
+        """Calls a repeatable method of the step server, again and again for a while if there is no answer."""
         deadline = clock.monotonic() + self._deliver_secs
         while True:
             try:
@@ -381,7 +382,7 @@ class RemoteStore:
         return self._pulls.staleness.report()
 
     def close(self) -> None:
-        """Ends waits, and forgets the values that came along. The servers keep theirs."""
+        """Ends waits, and forgets prefetched values. The servers keep theirs."""
         self._closed.set()
         self._pulls.clear()
         if self._entrance is not None:
@@ -398,7 +399,7 @@ def _given(value: Any) -> Any:
 
 
 def _as_held(variable: Variable, value: Any) -> Any:
-    """Returns a value with the dtypes that the variable holds."""
+    """Returns a value with the variable's dtypes."""
     if variable.spec is specs.UNKNOWN:
         return value
 

@@ -1,4 +1,4 @@
-"""A worker's transactions: their parts staged, their whole committed, and none of them carried out twice."""
+"""A worker's transactions: staged in parts, committed as a whole, and never carried out twice."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Where(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a transaction.
+    """The outcome of a transaction.
 
     Attributes:
         accepted: Whether it was applied.
         step: The global step to which it led, or which it would have passed.
-        repeats: It is that of a run that is tried again, and an earlier attempt had been applied.
+        repeats: Whether it belongs to a retried run of which an earlier attempt had been applied.
     """
 
     accepted: bool
@@ -42,13 +42,13 @@ class Transactions:
     """Sends transactions to the servers that own their variables.
 
     Args:
-        transport: How to call the servers.
-        members: Who owns what, in which epoch.
-        pulls: Learns what the transactions bring along.
-        worker_index: Which worker this is.
+        transport: Calls the servers.
+        members: Knows the owners of variables, and the epoch.
+        pulls: Receives the values that come with transactions.
+        worker_index: The number of this worker.
 
     Attributes:
-        sender: The name of this worker in them, a new one for each session.
+        sender: The name of this worker in transactions; a new one for each session.
     """
 
     def __init__(self, transport: Transport, members: Membership, pulls: Pulls, worker_index: int) -> None:
@@ -58,9 +58,9 @@ class Transactions:
         self._unsettled: Sent | None = None
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
-        """Carries out entries that set values, each with the name of its variable; returns when all servers have."""
+        """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
         reply = self._transact(Sent((), False), entries, None, {})
-        # What came along before is not what is there now.
+        # Values prefetched before are no longer current.
         self._pulls.clear()
         self._pulls.wait_until_delivered(reply.marks)
         return Outcome(reply.accepted, reply.step)
@@ -68,19 +68,19 @@ class Transactions:
     def update(
         self, names: tuple[str, ...], entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool
     ) -> Outcome:
-        """Carries out the updates of a run, unless it is tried again and they have been carried out before.
+        """Carries out the updates of a run, unless this is a retry and they have already been carried out.
 
         Args:
-            names: Of the updates.
-            entries: In order, each with the name of a variable of its.
+            names: The names of the updates.
+            entries: In order; each is paired with the name of one variable it writes.
             last_step: Nothing is done if the global step is this or more.
-            counts: One of them writes the global step.
+            counts: Whether one of them writes the global step.
 
         Returns:
-            What became of them.
+            The outcome.
 
         Raises:
-            OpError: As `RemoteStore.submit`.
+            OpError: As in `RemoteStore.submit`.
         """
         retry, sent = RETRY.get(), Sent(names, counts)
         if retry is not None:
@@ -97,7 +97,7 @@ class Transactions:
         return Outcome(reply.accepted, reply.step)
 
     def _is_in_the_values(self, sent: Sent) -> bool:
-        """Returns whether the values as they are have updates in them; if not, these never will be applied."""
+        """Returns whether the current values include updates; if not, these will never be applied."""
         where: _Where | None = sent.where
         if where is None or sent.applied is False:
             return False
@@ -106,14 +106,14 @@ class Transactions:
             if sent.applied:
                 self._pulls.behind(where.transaction, where.owners)
             return bool(sent.applied)
-        # The values of that epoch are gone, but for what was in the checkpoint from which this one was restored.
+        # The values of that epoch are gone, except those in the checkpoint from which this one was restored.
         ready_at = self._members.ready_at()
         if sent.step is None or ready_at is None:
             return False
         return sent.step <= ready_at if sent.counts else sent.step < ready_at
 
     def _settle(self, sent: Sent) -> None:
-        """Finds out what became of updates that got no answer."""
+        """Finds out the outcome of updates that got no answer."""
         where: _Where = sent.where
         if sent.applied is None and where.ticket == self._members.ticket(0):
             call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
@@ -124,7 +124,7 @@ class Transactions:
         self, sent: Sent, entries: Sequence[tuple[str, Entry]], last_step: int | None, wanted: Mapping[int, list[str]]
     ) -> Committed:
         if self._unsettled is not None:
-            # The step server knows of the last transaction of a sender only.
+            # The step server knows only the last transaction of a sender.
             self._settle(self._unsettled)
             self._unsettled = None
         parts: dict[int, list[Entry]] = {0: []}

@@ -1,4 +1,4 @@
-"""How a worker calls servers, and servers each other: in this process, for tests, or as Ray actors."""
+"""Calls of servers by workers and other servers: in this process, for tests, or as Ray actors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.distributed.server import ParameterServer
 
 
 class Reply(Protocol):
-    """The result of a call that is under way."""
+    """The result of a call under way."""
 
     def get(self) -> Any:
         """Waits for the result and returns it, or raises the server's error."""
@@ -23,7 +23,7 @@ class Reply(Protocol):
 
 
 class Transport(Protocol):
-    """Calls of servers, by number."""
+    """Calls servers by number."""
 
     @property
     def count(self) -> int:
@@ -31,7 +31,7 @@ class Transport(Protocol):
         ...
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call. Calls of one caller to one server are carried out in order, but for those that wait."""
+        """Starts a call. Calls from one caller to one server are carried out in order, except those that wait."""
         ...
 
     def peers(self) -> Peers | None:
@@ -43,7 +43,7 @@ class Transport(Protocol):
 
 
 class _Done:
-    """The outcome of a call that was carried out at once."""
+    """The result of a call that was carried out at once."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._value, self._error = None, None
@@ -59,13 +59,13 @@ class _Done:
 
 
 class DirectTransport:
-    """Servers in this process. What is called happens at once; what servers tell each other happens on `step`.
+    """Servers in this process. Calls happen at once; messages between servers happen on `step`.
 
-    Arguments and results are copied, as if they had travelled.
+    Arguments and results are copied, as if they had been sent.
 
     Args:
-        servers: The servers. Put another one in a place of the list, and that one has been restarted.
-        eager: Deliver what servers tell each other at once.
+        servers: The servers. To restart one, replace it in the list.
+        eager: Whether to deliver messages between servers at once.
 
     Attributes:
         posted: Messages between servers that are under way.
@@ -87,7 +87,7 @@ class DirectTransport:
         return len(self.servers)
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Carries a call out."""
+        """Carries out a call."""
         target = self.servers[server]
         done = _Done(lambda: copy.deepcopy(getattr(target, method)(*_travelled(args))))
         if self.eager:
@@ -164,12 +164,12 @@ class RayTransport:
         return _RayReply(self, server, _start(self._actors[server], method, args))
 
     def peers(self) -> Peers | None:
-        """Returns what servers need to call each other; one alone needs nothing."""
+        """Returns the object with which servers call each other; a single server needs none."""
         return RayPeers(self._actors) if self.count > 1 else None
 
 
 class RayPeers:
-    """What one server needs to tell the others something.
+    """One server's connection to the others.
 
     Args:
         actors: The handles of all servers.
@@ -194,16 +194,16 @@ class RayPeers:
 
 def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
     receive = actor.receive.options(concurrency_group="wait") if method in WAITING else actor.receive
-    # One argument: Ray does to each by itself what it does to a whole message.
+    # A single argument, because Ray processes each argument like a whole message.
     return receive.remote((method, *args))
 
 
 def actor_class(waiting_threads: int = 16) -> Any:
-    """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` make one.
+    """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
 
     Args:
-        waiting_threads: How many calls may wait on a server at the same time, for the global step say. What comes
-            beyond that waits longer.
+        waiting_threads: How many calls may wait on a server at the same time, for instance for the global step. Further
+            calls wait longer.
     """
     import ray
 
@@ -217,7 +217,7 @@ def actor_class(waiting_threads: int = 16) -> Any:
 
 
 class ParameterServerActor(ParameterServer):
-    """A server in a process of its own. It outlives a signal to all processes of a job: they save what it holds."""
+    """A server in its own process. It survives a signal to all processes of a job, because they save its values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,11 +225,11 @@ class ParameterServerActor(ParameterServer):
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:
-    """Returns the error of `hookline.errors` that an error of Ray means, or what a server's method raised.
+    """Returns the error of `hookline.errors` for an error of Ray, or the error that a server's method raised.
 
     Args:
-        error: What `ray.get` raised. Errors of other kinds come back unchanged.
-        who: Whom it is about.
+        error: The error that `ray.get` raised. Other errors are returned unchanged.
+        who: The server it concerns.
     """
     import ray.exceptions as rays
 
@@ -240,7 +240,7 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
         reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
         return errors.UnavailableError(None, None, f"{who} {reason}: {_first_line(error)}")
     if isinstance(error, rays.RayActorError) and getattr(error, "actor_init_failed", False):
-        # It would fail again: nothing to recover from.
+        # It would fail again, so a recovery is useless.
         return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
     if isinstance(error, rays.RayActorError):
         return errors.AbortedError(None, None, f"{who} has died: {_first_line(error)}")
@@ -251,5 +251,5 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    # What made a server fail to start is in the last line; between the two is Ray's stack.
+    # The last line says why a server failed to start; between the two is Ray's stack.
     return f"{lines[0]} {lines[-1]}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]

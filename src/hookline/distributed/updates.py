@@ -1,4 +1,4 @@
-"""Updates that can leave the process that made them, and fingerprints to tell whether two processes made the same."""
+"""Updates that can be sent to other processes, and fingerprints that show whether two processes made the same ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LONGEST_TEXT = 200
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """Where an update finds one of its arguments, if its sender does not give it.
+    """The place where an update finds an argument that its sender does not give.
 
     Attributes:
         place: Its number among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
-        name: Of the variable or update.
-        path: Of the view.
+        name: The name of the variable or update.
+        path: The path of the view.
     """
 
     place: int
@@ -40,20 +40,20 @@ class Input:
 
 @dataclasses.dataclass(frozen=True)
 class PortableUpdate:
-    """An `Update` without its graph: what a server needs to apply it.
+    """An `Update` without its graph: everything that a server needs to apply it.
 
     Attributes:
-        name: Of the operation.
+        name: The operation's name.
         fn: `fn(values, *args) -> new_values`.
-        args: The arguments, with an `Input` in the place of each tensor. Its containers travel as they are.
+        args: The arguments, with an `Input` in place of each tensor. Containers are sent as they are.
         inputs: Those inputs, in order.
         variables: Names of the variables it writes, in order.
-        specs: What each of them holds; `None` where that is open.
+        specs: The spec of each of them; `None` if it is open.
         structure: The structure in which `fn` takes and returns them.
-        overwrites: It does not look at the old values.
-        initialises: It is a variable's initializer.
-        increment: What it adds to an integer scalar, where that is known.
-        fingerprint: Differs if it was made by other code, or for other types.
+        overwrites: Whether it ignores the old values.
+        initialises: Whether it is a variable's initializer.
+        increment: The amount it adds to an integer scalar, if known.
+        fingerprint: Differs if the update was made by other code or for other types.
     """
 
     name: str
@@ -126,20 +126,20 @@ def _closed(spec: Any) -> Any:
 
 
 def spec_text(spec: Any) -> str:
-    """Returns a spec in words that are the same in every process."""
+    """Returns a text for a spec that is the same in every process."""
     return "unknown" if spec is specs.UNKNOWN else f"{jax.tree.structure(spec)}: {specs.describe(spec)}"
 
 
 def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
-    """Compares fingerprints of a worker with those that the chief published.
+    """Compares a worker's fingerprints with those that the chief published.
 
     Args:
         chief: Fingerprints by name.
-        worker: Those of the worker, in the order of its graph. What only the chief has is no difference.
-        what: What the names are names of.
+        worker: The worker's fingerprints, in the order of its graph. Entries that only the chief has are ignored.
+        what: The kind of things that the names denote.
 
     Raises:
-        FailedPreconditionError: It names the first difference.
+        FailedPreconditionError: They differ; the message names the first difference.
     """
     for name, fingerprint in worker.items():
         if name not in chief:
@@ -160,10 +160,10 @@ def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -
 
 
 def code_text(value: Any) -> str:
-    """Returns a description of a function, or of what it holds, that is the same in every process.
+    """Returns a description of a function, or of the objects it holds, that is the same in every process.
 
-    Code, constants, defaults and what a closure holds are in it; of objects that say nothing about themselves only
-    the type is. Two functions with the same text may still differ; with different ones they do.
+    It contains code, constants, defaults and closed-over values. For objects without a stable description it has only
+    the type. Two functions with the same text may still differ; functions with different texts do differ.
 
     Example:
         >>> code_text(lambda x: x + 1) == code_text(lambda y: y + 1)
@@ -178,7 +178,7 @@ def _describe(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if id(value) not in seen:
-        # The value is kept with its text: an id says nothing about an object that is gone.
+        # The value is kept with its text, because the id of a deleted object is meaningless.
         seen[id(value)] = (value, f"<cycle to {type(value).__qualname__}>")
         text = _object_text(value, seen)
         if len(text) > _LONGEST_TEXT:
@@ -194,7 +194,7 @@ def _object_text(value: Any, seen: dict[int, tuple[Any, str]]) -> str:
     if isinstance(value, Tensor):
         return f"tensor {value.name}"
     if isinstance(value, types.CodeType):
-        # The first constant is the docstring, or nothing of weight.
+        # The first constant is the docstring, or insignificant.
         constants = texts(value.co_consts[1:] if _has_docstring(value) else value.co_consts)
         return f"code {value.co_code.hex()} {value.co_names} {constants}"
     if isinstance(value, types.FunctionType):
@@ -239,5 +239,5 @@ def _array_text(value: Any) -> str:
 
 
 def shared_variables(variables: Iterable[Variable]) -> dict[str, str]:
-    """Returns the fingerprints of variables: what each of them holds."""
+    """Returns the fingerprints of variables: their specs."""
     return {variable.op.name: spec_text(variable.spec) for variable in variables}

@@ -1,4 +1,4 @@
-"""Threads that wait for what another one does."""
+"""Threads that wait for other threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookline import clock
 
 
 class Waiting:
-    """A condition whose notification costs nothing while nobody waits.
+    """A condition whose notification costs nothing while no thread waits.
 
     Attributes:
         count: How many threads wait.
@@ -23,9 +23,9 @@ class Waiting:
         self.count = 0
 
     def until(self, reached: Callable[[], bool], timeout_secs: float) -> None:
-        """Blocks until something is the case or the time is over."""
+        """Blocks until a condition holds or the time is over."""
         with self._changed:
-            # Counted before it looks: who changes something after that look sees the count.
+            # Counted before the check, so that a thread that changes something after the check sees the count.
             self.count += 1
             try:
                 clock.wait_for(self._changed, reached, timeout_secs)
@@ -33,7 +33,7 @@ class Waiting:
                 self.count -= 1
 
     def notify(self) -> None:
-        """Makes all that wait look again."""
+        """Makes all waiting threads check again."""
         if self.count:
             with self._changed:
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""How values travel: NumPy arrays or their bytes, and pickled skeletons of the trees they stand in."""
+"""The form in which values are sent: NumPy arrays or their bytes, and pickled skeletons of their trees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Small = tuple[str, tuple[int, ...], bytes]
 
 
 class Packed(NamedTuple):
-    """An array of a dtype that NumPy itself does not know.
+    """An array of a dtype that NumPy itself does not support.
 
     Attributes:
         kind: `"dtype"` (bfloat16 and its like, as unsigned integers of the same width) or `"key"` (random keys).
@@ -38,7 +38,7 @@ Leaves = list[Wire]
 
 
 def pack(leaf: Any) -> Wire:
-    """Returns an array as it travels: without a copy where it is large, and in this process's memory already.
+    """Returns an array in the form that is sent; a large array in this process's memory is not copied.
 
     Example:
         >>> pack(jnp.ones(2, jnp.bfloat16))
@@ -78,20 +78,20 @@ def unpack(wire: Wire) -> Any:
 
 
 def pack_all(leaves: Iterable[Any]) -> Leaves:
-    """Returns several arrays as they travel."""
+    """Returns several arrays in the form that is sent."""
     return [pack(leaf) for leaf in leaves]
 
 
 def unpack_all(leaves: Iterable[Wire]) -> tuple[Any, ...]:
-    """Returns several arrays that have travelled."""
+    """Returns several arrays from the form that is sent."""
     return tuple([unpack(leaf) for leaf in leaves])
 
 
 class Structure:
-    """A tree structure that can be pickled, whatever containers it is made of.
+    """A tree structure that can be pickled, whatever its containers.
 
-    The containers themselves are pickled, around zeros: not every library's containers compare equal if JAX's own
-    description of them is.
+    The containers themselves are pickled, around zeros, because some libraries' containers differ although JAX's
+    description of them is equal.
 
     Args:
         treedef: The structure.
@@ -131,11 +131,11 @@ class Structure:
 
 
 def flatten(value: Any) -> tuple[Leaves, Structure]:
-    """Returns a pytree as it travels."""
+    """Returns a pytree in the form that is sent."""
     leaves, treedef = jax.tree.flatten(value)
     return pack_all(leaves), Structure(treedef)
 
 
 def unflatten(leaves: Sequence[Wire], structure: Structure) -> Any:
-    """Returns a pytree that has travelled."""
+    """Returns a pytree from the form that is sent."""
     return jax.tree.unflatten(structure.treedef, unpack_all(leaves))

@@ -1,4 +1,4 @@
-"""What is said of the default graph without naming it."""
+"""Functions that act on the default graph without naming it."""
 
 from __future__ import annotations
 

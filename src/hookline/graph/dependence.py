@@ -1,4 +1,4 @@
-"""What depends on what inside a function that JAX has traced: a value depends on all that its equation takes."""
+"""Dependences inside a function that JAX has traced: a value depends on everything its equation takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Sources = frozenset[int]
 
 
 def _followed(jaxpr: Any, known: Mapping[Any, Sources]) -> list[Sources]:
-    """Returns the sources on which each output depends, for those of each input."""
+    """Returns the sources on which each output depends, given the sources of each input."""
     sources = dict(known)
 
     def of(variables: Sequence[Any]) -> list[Sources]:
@@ -39,7 +39,7 @@ def independent(jaxpr: Any, owners: Sequence[int], n_state: int) -> bool:
         outputs = _followed(jaxpr, dict(zip(jaxpr.invars, [*grads, *state, *grads], strict=True)))
         if any(len(output) > 1 for output in outputs):
             return False
-        # What the state depends on after a step it depends on before the next.
+        # A step's result in the state is the next step's input: its dependences carry over.
         after = [old | new for old, new in zip(state, outputs[len(owners) :], strict=True)]
         if after == state:
             return True

@@ -1,4 +1,4 @@
-"""The evaluation step: the integer variable that counts the runs of one evaluation, one a graph."""
+"""The evaluation step: the integer variable that counts the runs of an evaluation; a graph has at most one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hookline.graph.variable import Variable
 def get_or_create_eval_step() -> Variable:
     """Returns the evaluation step of the default graph, and creates it if there is none.
 
-    It is a local variable: no checkpoint holds it, and each session begins at 0. `evaluate_once` and
-    `evaluate_repeatedly` count it; a loop of your own fetches `get_or_create_eval_step().assign_add(1)` in each run.
+    It is a local variable: checkpoints do not hold it, and each session starts it at 0. `evaluate_once` and
+    `evaluate_repeatedly` count it. A loop of your own fetches `get_or_create_eval_step().assign_add(1)` in each run.
 
     Raises:
         ValueError: Collection `GraphKeys.EVAL_STEP` holds several items.

@@ -1,4 +1,4 @@
-"""The global step: the integer variable that counts training steps, one a graph."""
+"""The global step: the integer variable that counts training steps; a graph has at most one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     """Creates the global step, an integer scalar called `global_step` that starts at 0.
 
     Args:
-        graph: Where; by default the default graph.
+        graph: The graph to add it to; by default the default graph.
 
     Raises:
-        ValueError: The graph has one already.
+        ValueError: The graph already has one.
 
     Example:
         >>> import hookline as hl
@@ -74,7 +74,8 @@ def _checked(graph: Any) -> Graph:
 def counted_global_step(graph: Graph) -> Variable | None:
     """Returns the global step of the graph if it has one that can be counted, else `None`.
 
-    A variable that happens to be called `global_step` and holds something else is no mistake for those who never ask.
+    A variable that is called `global_step` but holds something else is no error unless a caller asks for the global
+    step.
     """
     try:
         return get_global_step(graph)
@@ -109,7 +110,7 @@ def assert_global_step(global_step_tensor: Any) -> None:
 def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     """Returns the value of the global step in a session, as a Python int. It does not wait for the device.
 
-    A monitored session is asked without its hooks.
+    A monitored session is read without its hooks.
 
     Example:
         >>> import hookline as hl

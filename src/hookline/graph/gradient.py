@@ -1,9 +1,9 @@
 """Gradients of a tensor with respect to variables or other tensors, through the operations between them.
 
-The rule: a gradient waits for its control inputs with its own work only; what lies between `xs` and `ys` is ordered as
-its own creation says. So a gradient computes nothing of its path. It knows the path (`Gradient.path`); in a run the
-operations on it are computed each at its own place, in the order of creation, on a tape (`session/trace.py`); and when
-the gradient's turn comes it goes back over the tape (`session/tape.py`).
+The rule: a gradient waits for its control inputs with its own work only; operations between `xs` and `ys` keep the
+order of their creation. So a gradient computes nothing on its path. It knows the path (`Gradient.path`). In a run each
+operation on the path is computed at its own place, in the order of creation, on a tape (`session/trace.py`). When the
+gradient's turn comes, it goes back over the tape (`session/tape.py`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class Gradient(Operation):
-    """The node behind `gradients`: what it does in a run is to go back from `ys` to `xs`.
+    """The node behind `gradients`: in a run it goes back from `ys` to `xs`.
 
-    What lies between them it finds computed, each operation at its own place and once, however many gradients go
-    through it. The node's control inputs are therefore those of its own work alone.
+    The operations between them have been computed by then, each at its own place and once, however many gradients pass
+    through it. So the node's control inputs affect only its own work.
 
     Attributes:
-        ys: What is differentiated.
-        xs: With respect to what; a path leads from each of them to one of `ys`.
+        ys: The tensors to differentiate.
+        xs: The tensors to differentiate with respect to; a path leads from each of them to one of `ys`.
         path: The operations on those paths, in creation order.
-        order: 1 more than the highest order of a gradient on the path: 1 for a first derivative.
+        order: One more than the highest order of a gradient on the path; 1 for a first derivative.
     """
 
     type = "Gradients"
@@ -54,18 +54,18 @@ class Gradient(Operation):
         return operation in self._reached
 
     def reaches(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is one of `xs` or a part of it, or depends on one by way of the path."""
+        """Whether `tensor` is one of `xs` or a part of one, or depends on one through the path."""
         return tensor.op in self._reached or _is_part(tensor, self._sources)
 
 
 def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, name: str = "gradients") -> list[Any]:
     """Returns the gradient of the sum of `ys` with respect to each of `xs`.
 
-    A gradient has the structure, shapes and dtypes of its `x`. The operations between are differentiated by JAX where
-    they stand: a run that fetches both a loss and its gradients, or several gradients, computes the loss once.
+    A gradient has the structure, shapes and dtypes of its `x`. JAX differentiates the operations in between at their
+    own places, so a run that fetches both a loss and its gradients, or several gradients, computes the loss once.
 
-    Inside `control_dependencies` a gradient waits with its own work only: what lies between `xs` and `ys` keeps its
-    place, so that what it waits for may be computed from the loss, or stand on the way to it. An update on the way is
+    Inside `control_dependencies` a gradient waits with its own work only, and the operations between `xs` and `ys` keep
+    their places. So it may wait for operations that are computed from the loss or lead to it. An update on the way is
     not differentiated: its result counts as a constant, and a warning says so.
 
     Args:
@@ -74,10 +74,10 @@ def gradients(ys: Tensor | Sequence[Tensor], xs: Tensor | Sequence[Tensor], *, n
         name: Name of the node.
 
     Returns:
-        One tensor for each of `xs`, or `None` where no path leads from it to `ys`.
+        One tensor for each of `xs`, or `None` if no path leads from it to `ys`.
 
     Raises:
-        TypeError: Something that is not differentiable: an integer, or a host operation on the path.
+        TypeError: Something is not differentiable: an integer, or a host operation on the path.
 
     Example:
         >>> import hookline as hl
@@ -119,14 +119,14 @@ def _listed(argument: str, tensors: Any) -> list[Tensor]:
 
 
 def _carries(tensor: Tensor) -> bool:
-    """Whether a gradient can come back through the value: some of it is, or may be, floating point."""
+    """Whether a gradient can pass back through the value: part of it is, or may be, floating point."""
     if tensor.spec is specs.UNKNOWN:
         return True
     return any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(tensor.spec))
 
 
 def _behind(ys: Iterable[Tensor]) -> set[Operation]:
-    """Returns the operations from which a path leads to `ys` on which every value carries a gradient."""
+    """Returns the operations that a path connects to `ys` on which every value carries a gradient."""
     found: set[Operation] = set()
     pending = [y.op for y in ys]
     while pending:
@@ -138,7 +138,7 @@ def _behind(ys: Iterable[Tensor]) -> set[Operation]:
 
 
 def _read_by(operations: Iterable[Operation]) -> dict[Operation, set[Any]]:
-    """Returns which parts of which operations' values are read, where they carry a gradient."""
+    """Returns the parts of operations' values that are read and carry a gradient."""
     read: dict[Operation, set[Any]] = {}
     for operation in operations:
         for tensor in operation.inputs:
@@ -152,7 +152,7 @@ def _is_part(tensor: Tensor, sources: set[Any]) -> bool:
 
 
 def _between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
-    """Returns those operations that a path from one of the sources, or from a part of one, leads to, in order."""
+    """Returns, in order, the operations that a path from one of the sources, or from a part of one, leads to."""
     reached: dict[Operation, None] = {}
     for operation in sorted(behind, key=lambda operation: operation.index):
         if any(_carries(t) and (_is_part(t, sources) or t.op in reached) for t in operation.inputs):
@@ -163,7 +163,7 @@ def _between(behind: set[Operation], sources: set[Any]) -> list[Operation]:
 
 
 def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
-    """Says which updates cut a way from `xs` to `ys`: their results count as constants."""
+    """Warns of the updates that cut a path from `xs` to `ys`: their results count as constants."""
     ends = {x.op for x in xs}
     for operation in read:
         if isinstance(operation, Update) and operation not in ends and not ends.isdisjoint(ancestors(operation.inputs)):
@@ -175,7 +175,7 @@ def _warn_of_updates(read: Iterable[Operation], xs: Sequence[Tensor]) -> None:
 
 
 def _check_whole_reads(behind: Iterable[Operation], x: Tensor) -> None:
-    """Refuses a part of a value where the whole is read: the way through the whole would be missed."""
+    """Refuses a part of a value if the whole is read: the path through the whole would be missed."""
     for operation in behind if x.path else ():
         for tensor in operation.inputs:
             if tensor.op is x.op and len(tensor.path) < len(x.path) and x.path[: len(tensor.path)] == tensor.path:

@@ -1,7 +1,7 @@
-"""The graph and what stands in it: operations, in creation order, and the tensors that are their values.
+"""The graph and its contents: operations, in creation order, and the tensors that are their values.
 
-Graph, operation and tensor hold one another, and a tensor's operators make functions of it: so they share a file.
-Names, views and operators, which do not, have their own.
+Graph, operation and tensor refer to one another, and a tensor's operators make functions of it, so they share a file.
+Names, views and operators do not, and have their own files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_t
 
 
 class InsideTraceError(TypeError):
-    """A tensor was used inside a function that JAX is tracing: it stands for a value of another run."""
+    """A tensor was used inside a function that JAX is tracing, where its value is not available."""
 
 
 class Graph(Registry):
@@ -63,7 +63,7 @@ class Graph(Registry):
         return len(self._operations)
 
     def register(self, operation: Operation) -> int:
-        """Takes a new operation in and returns its place in the creation order. Called by `Operation` alone."""
+        """Adds a new operation and returns its place in the creation order. Only `Operation` calls it."""
         with self._lock:
             self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
@@ -73,15 +73,15 @@ class Graph(Registry):
 
     @property
     def current_control_inputs(self) -> tuple[Operation, ...]:
-        """What every operation that this thread makes now will wait for."""
+        """The operations that every operation made by this thread now will wait for."""
         return getattr(self._blocks, "control", ())
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Operation | Tensor | str] | None) -> Iterator[None]:
         """Makes every operation made inside run after the given ones, in addition to those of outer blocks.
 
-        It orders what is made inside, and nothing else: what initialises a variable that is made inside does not wait,
-        and a gradient made inside waits with its own work only (see `gradients`).
+        It orders what is made inside, and nothing else. The initialisation of a variable made inside does not wait, and
+        a gradient made inside waits with its own work only (see `gradients`).
 
         Args:
             control_inputs: Operations, tensors, or names of them; `None` leaves all outer blocks.
@@ -117,7 +117,7 @@ class Graph(Registry):
         return list(self._operations.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """Returns the operation of that name; `KeyError` naming near ones if there is none."""
+        """Returns the operation of that name; if there is none, a `KeyError` names similar ones."""
         try:
             return self._operations[name]
         except KeyError:
@@ -137,7 +137,7 @@ class Graph(Registry):
         return tensor
 
     def as_graph_element(self, obj: Any) -> Tensor | Operation:
-        """Returns the tensor or operation that `obj` is or names, and checks that it is of this graph.
+        """Returns the tensor or operation that `obj` is or names, and checks that it belongs to this graph.
 
         Raises:
             KeyError: Nothing has that name.
@@ -155,7 +155,7 @@ class Graph(Registry):
         return obj
 
     def as_text(self) -> str:
-        """Returns a readable listing, one operation a line: name, type, inputs, control inputs and spec."""
+        """Returns a readable listing with one line for each operation: name, type, inputs, control inputs and spec."""
         lines = []
         for operation in self._operations.values():
             inputs = [tensor.name for tensor in operation.inputs]
@@ -169,21 +169,21 @@ class Operation:
     """A node of the graph.
 
     Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
-    `control_dependencies`. What a node does is the matter of its class: `Function`, `Placeholder`, `Update`, ...
+    `control_dependencies`. Its class says what a node does: `Function`, `Placeholder`, `Update`, ...
 
     Args:
         name: Its name; numbered if it is taken.
-        args: Any pytree. The tensors in it are what the operation takes.
-        spec: Of its value, as far as it is known.
+        args: Any pytree. The tensors in it are the operation's inputs.
+        spec: The spec of its value, as far as it is known.
 
     Attributes:
         name: Unique within the graph.
-        type: The kind of node; of a function its name.
+        type: The kind of node; for a function, its name.
         inputs: Tensors whose values it takes.
-        control_inputs: Operations that come before this one.
+        control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        outside: Its copy that waits for nothing, if an initial value needs one.
+        outside: A copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
 
     References:
@@ -226,7 +226,7 @@ class Operation:
 
     @property
     def op(self) -> Operation:
-        """The operation itself, as `op` of a tensor is the tensor's."""
+        """The operation itself, so that operations and tensors both have `op`."""
         return self
 
     @property
@@ -236,7 +236,7 @@ class Operation:
 
     @property
     def node_def(self) -> str:
-        """What error messages call this node."""
+        """The description of this node in error messages."""
         return f"{self.type} {self.name!r} (made at {self.location})"
 
     def bind(self, resolve: Callable[[Tensor], Any]) -> Any:
@@ -245,11 +245,11 @@ class Operation:
         return jax.tree.unflatten(self._treedef, leaves)
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation | None:
-        """Returns an operation that does the same with other tensors; `None` of what there can be only one of."""
+        """Returns an operation that does the same with other tensors; `None` if there can be only one of its kind."""
         return None
 
     def note(self, error: BaseException) -> None:
-        """Names this operation on an error that its function raised, once."""
+        """Adds this operation's name to an error that its function raised, once."""
         note = f"hookline: while running {self.node_def}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
@@ -259,13 +259,13 @@ class Operation:
 
 
 class Function(Operation):
-    """A node whose value is that of a Python function that JAX traces.
+    """A node whose value comes from a Python function that JAX traces.
 
     Args:
         fn: `fn(*args, **kwargs)`.
         name: Its name.
         args: Positional arguments, with tensors nested anywhere.
-        kwargs: Arguments by name.
+        kwargs: Keyword arguments.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
@@ -281,7 +281,7 @@ class Function(Operation):
         self.output.spec = self._inferred()
 
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
-        """Returns what the function makes of the values that `resolve` gives for its tensors."""
+        """Returns the function's result for the values that `resolve` gives for its tensors."""
         args, kwargs = self.bind(resolve)
         return self.fn(*args, **kwargs)
 
@@ -341,7 +341,7 @@ class Tensor(Operators["Tensor"], NoValue):
 
     @property
     def name(self) -> str:
-        """`operation:0`; a view carries its path behind it."""
+        """`operation:0`; a view appends its path."""
         return f"{self.op.name}:0" + "".join(step_text(step) for step in self.path)
 
     @property
@@ -358,7 +358,7 @@ class Tensor(Operators["Tensor"], NoValue):
 
     @property
     def key(self) -> tuple[Operation, Path]:
-        """What tells this value from all others: two views of the same part have the same key."""
+        """The identity of this value: two views of the same part have the same key."""
         return (self.op, self.path)
 
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
@@ -436,7 +436,7 @@ def _getitem(value: Any, index: Any) -> Any:
 
 
 def plain_name(fn: Callable[..., Any]) -> str:
-    """Returns what to call a function: its name, or `op` where that is none (a lambda)."""
+    """Returns what to call a function: its name, or `op` if it has none (a lambda)."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return name if name.isidentifier() else "op"
 

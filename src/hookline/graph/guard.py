@@ -28,13 +28,13 @@ class Guard(Function):
 def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
     """Returns a tensor with the value of a condition; a run that needs it, and finds it true, changes no variables.
 
-    The device decides, in the program of the step, and nobody waits for it. The run counts all the same: the global
-    step and the counters of random keys advance, and batches of `hookline.data` are used up. What it fetches are the
-    values that it has computed, as if nothing had been held back. A variable that the run initialises is initialised.
-    With several such tensors in a run one that is true is enough.
+    The device decides within the step, and nothing waits for it. The run still counts: the global step and the counters
+    of random keys advance, and batches of `hookline.data` are used up. Its fetches return the values that it computed,
+    as if nothing had been held back. A variable that the run initialises is initialised. If a run has several such
+    tensors, a single true one is enough.
 
     Args:
-        condition: A bool, or a tensor of one. It may be computed from anything in the run.
+        condition: A bool, or a tensor of a bool. It may be computed from anything in the run.
         name: Name of the operation.
 
     Raises:
@@ -55,13 +55,13 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
         2 2.0
 
     References:
-        `optax.apply_if_finite`, for all that a run updates and any condition.
+        `optax.apply_if_finite`, but for everything that a run updates and for any condition.
     """
     return Guard(condition, name).output
 
 
 def counts_runs(variable: Variable) -> bool:
-    """Whether a variable counts what has been run or drawn, and so goes on where the effect of runs is taken back."""
+    """Whether a variable counts runs or draws, and so advances even if the effects of runs are undone."""
     return variable.per_worker or variable is counted_global_step(variable.graph)
 
 

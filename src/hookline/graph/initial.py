@@ -1,4 +1,4 @@
-"""How initial values become tensors that depend on nothing they happen to stand in."""
+"""How initial values become tensors that do not depend on the block in which they were made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
 
     Args:
         initial_value: A pytree of arrays or tensors, a tensor, or a function without arguments that returns one.
-        name: Of the variable, for messages.
+        name: The variable's name, for messages.
     """
     if isinstance(initial_value, Tensor):
         return _outside(initial_value)
@@ -68,9 +68,9 @@ def initial_tensor(initial_value: Any, name: str) -> Tensor:
 
 
 def _outside(tensor: Tensor) -> Tensor:
-    """Returns the tensor as it would be had its operations been made outside of every block: copies of what waits.
+    """Returns the tensor as if its operations had been made outside of every block: it copies those that wait.
 
-    A copy is made once, so that what several initial values share stays shared.
+    Each copy is made once, so operations that several initial values share stay shared.
     """
     copies: dict[Operation, Operation] = {}
 

@@ -75,8 +75,8 @@ def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -
 def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any:
     """Returns a pytree of variables, one for each leaf of `tree`.
 
-    A variable may hold a whole pytree; apart, its leaves can be trained, watched and placed on parameter servers one by
-    one.
+    A single variable may also hold a whole pytree. As separate variables, the leaves can be trained, watched and placed
+    on parameter servers one by one.
 
     Args:
         tree: A pytree of arrays, or a function without arguments that returns one.

@@ -6,8 +6,8 @@ from __future__ import annotations
 class GraphKeys:
     """Names of collections that have a meaning.
 
-    The first block the library itself reads or writes; the second is there for models and their authors to agree on.
-    Any other hashable value may name a collection of one's own.
+    The library itself reads or writes those of the first block. The second block is a convention for models and their
+    authors. Any other hashable value may name a collection of your own.
 
     Example:
         >>> import hookline as hl
@@ -17,7 +17,7 @@ class GraphKeys:
         True
 
     References:
-        `tf.GraphKeys`, with its values.
+        `tf.GraphKeys`, with the same values.
     """
 
     GLOBAL_VARIABLES = VARIABLES = "variables"

@@ -20,19 +20,20 @@ from hookline.graph.variable import Variable, update
 
 
 class ExponentialMovingAverage:
-    """Keeps averages of the values of variables and tensors, which follow them slowly.
+    """Keeps averages that slowly follow the values of variables and tensors.
 
-    The average of a variable starts at the variable's initial value, that of a tensor at 0. Averages are ordinary
-    variables that are not trained, called after what they follow: `weights/ExponentialMovingAverage`.
+    The average of a variable starts at the variable's initial value, and the average of a tensor starts at 0. Averages
+    are ordinary untrained variables, named after what they follow: `weights/ExponentialMovingAverage`.
 
     Args:
-        decay: How much of the average stays at each update, between 0 and 1; 0.999 is usual. A number or a tensor.
+        decay: The share of the average that stays at each update, between 0 and 1; 0.999 is usual. A number or a
+            tensor.
         num_updates: The number of updates so far, usually the global step: the decay is then at most
             `(1 + num_updates) / (10 + num_updates)`, so that the first averages follow quickly.
-        zero_debias: For tensors: the average is divided by what it has seen so far of the whole, so that it does not
-            start near 0 (Kingma and Ba, "Adam", section 3). The two numbers that this takes are kept beside it, as
+        zero_debias: For tensors: the average is divided by the weight that its values have reached so far, so that it
+            does not start near 0 (Kingma and Ba, "Adam", section 3). The two numbers this needs are kept beside it, as
             `<average>/biased` and `<average>/local_step`. For variables it has no effect.
-        name: Last part of the names of the averages.
+        name: The last part of the averages' names.
 
     Example:
         >>> import hookline as hl
@@ -47,8 +48,8 @@ class ExponentialMovingAverage:
         2.0
 
     References:
-        `tf.train.ExponentialMovingAverage`. There an average that is initialised when its variable has a value already
-        starts at that value; here always at the initial one.
+        `tf.train.ExponentialMovingAverage`. There an average that is initialised after its variable starts at the
+        variable's current value. Here it always starts at the initial value.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class ExponentialMovingAverage:
     def apply(self, var_list: Tensor | Iterable[Tensor] | None = None) -> Operation:
         """Returns an operation that moves the averages towards the values.
 
-        It reads like any operation: to average what a training step leaves behind, make it inside
-        `control_dependencies([train_op])`. What holds the averages waits for nothing.
+        It reads like any operation: to average the results of a training step, make it inside
+        `control_dependencies([train_op])`. The variables that hold the averages wait for nothing.
 
         Args:
             var_list: Variables and tensors; by default all trainable variables.
 
         Raises:
-            TypeError: Something else than floating point numbers, or a tensor whose shape is not known.
+            TypeError: A value is not floating point, or the shape of a tensor is not known.
         """
         graph = get_default_graph()
         updates = []
@@ -140,15 +141,15 @@ class ExponentialMovingAverage:
     def average_name(self, var: Tensor) -> str:
         """Returns the name under which the average of `var` is saved, before `apply` and after it.
 
-        It depends on no name scope but that of `var`.
+        Only the name scope of `var` affects it.
         """
         average = self._averages.get(var.key)
         return var.graph.free_name(f"{_name_of(var)}/{self.name}") if average is None else average.op.name
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
-        """Returns what to give a `Saver` so that it restores averages into the variables, and the rest as it is.
+        """Returns a `var_list` for a `Saver` that restores averages into their variables, and all others as they are.
 
-        It needs no `apply`: an evaluation makes the model and this object, and no training step.
+        It does not need `apply`: an evaluation makes the model and this object, but no training step.
 
         Args:
             moving_avg_variables: The variables to restore from their averages; by default all trainable ones, and those
@@ -173,7 +174,7 @@ class ExponentialMovingAverage:
 
 
 def _name_of(tensor: Tensor) -> str:
-    """Returns a tensor's name as a part of other names: that of its operation, and the path of a view."""
+    """Returns a tensor's name as a part of other names: its operation's name, and the path of a view."""
     if not tensor.path:
         return tensor.op.name
     path = tensor.name.partition(":0")[2]
@@ -181,7 +182,7 @@ def _name_of(tensor: Tensor) -> str:
 
 
 def _share(decay: Any, num_updates: Any) -> Any:
-    """Returns how much of the new value comes in: 1 less the decay, taken before narrow floats round that to 1."""
+    """Returns the share of the new value: 1 minus the decay, computed before narrow floats round the decay to 1."""
     if num_updates is not None:
         num_updates = jnp.asarray(num_updates, jnp.float32)
         decay = jnp.minimum(decay, (1 + num_updates) / (10 + num_updates))
@@ -189,13 +190,13 @@ def _share(decay: Any, num_updates: Any) -> Any:
 
 
 def _moved(average: Any, value: Any, decay: Any, num_updates: Any) -> Any:
-    """Returns the average a step nearer to the value."""
+    """Returns the average, moved one step towards the value."""
     share = _share(decay, num_updates)
     return jax.tree.map(lambda old, new: old - jnp.asarray(share, old.dtype) * (old - new), average, value)
 
 
 def _moved_debiased(state: tuple[Any, Any, Any], value: Any, decay: Any, num_updates: Any) -> tuple[Any, Any, Any]:
-    """Returns the average, the average as it would be without correction, and the number of updates."""
+    """Returns the corrected average, the uncorrected average, and the number of updates."""
     _, biased, count = state
     biased, count = _moved(biased, value, decay, num_updates), count + 1
     seen = 1 - jnp.power(1 - jnp.asarray(_share(decay, num_updates), jnp.float32), count)

@@ -1,4 +1,4 @@
-"""Names of a graph: unique, and prefixed by the scopes in which they are taken."""
+"""Names in a graph: unique, and prefixed by the scopes in which they are taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Names:
-    """The names that a graph has given out, and the scope in which each thread stands.
+    """The names that a graph has given out, and the current scope of each thread.
 
     Example:
         >>> names = Names()
@@ -20,7 +20,7 @@ class Names:
     """
 
     def __init__(self) -> None:
-        # By the name in lower case: a checkpoint's folders may lie where case makes no difference.
+        # By the name in lower case: a checkpoint's folders may lie on a file system that ignores case.
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -43,10 +43,10 @@ class Names:
     def unique(self, name: str) -> str:
         """Returns `name` inside the current scope, numbered (`loss_1`) if it is taken, and takes it.
 
-        Names that differ in case only are the same.
+        Names that differ only in case count as the same.
 
         Raises:
-            ValueError: It holds other characters than letters, digits, `_`, `.`, `-` and `/`, or leads out of a folder.
+            ValueError: It has characters other than letters, digits, `_`, `.`, `-` and `/`, or leads out of a folder.
         """
         with self._lock:
             unique = self._free(name)
@@ -56,7 +56,7 @@ class Names:
             return unique
 
     def free(self, name: str) -> str:
-        """Returns what `unique` would return, and takes nothing."""
+        """Returns what `unique` would return, without taking it."""
         with self._lock:
             return self._free(name)
 
@@ -73,7 +73,7 @@ class Names:
 def check_name(name: str) -> None:
     """Raises `ValueError` unless `name` can be a name in a graph.
 
-    Names become parts of paths, in checkpoints and in TensorBoard: none may climb out of its folder.
+    Names become parts of paths, in checkpoints and in TensorBoard, so none may lead out of its folder.
     """
     if not isinstance(name, str):
         raise TypeError(f"A name is a string, got {name!r} of type {type(name).__name__}.")

@@ -1,4 +1,4 @@
-"""The kinds of node, but for functions, variables, updates and gradients, which have files of their own."""
+"""The kinds of node, except functions, variables, updates and gradients, which have their own files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Placeholder(Operation):
     """A node whose value is fed.
 
     Attributes:
-        dtype: Of the arrays that it takes; `None` where it takes text or any object, for host operations.
-        shape: Of what it takes, as it was given.
+        dtype: The dtype of the arrays it takes; `None` if it takes text or any object, for host operations.
+        shape: The shape of the values it takes, as it was given.
         is_text: Whether it takes strings only.
     """
 
@@ -30,7 +30,7 @@ class Placeholder(Operation):
             raise TypeError("A placeholder requires a dtype, got None.")
         kind = "U" if dtype == "string" else getattr(_numpy_dtype(dtype), "kind", "")
         self.shape, self.is_text, on_host = shape, kind in ("S", "U"), kind in ("O", "S", "U")
-        # Of what stays on the host only the shape is checked.
+        # For values that stay on the host, only the shape is checked.
         declared = specs.declared("float32" if on_host else dtype, () if shape is None else shape)
         array = None if on_host else declared
         self.dtype = None if array is None else array.dtype
@@ -39,10 +39,10 @@ class Placeholder(Operation):
 
 
 class Constant(Operation):
-    """A node of a fixed value: a pytree of arrays and numbers, or any object for host operations.
+    """A node with a fixed value: a pytree of arrays and numbers, or any object for host operations.
 
     Attributes:
-        value: As above. Its arrays are the node's own.
+        value: As above. The node has its own copy of the arrays.
     """
 
     type = "Constant"
@@ -74,14 +74,14 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 class HostCall(Operation):
-    """A node whose value is what a Python function returns for concrete values, once a run.
+    """A node whose value comes from a Python function, called with concrete values once in each run.
 
     Args:
         fn: `fn(*args, **kwargs)`.
         name: Its name.
         args: Positional arguments, with tensors nested anywhere.
-        kwargs: Arguments by name.
-        spec: Of what it returns, as far as that is known.
+        kwargs: Keyword arguments.
+        spec: The spec of its result, as far as it is known.
     """
 
     type = "HostOp"
@@ -93,7 +93,7 @@ class HostCall(Operation):
         super().__init__(name, (args, kwargs), spec)
 
     def call(self, resolve: Callable[[Tensor], Any]) -> Any:
-        """Returns what the function makes of the values that `resolve` gives for its tensors."""
+        """Returns the function's result for the values that `resolve` gives for its tensors."""
         args, kwargs = self.bind(resolve)
         value = self.fn(*args, **kwargs)
         return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
@@ -132,7 +132,7 @@ class HostCall(Operation):
 
 
 class SessionCall(Operation):
-    """A node whose value is what a function says of the session that runs it.
+    """A node whose value comes from a function of the session that runs it.
 
     Args:
         name: Its name.
@@ -147,18 +147,18 @@ class SessionCall(Operation):
 
 
 class Source(Operation):
-    """A node whose value is the next of a sequence, in each run that needs it.
+    """A node whose value, in each run that needs it, is the next value of a sequence.
 
-    Where the sequence stands is the session's: each opens the source for itself. It waits for nothing that a
-    `control_dependencies` block around it names.
+    Each session opens the source for itself and has its own position in the sequence. The node ignores
+    `control_dependencies` blocks around it.
 
     Args:
         name: Its name.
         open_for: `open_for(node, shared)` returns what a session reads from, as `hookline.session.OpenSource` describes
-            it; `shared` says that the session's variables outlive it, so the sequence goes on where this process was.
-        spec: Of each value, as far as that is known.
+            it; `shared` says that the session's variables outlive it, so the sequence continues where this process was.
+        spec: The spec of each value, as far as it is known.
         host_only: The values are text or objects.
-        resumes: A session that is restored goes on where the checkpoint is, instead of beginning anew.
+        resumes: A restored session continues at the checkpoint's position instead of starting from the beginning.
     """
 
     type = "Iterator"
@@ -183,7 +183,7 @@ class Group(Operation):
 
 
 def check_range(name: str, value: Any, dtype: Any) -> None:
-    """Raises `ValueError` for numbers that `dtype` cannot hold, by default the one that JAX gives them."""
+    """Raises `ValueError` for numbers that `dtype` cannot hold; the default is the dtype that JAX gives them."""
     array, name = np.asarray(value), get_default_graph().current_scope + name
     if isinstance(value, int) and array.dtype.kind == "O":
         raise ValueError(f"Constant {name!r}: {value} is larger than any integer of a device.")

@@ -1,4 +1,4 @@
-"""What `+`, `<`, `@` and the like do on tensors, and what `float()` and its like do not.
+"""What `+`, `<`, `@` and the like do with tensors, and why `float()` and the like refuse them.
 
 Each operator makes an operation of the function of the same name.
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 class NoValue(ABC):
-    """Something that has a name and no value yet, where Python, NumPy or JAX ask for one."""
+    """Something that has a name but no value yet, although Python, NumPy or JAX may ask for one."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -45,7 +45,7 @@ class NoValue(ABC):
             f"hookline.host_op; inside of such a function it must have come in as an argument."
         )
 
-    # What Python and NumPy call for a value.
+    # The methods that Python and NumPy call for a value.
     __float__ = __int__ = __complex__ = __index__ = __round__ = __array__ = _no_value
 
     @property
@@ -65,11 +65,11 @@ class NoValue(ABC):
 
 
 class Operators(ABC, Generic[T]):
-    """The operators of something whose results are of type `T`. Equality stays identity."""
+    """Operators whose results are of type `T`. Equality stays identity."""
 
     @abstractmethod
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
-        """Returns what stands for `fn(*operands)`."""
+        """Returns the result that represents `fn(*operands)`."""
 
     def __add__(self, other: Any) -> T:
         return self._operate("add", _add, self, other)
@@ -175,7 +175,7 @@ class Operators(ABC, Generic[T]):
 
 
 def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Returns `fn` for operands of which one may be a list: beside an array that is an array too."""
+    """Returns `fn` for operands one of which may be a list: beside an array, the list becomes an array too."""
 
     def apply(left: Any, right: Any) -> Any:
         return fn(_beside(right, left), _beside(left, right))

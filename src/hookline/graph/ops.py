@@ -1,4 +1,4 @@
-"""Making operations: from any Python function, and the few that have no function."""
+"""Functions that make operations: from any Python function, and the few kinds without a function."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ class HostOp(Op):
 def op(fn: Callable[..., Any], name: str | None = None) -> Op:
     """Turns a function that JAX can trace into one that also takes tensors.
 
-    Called with a tensor anywhere in its arguments it adds a node to the default graph and returns the node's value;
-    called with plain values it just runs. Arguments that are not tensors are handed on as they are: strings, axes,
-    static configuration. Within one run the function is traced, not executed: it should be pure.
+    If any of its arguments contains a tensor, it adds a node to the default graph and returns the node's value. With
+    plain values it just runs. Arguments that are not tensors are passed on as they are: strings, axes, static
+    configuration. A run traces the function instead of executing it, so it should be pure.
 
     Args:
         fn: A function of pytrees of arrays, returning one.
-        name: Name of the nodes; by default that of the function.
+        name: Name of the nodes; by default the function's name.
 
     Returns:
-        The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor.
+        The function, with a method `node(*args, **kwargs)` that adds a node even if no argument is a tensor.
 
     Raises:
-        Exception: What `fn` raises on the arguments' shapes, at the line that builds the node, which is named on it.
+        Exception: Whatever `fn` raises for the arguments' shapes, at the line that builds the node; a note names the
+            node.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -82,16 +83,17 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Op:
 def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None) -> HostOp:
     """Turns any Python function into one that also takes tensors, and runs in Python, on concrete values, in a run.
 
-    Called with a tensor anywhere in its arguments, or without any argument, it adds a node to the default graph and
-    returns the node's value; called with plain values it just runs. Values from the device arrive as NumPy arrays: the
-    run waits for them. What the function returns may go to a device operation only if it needs no device value itself
-    (a reader of files, a source of batches). `StopIteration` leaves the run as `OutOfRangeError`: the input has ended.
+    If any of its arguments contains a tensor, or if it has no arguments, it adds a node to the default graph and
+    returns the node's value. With plain values it just runs. Values from the device arrive as NumPy arrays, and the run
+    waits for them. A device operation may use the result only if the function itself needs no device value (a reader of
+    files, a source of batches). `StopIteration` leaves the run as `OutOfRangeError`, the end of the input.
 
     Args:
         fn: Any function. It is called once in each run that needs it.
-        name: Name of the nodes; by default that of the function.
-        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like the result, if it is known: shapes can then be inferred
-            behind it, and it can be unpacked. A result that does not fit fails the run with an `InvalidArgumentError`.
+        name: Name of the nodes; by default the function's name.
+        spec: A pytree of arrays or `jax.ShapeDtypeStruct` like the result, if it is known. Then later shapes can be
+            inferred, and the result can be unpacked. If the result does not fit, the run raises an
+            `InvalidArgumentError`.
 
     Returns:
         The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor.
@@ -129,7 +131,7 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
         name: Its name; by default `Placeholder`.
 
     Raises:
-        TypeError: Something that is no dtype, or no shape.
+        TypeError: An argument is not a dtype or not a shape.
         ValueError: A negative dimension.
 
     Example:
@@ -151,17 +153,17 @@ def placeholder(dtype: Any, shape: Sequence[int | None] | None = None, name: str
 def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, name: str | None = "Const") -> Tensor:
     """Returns a tensor of a fixed value: any pytree of arrays and numbers, or any object for host operations.
 
-    Large arrays travel to the device once and are handed to the compiled step as arguments, so a data set may be one.
+    Large arrays go to the device once and are arguments of the compiled step, so even a data set may be a constant.
 
     Args:
         value: As above.
         dtype: Makes one array of the value, of this dtype; by default JAX decides.
-        shape: Makes one array of the value, of this shape: of one number an array full of it.
+        shape: Makes one array of the value, of this shape; a single number fills the array.
         name: Its name; by default `Const`.
 
     Raises:
-        TypeError: A tensor in it, or numbers of a kind that `dtype` cannot hold.
-        ValueError: A number that the dtype cannot hold, or too many or too few for `shape`.
+        TypeError: The value contains a tensor, or numbers of a kind that `dtype` cannot hold.
+        ValueError: The dtype cannot hold a number, or `shape` needs more or fewer numbers.
 
     Example:
         >>> import hookline as hl
@@ -169,7 +171,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
         (2,)
 
     References:
-        `tf.constant`. The dtype is the one that JAX gives the value: 64 bits become 32 unless `jax_enable_x64` is set.
+        `tf.constant`. JAX chooses the dtype: 64 bits become 32 unless `jax_enable_x64` is set.
     """
     if holds_tensor(value):
         raise TypeError("constant takes plain values; a tensor is in it. Use the tensor itself, or hookline.op.")
@@ -191,9 +193,9 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
 
 
 def as_array(value: Any) -> Any:
-    """Returns a list of numbers, however deep, as an array; everything else as it is.
+    """Returns a list of numbers, nested or not, as an array; everything else as it is.
 
-    Only what is a list through and through is meant as an array, as in NumPy; a list of arrays is a pytree.
+    Only nested lists of numbers count as arrays, as in NumPy; a list of arrays is a pytree.
     """
     if isinstance(value, list) and all(
         isinstance(leaf, bool | int | float | complex) for leaf in jax.tree.leaves(value)
@@ -209,7 +211,7 @@ def group(*inputs: Operation | Tensor | Iterable[Any], name: str | None = None) 
     """Returns an operation that runs all the given ones; its value is `None`.
 
     Args:
-        *inputs: Operations and tensors, nested in lists, tuples and dicts as you like.
+        *inputs: Operations and tensors, in any nesting of lists, tuples and dicts.
         name: Its name.
 
     Example:

@@ -25,29 +25,29 @@ from hookline.graph.variable import Variable, update
 class Optimizer:
     """Trains variables with an Optax transformation.
 
-    A rate that is to change, or to be seen, is given by its name beside the function that makes the transformation:
+    To change or watch the rate, pass the function that makes the transformation, and the rate as a keyword:
     `Optimizer(optax.adam, learning_rate=rate)`. The rate may be
 
     - a number,
-    - a variable: `rate.assign(...)` changes it, and it is saved,
+    - a variable: `rate.assign(...)` changes it, and checkpoints hold it,
     - a placeholder, or any other tensor,
-    - a function of the global step, such as any Optax schedule; it is called with the global step from before the run.
+    - a function of the global step, such as an Optax schedule; it gets the global step from before the run.
 
     `optimizer.learning_rate` is then the tensor to fetch, to log and to summarise.
 
     Args:
-        transformation: Any `optax.GradientTransformation`; or a function that makes one of `hyperparameters`.
+        transformation: Any `optax.GradientTransformation`, or a function that makes one from `hyperparameters`.
         name: Name of its operations and of the variables that hold its state.
-        **hyperparameters: Arguments of that function. Numbers and tensors may be given for any that is a number and
-            does not decide the state at the start; a function of the global step for `learning_rate` alone (others are
-            handed on as they are: `mask=...`).
+        **hyperparameters: Arguments of that function. A numeric argument may be a number or a tensor, unless the
+            initial state depends on it. Only `learning_rate` may be a function of the global step; other functions are
+            passed on as they are (`mask=...`).
 
     Attributes:
-        slots: The variables of its state, made by `apply_gradients`: one for each trained variable where the
+        slots: The variables of its state, which `apply_gradients` makes: one for each trained variable if the
             transformation treats them independently, else (a global norm, for instance) one for all together.
 
     Raises:
-        TypeError: Something that is no transformation, or a tensor inside of one.
+        TypeError: `transformation` is something else, or has a tensor inside.
 
     Example:
         >>> import hookline as hl, optax
@@ -90,7 +90,7 @@ class Optimizer:
         self._given = hyperparameters
         self._shown: dict[str, Tensor] = {}
         self._name = name
-        # Only the state at the start, and which variables depend on each other, are taken from this one.
+        # This one only yields the initial state and the dependences between variables.
         fixed = {key: _stand_in(key, value) for key, value in hyperparameters.items()}
         self._make: Any = (lambda: transformation) if is_made else transformation
         try:
@@ -107,7 +107,7 @@ class Optimizer:
         """The rate of the next step, as a tensor.
 
         Raises:
-            AttributeError: It was not given by name.
+            AttributeError: It was not passed as a keyword.
         """
         if "learning_rate" not in self._given:
             raise AttributeError(
@@ -135,7 +135,7 @@ class Optimizer:
             name: Name of the operation.
 
         Raises:
-            TypeError: The global step is no variable, or `var_list` holds something else than variables.
+            TypeError: The global step is not a variable, or `var_list` contains something other than variables.
             ValueError: No variable influences the loss.
         """
         _check_step(global_step)
@@ -146,8 +146,8 @@ class Optimizer:
     ) -> list[tuple[Tensor | None, Variable]]:
         """Returns pairs of gradient and variable.
 
-        The gradient is `None` where the loss does not depend on the variable, and where the variable holds integers
-        only: a counter that somebody forgot to make with `trainable=False` trains nothing.
+        The gradient is `None` if the loss does not depend on the variable, or if the variable holds only integers, such
+        as a counter that was made without `trainable=False`.
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"Optimizer: the loss must be a tensor, got {loss!r}.")
@@ -173,7 +173,7 @@ class Optimizer:
     ) -> Operation:
         """Returns an operation that changes the variables along given gradients.
 
-        What holds the optimizer's state is made here too; it waits for no control dependency. The changes do.
+        This also makes the variables of the optimizer's state. They ignore control dependencies; the changes do not.
 
         Args:
             grads_and_vars: Pairs as `compute_gradients` returns them; pairs with `None` are left out.
@@ -195,7 +195,7 @@ class Optimizer:
             tensors = {key: tensor for key, tensor in self._shown.items() if _varies(key, self._given[key])}
             variables = [variable for _, variable in pairs]
             try:
-                # Of one too: a tensor inside the transformation is found before anything is made.
+                # Even for one variable: a tensor inside the transformation is found before anything is made.
                 if self._is_separable(variables) or len(pairs) == 1:
                     updates = [self._update(variable, grad, variable.op.name, tensors) for grad, variable in pairs]
                 else:
@@ -213,7 +213,7 @@ class Optimizer:
         return train_op
 
     def _tensors(self, global_step: Variable | None) -> dict[str, Tensor]:
-        """Returns the rate, and what was given as a tensor, as tensors; what is made here waits for nothing."""
+        """Returns the rate and the hyperparameters given as tensors; the tensors made here wait for nothing."""
         made: dict[str, Tensor] = {}
         with get_default_graph().control_dependencies(None):
             for key, value in self._given.items():
@@ -239,7 +239,7 @@ class Optimizer:
             slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
         self.slots.append(slots)
 
-        # Of the transformation alone: the function travels to where the variables live.
+        # It refers to the transformation alone, because the function is sent to where the variables live.
         make, given = self._make, {key: value for key, value in self._given.items() if key not in tensors}
 
         def apply(values: tuple[Any, Any], grads: Any, varying: dict[str, Any]) -> tuple[Any, Any]:
@@ -251,7 +251,7 @@ class Optimizer:
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
     def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
-        """Refuses a tensor on which the state at the start depends: that is made before there is a run."""
+        """Refuses a tensor on which the initial state depends, because that state is made before any run."""
         params = jax.tree.map(lambda variable: variable.spec, variables)
         if any(spec is specs.UNKNOWN for spec in jax.tree.leaves(params)):
             return
@@ -266,7 +266,7 @@ class Optimizer:
                 raise TypeError(f"Optimizer: {key} decides the state at the start; give a number, not a tensor.")
 
     def _is_separable(self, variables: Sequence[Variable]) -> bool:
-        """Whether the transformation does to each variable what it would do to it alone, so that they may part."""
+        """Whether the transformation treats each variable as it would alone, so that the updates may be separate."""
         params = [variable.spec for variable in variables]
         try:
             state = jax.eval_shape(self._transformation.init, params)
@@ -281,7 +281,7 @@ class Optimizer:
         if any(
             leaf.dtype == "uint32" or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)
         ):
-            # Random keys are split over the leaves: apart, all variables would draw the same noise.
+            # Random keys are split over the leaves: separately, all variables would draw the same noise.
             return False
         owners = [i for i, spec in enumerate(params) for _ in jax.tree.leaves(spec)]
         n_state = len(jax.tree.leaves(state))
@@ -296,7 +296,7 @@ def _varies(key: str, value: Any) -> bool:
 
 
 def _stand_in(key: str, value: Any) -> Any:
-    """Returns what stands for a hyperparameter until a run knows it: a number, so that the state has one structure."""
+    """Returns a stand-in for a hyperparameter until a run knows it: a number, so that the state has one structure."""
     if isinstance(value, Tensor):
         return jnp.zeros(value.shape or (), value.dtype or jnp.float32)
     return jnp.zeros(()) if _varies(key, value) else value

@@ -1,4 +1,4 @@
-"""Randomness: keys that are fresh in each run and the same in each repetition of a job."""
+"""Randomness: keys that are new in each run and the same in each repetition of a job."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
     """Returns a tensor that is a new typed PRNG key in every run that needs it.
 
     The key is derived from the seed, the name of the operation, the worker and the number of keys it has drawn so far.
-    That number is a variable, so it is saved: a resumed job draws what the uninterrupted one would have drawn. It
-    advances only in runs that need the key; within one run all readers of the tensor get the same key.
+    This number is a variable, so checkpoints hold it, and a resumed job draws the same keys as an uninterrupted one. It
+    advances only in runs that need the key. Within one run all readers of the tensor get the same key.
 
     Args:
-        seed: By default that of the graph (`hookline.Graph(seed=...)`).
+        seed: The seed; by default the graph's (`hookline.Graph(seed=...)`).
         name: Name of the operation.
 
     Example:
@@ -37,7 +37,7 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
         Array(True, dtype=bool)
 
     References:
-        Plays the part of the seeds of `tf.random` operations, which did not survive a restart.
+        Replaces the seeds of `tf.random` operations, which did not survive a restart.
     """
     graph = get_default_graph()
     seed = graph.seed if seed is None else seed

@@ -1,4 +1,4 @@
-"""What a graph is without what stands in it: names and scopes, collections, and whether it is open."""
+"""A graph without its operations: names and scopes, collections, and whether it is open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINALIZED = "Graph is finalized and cannot be modified."
 
 
 class Registry:
-    """Names, collections, and a lock on both; the part of a `Graph` that knows no operations.
+    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations.
 
     Example:
         >>> registry = Registry()
@@ -40,7 +40,7 @@ class Registry:
         self._finalized = True
 
     def reopen(self) -> None:
-        """Allows additions again: a monitored session does so at its end for a graph that it found open."""
+        """Allows additions again; a monitored session calls this at its end if it found the graph open."""
         self._finalized = False
 
     def check_open(self, addition: str) -> None:

@@ -1,9 +1,9 @@
-"""What is known of a value before it is computed: shapes and dtypes, dimensions that are open included.
+"""What is known about a value before it is computed: its shapes and dtypes, including open dimensions.
 
 A spec is a pytree of `jax.ShapeDtypeStruct` leaves, or `UNKNOWN`. An open dimension is a symbol of `jax.export`. Open
-dimensions in the same position share one symbol: a batch of images and its batch of labels then have the same
-unknown length, as they have in practice, and `jax.eval_shape` can reason about both. The symbol never binds: what a run
-feeds is compared with the declared shape alone.
+dimensions in the same position share one symbol. So a batch of images and its batch of labels have the same unknown
+length, as in practice, and `jax.eval_shape` can reason about both. The symbol never binds: feeds are compared with the
+declared shape alone.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _symbol(position: int) -> Any:
 
 
 def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
-    """Returns the spec of an array of that dtype and shape, in which `None` stands for an open dimension.
+    """Returns the spec of an array with this dtype and shape; `None` stands for an open dimension.
 
     Raises:
-        TypeError: The dtype is none, or the shape is not a sequence of integers and `None`.
+        TypeError: `dtype` is not a dtype, or the shape is not a sequence of integers and `None`.
         ValueError: A dimension is negative.
     """
     shape = shape.tolist() if isinstance(shape, np.ndarray) else shape
@@ -69,12 +69,12 @@ def of_value(value: Any) -> Any:
 
 
 def is_array(spec: Any) -> bool:
-    """Whether `spec` describes one array, and not a larger structure or nothing at all."""
+    """Whether `spec` describes one array, not a larger structure or nothing at all."""
     return isinstance(spec, jax.ShapeDtypeStruct)
 
 
 def open_shape(spec: Any) -> tuple[int | None, ...] | None:
-    """Returns the shape with `None` for open dimensions; `None` where `spec` is not one array."""
+    """Returns the shape with `None` for open dimensions, or `None` if `spec` is not one array."""
     if not is_array(spec):
         return None
     return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
@@ -99,8 +99,8 @@ def _is_open(spec: Any) -> bool:
 def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """Returns the spec of `call(*values)` for values of the given specs.
 
-    Nothing is computed. An error that `call` raises on fully known shapes is the caller's and goes through, at the line
-    that built the op. With open dimensions it may only mean that the symbol cannot be reasoned about
+    Nothing is computed. If `call` raises on fully known shapes, the error is the caller's and passes through, at the
+    line that built the op. With open dimensions it may only mean that JAX cannot reason about the symbol
     (`int(x.shape[0])`, two lengths that happen to agree): the spec is then `UNKNOWN`, and the first run decides.
     """
     if any(spec is UNKNOWN for spec in specs):
@@ -114,12 +114,12 @@ def infer(call: Callable[..., Any], specs: Sequence[Any]) -> Any:
 
 
 def is_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether `shape` is one of those that `wanted` allows."""
+    """Whether `wanted` allows `shape`."""
     return len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
 
 
 def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
-    """Says how an array of `shape` and `dtype` contradicts the declared spec; `None` where it does not."""
+    """Says how an array of `shape` and `dtype` contradicts the declared spec; `None` if it does not."""
     wanted = open_shape(declared_spec)
     assert wanted is not None
     if not is_shape(shape, wanted):
@@ -130,10 +130,10 @@ def mismatch(declared_spec: Any, shape: tuple[int, ...], dtype: Any) -> str | No
 
 
 def overflow(value: np.ndarray, dtype: Any) -> str | None:
-    """Says why numbers of `value` do not fit into `dtype`, which is of the same kind; `None` where they do.
+    """Says why numbers of `value` do not fit into `dtype`, which is of the same kind; `None` if they do.
 
-    Integers would wrap, finite floating point numbers become infinite. The values are looked at only where the dtypes
-    leave it open.
+    Integers would wrap, and finite floating point numbers would become infinite. The values are checked only if the
+    dtypes do not settle it.
     """
     given, wanted = _range(value.dtype), _range(dtype)
     if not value.size or given is None or wanted is None or (wanted[0] <= given[0] and given[1] <= wanted[1]):
@@ -152,7 +152,7 @@ def overflow(value: np.ndarray, dtype: Any) -> str | None:
 
 @functools.cache
 def _range(dtype: Any) -> tuple[float, float] | None:
-    """Returns the smallest and the largest number of a dtype; `None` where it holds none, or complex ones."""
+    """Returns the smallest and the largest number of a dtype; `None` if it holds no numbers, or complex ones."""
     if jnp.issubdtype(dtype, jnp.integer):
         return int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
     if jnp.issubdtype(dtype, jnp.floating):

@@ -1,4 +1,4 @@
-"""Variables, values that outlive a run, and updates, which change them in a run."""
+"""Variables, which are values that outlive a run, and updates, which change them in a run."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class VariableRead(Operation):
 class Update(Operation):
     """The node behind `update`.
 
-    Its value is the new one of its variables, in their structure. It is not differentiated: for a gradient it is a
+    Its value is the new value of its variables, in their structure. It is not differentiated: a gradient treats it as a
     constant.
 
     Attributes:
-        variables: What it writes.
-        structure: In which `fn` takes and returns their values.
+        variables: The variables it writes.
+        structure: The structure in which `fn` takes and returns their values.
         fn: `fn(values, *args) -> new_values`.
-        overwrites: It does not look at the old values.
-        initialises: It is a variable's initializer.
-        increment: The amount it adds to an integer scalar, where the host knows it.
+        overwrites: Whether it ignores the old values.
+        initialises: Whether it is a variable's initializer.
+        increment: The amount it adds to an integer scalar, if the host knows it.
     """
 
     type = "Update"
@@ -97,10 +97,10 @@ class Update(Operation):
             raise
 
     def check_new(self, new: Any) -> list[Any]:
-        """Returns the new value of each variable, checked against what the variable holds.
+        """Returns the new value of each variable, checked against the variable's spec.
 
         Raises:
-            ValueError: Another structure, shape or kind of dtype, naming the variable.
+            ValueError: The structure, shape or kind of dtype differs; the message names the variable.
         """
         try:
             values = self.structure.flatten_up_to(new)
@@ -115,22 +115,22 @@ class Update(Operation):
 class Variable(Tensor):
     """A value that stays in the session from run to run: any pytree of arrays.
 
-    Reading it in an operation reads it; `assign`, `assign_add`, `assign_sub` and `update` write. In a run every read
+    An operation that takes it reads it; `assign`, `assign_add`, `assign_sub` and `update` write it. In a run every read
     sees the value from before that run, unless the reading operation depends on an update, through
     `control_dependencies` or by using the update's result.
 
     Args:
-        initial_value: A pytree of arrays; or a function without arguments that returns one, so that nothing is
-            allocated while the graph is built; or a tensor. What it needs of other variables it takes from their
-            `initialized_value()`. It waits for nothing that a `control_dependencies` block around it names.
+        initial_value: A pytree of arrays; or a function without arguments that returns one, so that building the graph
+            allocates nothing; or a tensor. If it needs other variables, it takes their `initialized_value()`. It
+            ignores `control_dependencies` blocks around it.
         name: Its name; numbered if taken.
         trainable: Whether optimizers change it by default.
         collections: Collections to join; by default `GraphKeys.GLOBAL_VARIABLES`: initialised together, and saved.
-        dtype: Of all its arrays; by default that of the initial value.
+        dtype: The dtype of all its arrays; by default that of the initial value.
 
     Attributes:
         trainable: As above.
-        per_worker: Whether each worker has one of its own even where variables are shared; the counters of random keys.
+        per_worker: Whether each worker has its own even if variables are shared, as for the counters of random keys.
 
     Example:
         >>> import hookline as hl
@@ -142,7 +142,7 @@ class Variable(Tensor):
         (np.int32(10), Array(15, dtype=int32))
 
     References:
-        `tf.Variable`. The value may be any pytree; a read in a run never races with a write.
+        `tf.Variable`. The value may be any pytree; reads never race with writes.
     """
 
     def __init__(
@@ -179,16 +179,16 @@ class Variable(Tensor):
         return self._initializer
 
     def initialized_value(self) -> Tensor:
-        """Returns the initial value as a tensor: what another variable's initial value is computed from."""
+        """Returns the initial value as a tensor, for computing another variable's initial value."""
         return self._initial
 
     def initialize_from(self, value: Tensor) -> None:
         """Gives it another initial value.
 
-        Initializers, and initial values of other variables, that were made of the earlier one stay as they are.
+        Initializers and initial values of other variables that were made from the earlier one stay as they are.
 
         Args:
-            value: A tensor of the structure, shapes and dtypes that it holds.
+            value: A tensor with the variable's structure, shapes and dtypes.
         """
         with self.graph.control_dependencies(None), self.graph.name_scope(f"{self.op.name}/"):
             initializer = Update("initializer", self, _replace, (value,), initialises=True)
@@ -211,15 +211,15 @@ class Variable(Tensor):
         return self._shift("assign_sub", delta, operator.sub, -1)
 
     def _called(self, what: str) -> str:
-        """Returns the name of what is made of the variable: in the current scope, which collections are searched by."""
+        """Returns the name of an operation on the variable, in the current scope, as searches of collections expect."""
         return f"{self.op.name.removeprefix(self.graph.current_scope)}/{what}"
 
     def _operand(self, value: Any) -> Any:
-        """Returns `value` as an array where the variable is one and the value a list.
+        """Returns `value` as an array if the variable is an array and the value a list.
 
         Raises:
-            TypeError: Something that is no number.
-            ValueError: A number that the variable's dtype cannot hold.
+            TypeError: Something is not a number.
+            ValueError: The variable's dtype cannot hold a number.
         """
         if not specs.is_array(self.spec) or isinstance(value, Tensor | jax.Array):
             return value
@@ -255,7 +255,7 @@ def check_value(name: str, spec: Any, value: Any) -> None:
         )
     for (path, leaf_spec), leaf in zip(wanted, given, strict=True):
         shape, dtype = jnp.shape(leaf), getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
-        # A shape that is still open is compared when the run knows it.
+        # An open shape is compared when a run knows it.
         known = all(isinstance(dim, int) for dim in (*shape, *leaf_spec.shape))
         problem = specs.mismatch(leaf_spec, shape, dtype) if known else None
         if problem:
@@ -266,15 +266,15 @@ def check_value(name: str, spec: Any, value: Any) -> None:
 def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Tensor:
     """Returns an update that applies `fn` to the variables, where they live.
 
-    This is the primitive that all writing is made of: in one process it is fused into the step; on a parameter server
-    it runs there. Several updates of one variable in a run apply in the order in which they were made, and all writes
-    of a run become visible together.
+    All writing is built on this primitive. In one process it is fused into the step; with parameter servers it runs on
+    the server. Several updates of one variable in a run apply in the order in which they were made, and all writes of a
+    run become visible together.
 
     Args:
         variables: A variable, or a pytree of variables.
         fn: `fn(values, *args) -> new_values`, with the values in the structure of `variables`; traced by JAX.
         *args: Tensors or plain values, nested anywhere.
-        name: Name of the node; by default that of `fn`.
+        name: Name of the node; by default the name of `fn`.
 
     Returns:
         A tensor of the new values, in the structure of `variables`.
@@ -299,7 +299,7 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
 
 
 def is_counter(variable: Variable) -> bool:
-    """Whether it is a wide integer scalar: the host keeps a copy of it, which advances without asking the device."""
+    """Whether it is a wide integer scalar, of which the host keeps a copy that advances without asking the device."""
     if not specs.is_array(variable.spec) or variable.shape != ():
         return False
     return variable.dtype in (np.dtype("int32"), np.dtype("int64"))

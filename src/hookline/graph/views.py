@@ -1,4 +1,4 @@
-"""Views: how a part of a value is named, and how it is taken."""
+"""Views: naming a part of a value, and taking it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _thaw(item: Any) -> Any:
 
 
 def step_text(step: Step) -> str:
-    """Returns a step as it is written: `.params`, `['loss']`."""
+    """Returns a step as text: `.params`, `['loss']`."""
     kind, value = step
     return f".{value}" if kind == "attr" else f"[{_thaw(value)!r}]"
 
 
 def parsed(text: str) -> Path | None:
-    """Returns the path that `step_text` has written; `None` if the text is none.
+    """Returns the path that `step_text` wrote; `None` if the text is not a path.
 
     Example:
         >>> parsed("['loss'][0].mean")

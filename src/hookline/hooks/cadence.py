@@ -1,4 +1,4 @@
-"""What hooks with a cadence share: the trigger that their arguments mean, and the step to which a run will lead."""
+"""Shared by hooks with a cadence: the trigger that their arguments mean, and the step to which a run will lead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSteps(int):
-    """A number of steps that holds where no cadence was given: it can be told from the same number given."""
+    """A default number of steps, which can be told apart from the same number given by a user."""
 
 
 def chosen_trigger(
@@ -31,10 +31,10 @@ def chosen_trigger(
         trigger: Its `trigger`.
         steps: The name and the value of its cadence in steps.
         secs: The name and the value of its cadence in seconds.
-        both: Whether it takes both of these at once: whichever comes first.
+        both: Whether it takes both at once; then whichever comes first counts.
 
     Raises:
-        TypeError: One of them is of a wrong kind.
+        TypeError: One of them is of the wrong type.
         ValueError: None is given, or too many are.
 
     Example:
@@ -64,9 +64,9 @@ def chosen_trigger(
 
 
 class Foresight:
-    """The step to which the next run will lead, if it gains as many as the run before.
+    """Predicts the step to which the next run will lead, assuming that it gains as many as the previous run.
 
-    For hooks that must ask in `before_run` for what they want after the run.
+    For hooks that must ask in `before_run` for the values they need after the run.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Foresight:
         self._before = 0
 
     def start(self, session: Session) -> None:
-        """Says that a session was created."""
+        """Notes that a session was created."""
         self._before = session.global_step
 
     def step_after(self, session: Session) -> int:
@@ -83,6 +83,6 @@ class Foresight:
         return self._before + self._gain
 
     def learn(self, step: int) -> None:
-        """Says to which step the run has led."""
+        """Notes the step to which the run has led."""
         if step > self._before:
             self._gain = step - self._before

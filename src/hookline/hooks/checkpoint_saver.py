@@ -43,33 +43,33 @@ class _HasSaver(Protocol):
 class CheckpointSaverHook(SessionRunHook):
     """Saves a checkpoint when the session is created, then at a cadence, and at the end.
 
-    The cadence looks at the global step after the run, and costs no run of its own. The write goes on while training
-    does, unless a listener defines `after_save`, which is promised a complete checkpoint. A save that fails ends the
-    training at the next run, with its cause. A step that is on disk when the session is created is not written again,
-    but its listeners are called. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, whose save
-    is complete when it returns, and on an exception waits for a pending save.
+    The cadence counts the global step after the run and needs no run of its own. The write goes on while training
+    continues, unless a listener defines `after_save`, which is promised a complete checkpoint. A failed save ends the
+    training at the next run, with its cause. If a step is already on disk when the session is created, it is not
+    written again, but its listeners are called. Runs `begin`, `after_create_session`, `before_run`, `after_run` and
+    `end`, whose save is complete when it returns. On an exception it waits for a pending save.
 
-    To decide otherwise when to save, give a `trigger` or override `should_save`; to do something around a save, or
-    something else in its place, override `save`; to choose the saver, `get_saver`. A subclass that overrides
-    `after_run` finds the global step before the run in `run_values.results`, where the host counts it; else None.
+    To save at other times, give a `trigger` or override `should_save`. To do more around a save, or something else
+    instead, override `save`. To choose the saver, override `get_saver`. In a subclass that overrides `after_run`,
+    `run_values.results` is the global step before the run if the host counts it, else None.
 
     Args:
         checkpoint_dir: Where to save.
         save_secs: Seconds from one save to the next.
-        save_steps: Global steps from one save to the next. With `save_secs` as well each keeps its own phase.
-        saver: Saves; by default that of the scaffold, or the one in collection `SAVERS`.
+        save_steps: Global steps from one save to the next. If `save_secs` is given too, each keeps its own phase.
+        saver: The saver; by default the scaffold's, or the one in collection `SAVERS`.
         checkpoint_basename: Checkpoints are called `<checkpoint_basename>-<global step>`.
-        scaffold: Has the saver to use.
-        listeners: Called around every save, in order. Like hooks, they need not inherit, nor have every callback.
+        scaffold: The scaffold that has the saver.
+        listeners: Called around every save, in order. Like hooks, they need not inherit or have every callback.
         save_graph_def: Whether to write the graph's description, to `graph.txt` and for TensorBoard.
-        trigger: Says when to save, in place of `save_secs` and `save_steps`.
+        trigger: Says when to save, instead of `save_secs` and `save_steps`.
         lease_wait_secs: How long `begin` waits while another process keeps its checkpoints in the directory.
 
     Attributes:
-        trigger: Says when.
+        trigger: Says when to save.
 
     Raises:
-        ValueError: No cadence, one beside a trigger, or both saver and scaffold.
+        ValueError: No cadence, a cadence beside a trigger, or both saver and scaffold.
         TypeError: A listener has none of the callbacks.
         InvalidArgumentError: The directory is the address of an object store.
         RuntimeError: From `after_create_session`: no saver was given, and the graph has none or several.
@@ -83,8 +83,9 @@ class CheckpointSaverHook(SessionRunHook):
         ValueError: CheckpointSaverHook requires save_steps, save_secs, both or trigger, got none.
 
     References:
-        `tf.train.CheckpointSaverHook`. Differences: no extra run a step; both cadences at once; saves in the
-        background; `graph.txt`, a listing, in place of `graph.pbtxt`; `trigger`; the methods to override are public.
+        `tf.train.CheckpointSaverHook`. Differences: with `save_steps`, no second run at each step; both cadences at
+        once; saves in the background; `graph.txt`, a listing, instead of `graph.pbtxt`; `trigger`; the methods to
+        override are public.
     """
 
     _renamed = (("_save", "save"), ("_get_saver", "get_saver"))
@@ -128,7 +129,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     @property
     def save_path(self) -> str:
-        """Where it saves, without the global step that is appended."""
+        """The path of its checkpoints, without the global step that is appended."""
         return self._save_path
 
     @property
@@ -142,7 +143,7 @@ class CheckpointSaverHook(SessionRunHook):
         return self._writer
 
     def get_saver(self, graph: Graph) -> Saver:
-        """Returns the saver to use. Called once for each session that is created. Override it to choose another.
+        """Returns the saver to use. Called once for each created session. Override it to choose another.
 
         Raises:
             RuntimeError: No saver was given, and the graph has none or several.
@@ -164,9 +165,9 @@ class CheckpointSaverHook(SessionRunHook):
         return savers[0]
 
     def should_save(self, session: Session, global_step: int) -> bool:
-        """Returns whether to save after the run that has led to `global_step`. Override it to decide otherwise.
+        """Returns whether to save after the run that led to `global_step`. Override it to decide differently.
 
-        A hook whose class overrides it is called on every run.
+        If a class overrides it, its hooks are called on every run.
 
         Example:
             >>> class NotAtNight(CheckpointSaverHook):
@@ -176,17 +177,17 @@ class CheckpointSaverHook(SessionRunHook):
         return self.trigger.should_trigger_for_step(global_step)
 
     def save(self, session: Session, global_step: int) -> bool:
-        """Saves, and calls the listeners around it. Override it to do more, or something else.
+        """Saves, and calls the listeners before and after. Override it to do more, or something else.
 
-        Called when the session was created, where the cadence says so, and at the end, unless it was called at that
-        very step. It may return before the checkpoint is complete. A step that a resumed job finds on the disk is not
-        written again; the listeners are called.
+        Called when the session was created, when the cadence says so, and at the end, unless it was already called at
+        that step. It may return before the checkpoint is complete. If a resumed job finds the step on the disk, it is
+        not written again, but the listeners are called.
 
         Returns:
-            True to ask the training to stop, which is what a listener's `after_save` has answered; nothing else counts.
+            True, if a listener's `after_save` returned True, to ask the training to stop. Other values have no effect.
 
         Raises:
-            OpError: The checkpoint, or the one before it, could not be written.
+            OpError: This checkpoint or the previous one could not be written.
 
         Example:
             >>> class Announcing(CheckpointSaverHook):
@@ -200,7 +201,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._call_listeners("before_save", session, global_step)
         if global_step == self._on_disk:
             return self._call_listeners("after_save", session, global_step)
-        # Where others train as well, the step is the one that the copied values hold, not the one heard of last.
+        # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.shared else global_step
         if self._in_background:
             self._pending = self._saver.save_async(session, self._save_path, global_step=step)
@@ -217,7 +218,8 @@ class CheckpointSaverHook(SessionRunHook):
         self._saved_step = None
         self._graph_written = False
         self.release()
-        # Before the checkpoint to restore is chosen: whoever else saves there may still write a newer one.
+        # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
+        # one.
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
         self._call_listeners("begin")
@@ -237,14 +239,14 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger.set_state(state["trigger"])
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Describes the graph, and saves unless the state was restored from this very step."""
+        """Describes the graph, and saves unless this very step was restored."""
         self._forget_pending(session)
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self._saver = saver
         serving.serve(session, saver)
-        # What was summarised up to the saved step is to be on the disk when the checkpoint is.
+        # Summaries up to the saved step must be on the disk with the checkpoint.
         saver.call_before_commit(FileWriterCache.sync)
         self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
@@ -259,14 +261,14 @@ class CheckpointSaverHook(SessionRunHook):
             self.trigger.update_last_triggered_step(global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the global step, where that costs nothing."""
+        """Asks for the global step, if that costs nothing."""
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Saves if it is due, and looks after a save that is under way.
+        """Saves if a save is due, and checks a save under way.
 
         Raises:
-            Exception: What made the save under way fail.
+            Exception: The save under way failed with this error.
         """
         session = run_context.session
         global_step = session.global_step
@@ -279,11 +281,11 @@ class CheckpointSaverHook(SessionRunHook):
             self._finish_pending()
 
     def end(self, session: Session) -> None:
-        """Saves if the last save was at another step, completely, and calls the listeners' `end`."""
+        """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""
         try:
             self._finish_pending()
         finally:
-            # Even where the save before it has failed, the last state is worth an attempt.
+            # Even if the previous save failed, the last state is worth an attempt.
             global_step = session.global_step
             if global_step != self._saved_step:
                 self._save_and_note(session, global_step)
@@ -293,10 +295,10 @@ class CheckpointSaverHook(SessionRunHook):
                 self._writer.flush()
 
     def save_last(self, session: Session, exception: BaseException) -> None:
-        """Saves what the last completed run left, when a run or the body of the session has failed.
+        """Saves the state of the last completed run, when a run or the body of the session has failed.
 
-        Not where that step is saved already. The checkpoint is the newest one then, and is kept beside those that
-        `max_to_keep` counts, in place of the last one of this kind. Listeners are not called.
+        If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept in
+        addition to those that `max_to_keep` counts, and replaces the last one of its kind. Listeners are not called.
 
         Raises:
             OpError: It could not be written.
@@ -315,7 +317,7 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Waits for a save that is under way: the checkpoint that a restart needs."""
+        """Waits for a save under way, because a restart needs that checkpoint."""
         self._finish_pending()
 
     def steps_until_trigger(self, global_step: int) -> int:
@@ -330,7 +332,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _save_and_note(self, session: Session, global_step: int) -> bool:
         stop = self.save(session, global_step)
-        self._saved_step = global_step  # also where a subclass saves in its own way
+        self._saved_step = global_step  # even if a subclass saves in its own way
         return stop is True
 
     def _finish_pending(self) -> None:
@@ -341,7 +343,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._note_commit(save.path)
 
     def _forget_pending(self, session: Session) -> None:
-        """Waits for the save of a session that was lost. What lost the session may have ended the save as well."""
+        """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
         try:
             self._finish_pending()
         except Exception as exc:
@@ -358,7 +360,7 @@ class CheckpointSaverHook(SessionRunHook):
             )
 
     def _call_listeners(self, callback: str, *given: Any) -> bool:
-        """Calls all listeners that have this callback, and returns whether any answered True."""
+        """Calls all listeners that have this callback, and returns whether any of them returned True."""
         found = (getattr(listener, callback, None) for listener in self._listeners)
         return any([function(*given) is True for function in found if function is not None])
 

@@ -1,4 +1,4 @@
-"""FeedFnHook: feeds every run with what a function returns."""
+"""FeedFnHook: feeds every run with the result of a function."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class FinalOpsHook(SessionRunHook):
-    """Evaluates `final_ops` when the session ends, and keeps the result. Runs `end` only; nothing after an exception.
+    """Evaluates `final_ops` when the session ends, and keeps the result. Runs `end` only, and not after an exception.
 
     Args:
         final_ops: Any structure that a session can fetch.
@@ -46,10 +46,10 @@ class FinalOpsHook(SessionRunHook):
         self._values = None
 
     def end(self, session: Session) -> None:
-        """Evaluates.
+        """Evaluates the operations.
 
         Raises:
-            OutOfRangeError: An op among `final_ops` reads an input that is at its end; likewise `StopIteration`.
+            OutOfRangeError: One of `final_ops` reads an input that has ended; likewise `StopIteration`.
         """
         if self._final_ops is None:
             return

@@ -23,17 +23,17 @@ _LOG_EVERY_STEPS = 1000
 class GlobalStepWaiterHook(SessionRunHook):
     """Holds back this worker's first run until the shared global step is at least `wait_until_step`.
 
-    For workers that train one model out of step, and should join it one after the other:
-    `wait_until_step=int(K * log(task_id + 1))`, task 0 being the chief. Once started it never waits again, recoveries
-    included; only `begin` resets it. A recovery during the wait waits on.
+    For workers that train one model out of step and should start one after another: `wait_until_step=int(K *
+    log(task_id + 1))`, where task 0 is the chief. Once started, it never waits again, even after a recovery; only
+    `begin` resets it. A recovery during the wait does not end the wait.
 
-    If the coordinator is asked to stop meanwhile, the wait ends with a `StopIteration`: no step runs, and the session
-    closes as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
+    If the coordinator is asked to stop in the meantime, the wait ends with a `StopIteration`: no step runs, and the
+    session closes as at the end of the input. Runs `begin`, `after_create_session` and `before_run`.
 
     Args:
-        wait_until_step: The global step to wait for; 0 and less never waits.
-        timeout_secs: How long to wait, over all recoveries; None for ever.
-        poll_secs: How often to look for a stop request. The step needs no polling: the session tells of it.
+        wait_until_step: The global step to wait for; with 0 or less it never waits.
+        timeout_secs: How long to wait, across all recoveries; None means for ever.
+        poll_secs: The interval for checking for a stop request. The session reports the step, which needs no polling.
 
     Raises:
         ValueError: `poll_secs` is not positive.
@@ -43,8 +43,8 @@ class GlobalStepWaiterHook(SessionRunHook):
         >>> hook = GlobalStepWaiterHook(wait_until_step=int(500 * math.log(3 + 1)), timeout_secs=3600)
 
     References:
-        `tf.train.GlobalStepWaiterHook`. Differences: it leaves the wait when the training ends; `timeout_secs`; it is
-        told of the step, where the reference asks for it twice a second.
+        `tf.train.GlobalStepWaiterHook`. Differences: it stops waiting when the training ends; `timeout_secs`; the
+        session reports the step, which the reference polls twice a second.
     """
 
     def __init__(self, wait_until_step: int, timeout_secs: float | None = None, poll_secs: float = 0.2) -> None:
@@ -67,15 +67,15 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._deadline = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Remembers whom to ask whether the training has been stopped."""
+        """Remembers the coordinator, which knows whether the training was stopped."""
         self._coord = coord
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Waits, the first time.
 
         Raises:
-            StopIteration: The training was stopped meanwhile.
-            DeadlineExceededError: `timeout_secs` are over.
+            StopIteration: The training was stopped in the meantime.
+            DeadlineExceededError: `timeout_secs` have passed.
         """
         if not self._started:
             self._wait(run_context.session)
@@ -92,7 +92,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if step >= wanted:
             return
         _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
-        # A session over shared variables says so; any other is the only one to move its step.
+        # A session over shared variables says so; any other session is the only one that moves its step.
         if not getattr(session, "shared", False):
             _logger.warning(
                 "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "

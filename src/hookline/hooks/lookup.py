@@ -1,4 +1,4 @@
-"""What hooks look up in the default graph in their `begin`, and what they say where something is missing."""
+"""Lookups that hooks make in the default graph in their `begin`, and their errors if something is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def require_global_step(hook: SessionRunHook) -> Tensor:
     """Returns the global step of the default graph.
 
     Args:
-        hook: The hook that cannot do without it, named in the error.
+        hook: The hook that needs it, named in the error.
 
     Raises:
         RuntimeError: The default graph has no global step.
@@ -40,16 +40,16 @@ def require_global_step(hook: SessionRunHook) -> Tensor:
 
 
 def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
-    """Returns a tensor of the default graph, given itself or its name.
+    """Returns a tensor of the default graph, given the tensor or its name.
 
     Args:
         hook: The hook that asks, named in the error.
-        tensor: A tensor, or a name. Unlike in a fetch, `"loss"` means the tensor `"loss:0"`: an operation has no value
-            that a hook could look at.
+        tensor: A tensor, or a name. Unlike in a fetch, `"loss"` means the tensor `"loss:0"`, because an operation has
+            no value that a hook could read.
 
     Raises:
         KeyError: The graph has no tensor of this name.
-        TypeError: It is something else than a tensor.
+        TypeError: It is not a tensor.
 
     Example:
         >>> from hookline.graph import Graph, constant
@@ -67,10 +67,10 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
 
 
 def free_global_step(session: Session) -> Variable | None:
-    """Returns the global step for hooks to ask for: a run gives it as it was before.
+    """Returns the global step that hooks may ask for; a run returns its value from before the run.
 
-    Where the device alone knows the step, because an update changes it by an amount that the host cannot know, asking
-    would cost a program of its own: then this is None.
+    If only the device knows the step, because an update changes it by an amount that the host cannot know, asking would
+    need a program of its own. Then this is None.
     """
     step = counted_global_step(session.graph)
     updates = (node for node in session.graph.get_operations() if isinstance(node, Update) and step in node.variables)
@@ -80,7 +80,7 @@ def free_global_step(session: Session) -> Variable | None:
 
 
 def not_started(hook: SessionRunHook) -> RuntimeError:
-    """Returns the error of a hook that takes part in a run before it knows its session."""
+    """Returns the error for a hook that is called in a run before it knows its session."""
     return RuntimeError(
         f"{type(hook).__name__} takes part in a run before its after_create_session was called. A monitored session "
         f"calls begin, then after_create_session, then the callbacks of each run; so must whoever calls them by hand, "

@@ -1,4 +1,4 @@
-"""ProfilerHook: profiles a run now and then, for TensorBoard's profile page and for Perfetto."""
+"""ProfilerHook: profiles single runs, for TensorBoard's profile page and for Perfetto."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ _logger = logging.getLogger(__name__)
 
 
 class ProfilerHook(SessionRunHook):
-    """Profiles the run it fires on, with `jax.profiler`: what host and devices did, and for how long.
+    """Profiles the run on which it fires, with `jax.profiler`: what host and devices did, and for how long.
 
-    The first run of a session is never profiled, for it compiles; the first profile comes one cadence after it. Before
-    a profile begins the hook waits for the training so far, and before it ends for the profiled run: a profile holds
-    one run. Other runs cost nothing and wait for nothing. Each operation of the graph is a name scope of the compiled
-    program: the work of `loss` is found under `loss`, that of its derivatives under `gradients`.
+    The first run of a session compiles and is never profiled; the first profile comes one cadence later. A profile
+    holds one run: the hook waits for the earlier runs before the profile begins, and for the profiled run before it
+    ends. Other runs cost nothing and wait for nothing. Each operation of the graph is a name scope of the compiled
+    program: the work of `loss` is under `loss`, and the work of its derivatives under `gradients`.
 
     A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the global step to which the run was
-    expected to lead. A run that gains less, such as one that only evaluates, does not count: the next one is profiled,
-    in its place. How long the stages of the run took stands in the event file, under the tag `step_<n>`. Where there
-    can be no profile (somebody else is profiling, the disk is full), a WARNING says why, and the training goes on.
-
-    Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`; a run that fails leaves its profile too.
+    expected to lead. If the run gains less, because it only evaluates for instance, it does not count, and the next run
+    is profiled instead. The event file has the durations of the run's stages, under the tag `step_<n>`. If no profile
+    can be made (another profiler is running, the disk is full), a WARNING says why, and the training continues. Runs
+    `begin`, `after_create_session`, `before_run`, `after_run` and `end`; a failed run also leaves its profile.
 
     Args:
         save_steps: Global steps from one profile to the next.
-        save_secs: Seconds from one to the next.
-        output_dir: Where to write: the log directory of TensorBoard. Workers need one each.
-        show_dataflow: Whether the profile holds the compiled program, from which TensorBoard draws the dataflow and
-            tells which operation of the graph the work belongs to. Without it, it is smaller.
-        show_memory: Whether to write `<output_dir>/memory_step_<n>.prof` too: what is in the devices' memory after the
-            run, for the tool `pprof`.
-        trigger: Says when, in place of `save_steps` and `save_secs`.
+        save_secs: Seconds from one profile to the next.
+        output_dir: Where to write: the log directory of TensorBoard. Each worker needs its own.
+        show_dataflow: Whether the profile holds the compiled program. TensorBoard then draws the dataflow and names the
+            operation of the graph for each piece of work. Without it, the profile is smaller.
+        show_memory: Whether to also write `<output_dir>/memory_step_<n>.prof`, the contents of the devices' memory
+            after the run, for the tool `pprof`.
+        trigger: Says when to profile, instead of `save_steps` and `save_secs`.
 
     Attributes:
-        trigger: Says when.
+        trigger: Says when to profile.
 
     Raises:
         ValueError: Not exactly one cadence.
@@ -61,9 +60,9 @@ class ProfilerHook(SessionRunHook):
         ValueError: ProfilerHook requires exactly one of save_steps, save_secs or trigger, got save_steps, save_secs.
 
     References:
-        `tf.train.ProfilerHook`. Differences: profiles of `jax.profiler` instead of `timeline-<step>.json`, so that
-        `show_dataflow` and `show_memory` say what is recorded instead of what is drawn; the first run after a restart
-        or a recovery is not profiled either; `trigger`.
+        `tf.train.ProfilerHook`. Differences: profiles of `jax.profiler` instead of `timeline-<step>.json`, so
+        `show_dataflow` and `show_memory` choose what is recorded, not what is drawn; the first run after a restart or a
+        recovery is not profiled either; `trigger`.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class ProfilerHook(SessionRunHook):
         self._output_dir = os.fspath(output_dir) or os.curdir
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
-        # With this the run waits for the device.
+        # With these options the run waits for the device.
         self._args = SessionRunArgs(None, options=RunOptions(trace_level=1))
         self._writer: FileWriter | None = None
         self._foresight = Foresight()
@@ -110,7 +109,7 @@ class ProfilerHook(SessionRunHook):
         self.trigger.set_state(state["trigger"])
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step, and lets its first run go by."""
+        """Moves back with a session that was restored from an earlier step, and skips its first run."""
         self._stop()
         self._foresight.start(session)
         self.trigger.start(session.global_step)
@@ -118,7 +117,7 @@ class ProfilerHook(SessionRunHook):
         self._began_at = session.global_step
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Begins a profile if this run, should it gain as many steps as the one before, is to be profiled."""
+        """Begins a profile if this run should be profiled, assuming that it gains as many steps as the previous one."""
         self._stop()
         session = run_context.session
         step = self._foresight.step_after(session)
@@ -137,7 +136,7 @@ class ProfilerHook(SessionRunHook):
             self._started = True
             if self.trigger.last_triggered_step() is None:
                 self.trigger.update_last_triggered_step(self._began_at)
-        # Asked anew, for the run may have gained less.
+        # Asked again, because the run may have gained less.
         elif profile is not None and self.trigger.should_trigger_for_step(step):
             self.trigger.update_last_triggered_step(step)
             if profile.written:
@@ -170,7 +169,7 @@ class ProfilerHook(SessionRunHook):
 
     def _record(self, name: str, run_metadata: RunMetadata, step: int) -> None:
         _logger.info("Profiled the run to step %d; the profile is %s in %s.", step, name, self._output_dir)
-        # After a recovery the same step is profiled again; a tag is for one run.
+        # After a recovery the same step may be profiled again, but a tag belongs to one run.
         with contextlib.suppress(ValueError):
             if self._writer is not None:
                 self._writer.add_run_metadata(run_metadata, name, step)
@@ -182,12 +181,12 @@ class ProfilerHook(SessionRunHook):
 
 
 class _Profile:
-    """A profile under way. Where it cannot be made, the log says why.
+    """A profile under way. If it cannot be made, the log says why.
 
     Args:
         directory: TensorBoard's log directory.
-        step: To which the run leads.
-        dataflow: Whether to put the compiled programs into it.
+        step: The step to which the run leads.
+        dataflow: Whether to include the compiled programs.
 
     Attributes:
         name: Its name on TensorBoard's profile page.
@@ -201,7 +200,7 @@ class _Profile:
         options = jax.profiler.ProfileOptions()
         options.session_id = self.name
         options.enable_hlo_proto = dataflow
-        # Else it would show at the end only that somebody else profiles, and JAX would take this one for running then.
+        # Otherwise another profiler would show only at the end, and JAX would then consider this profile running.
         options.raise_error_on_start_failure = True
         try:
             jax.profiler.start_trace(directory, profiler_options=options)
@@ -213,7 +212,7 @@ class _Profile:
         self._under_way = True
 
     def stop(self) -> None:
-        """Writes it."""
+        """Ends the profile and writes it."""
         if not self._under_way:
             return
         self._annotation.__exit__(None, None, None)

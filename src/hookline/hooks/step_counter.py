@@ -1,4 +1,4 @@
-"""StepCounterHook: how many steps a second."""
+"""StepCounterHook: the number of steps per second."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _MAX_WARNINGS = 5
 
 
 class StepCounterHook(SessionRunHook):
-    """Writes and logs the steps a second, at a cadence.
+    """Writes and logs the steps per second, at a cadence.
 
-    The tag is `<name of the global step>/sec`. There is nothing to tell at the first firing, which only starts the
-    measurement, and so at the first one after a recovery that moved the step back. Warns, at most five times, when the
-    runs it sees leave the global step where it was. Runs `begin`, `after_create_session`, `before_run`, `after_run` and
-    `end`, which flushes; nothing after an exception.
+    The tag is `<name of the global step>/sec`. The first firing writes nothing, because it only starts the measurement;
+    the same holds for the first firing after a recovery that moved the step back. Warns, at most five times, if runs do
+    not move the global step. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes;
+    nothing after an exception.
 
-    To record something else, override `record`. A subclass that overrides `after_run` finds the global step before the
-    run in `run_values.results`, where the host counts it; else None.
+    To record something else, override `record`. In a subclass that overrides `after_run`, `run_values.results` is the
+    global step before the run if the host counts it, else None.
 
     Args:
-        every_n_steps: Global steps from one to the next. Pass None to use `every_n_secs`.
-        every_n_secs: Seconds from one to the next.
-        trigger: Says when, in place of both.
-        output_dir: Where to write; the writer is the one that all hooks with this directory share.
-        summary_writer: Writes in place of `output_dir`. With neither, the rate is only logged.
+        every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
+        every_n_secs: Seconds from one firing to the next.
+        trigger: Says when to fire, instead of both.
+        output_dir: Where to write; all hooks with this directory share one writer.
+        summary_writer: A writer to use instead of `output_dir`. With neither, the rate is only logged.
 
     Attributes:
-        trigger: Says when.
+        trigger: Says when to fire.
 
     Raises:
         ValueError: Not exactly one cadence.
@@ -53,7 +53,7 @@ class StepCounterHook(SessionRunHook):
         ValueError: StepCounterHook requires exactly one of every_n_steps (100 unless you pass None), every_n_secs ...
 
     References:
-        `tf.train.StepCounterHook`. Differences: rates are never negative; it makes no run of its own; `trigger`;
+        `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; `trigger`;
         `record`.
     """
 
@@ -82,16 +82,16 @@ class StepCounterHook(SessionRunHook):
 
     @property
     def summary_writer(self) -> FileWriter | None:
-        """The writer; None where there is none, and with `output_dir` before `begin`."""
+        """The writer; None if there is none, and with `output_dir` before `begin`."""
         return self._writer
 
     @property
     def tag(self) -> str:
-        """Under which it writes: the name of the global step and `/sec`; empty before `begin`."""
+        """The tag: the name of the global step and `/sec`; empty before `begin`."""
         return self._tag
 
     def record(self, elapsed_steps: int, elapsed_secs: float, global_step: int) -> None:
-        """Logs and writes the steps a second. Override it to record something else, or more.
+        """Logs and writes the steps per second. Override it to record something else, or more.
 
         Args:
             elapsed_steps: Global steps since the last time.
@@ -136,7 +136,7 @@ class StepCounterHook(SessionRunHook):
         self._moves = False
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the global step, where that costs nothing."""
+        """Asks for the global step, if that costs nothing."""
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
@@ -156,7 +156,7 @@ class StepCounterHook(SessionRunHook):
             self._writer.flush()
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next rate is due; 1 until the step was seen to move, so as to warn if it does not."""
+        """Returns when the next rate is due; 1 until the step has moved, so that it can warn if it does not."""
         return self.trigger.steps_until_trigger(global_step) if self._moves else 1
 
     def secs_until_trigger(self) -> float:

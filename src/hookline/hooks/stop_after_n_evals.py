@@ -16,14 +16,14 @@ _LINES = 10
 
 
 class StopAfterNEvalsHook(SessionRunHook):
-    """Requests a stop after the run that brings the evaluation step to a number. Runs `begin` and `after_run` only.
+    """Requests a stop when the evaluation step reaches a number. Runs `begin` and `after_run` only.
 
     Args:
         num_evals: How many runs to make; None evaluates until the input ends.
-        log_progress: Whether to log about ten times how far it has come.
+        log_progress: Whether to log the progress about ten times.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: `num_evals` is not a whole number.
         ValueError: It is less than 1.
 
     Example:
@@ -39,7 +39,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         3
 
     References:
-        `tf.contrib.training.StopAfterNEvalsHook`. It also serves a loop of your own.
+        `tf.contrib.training.StopAfterNEvalsHook`. This one also works in a loop of your own.
     """
 
     def __init__(self, num_evals: int | None, log_progress: bool = True) -> None:
@@ -50,7 +50,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         self._eval_step: Variable | None = None
 
     def begin(self) -> None:
-        """Looks the evaluation step up.
+        """Looks up the evaluation step.
 
         Raises:
             RuntimeError: The graph has none.
@@ -66,7 +66,7 @@ class StopAfterNEvalsHook(SessionRunHook):
         """Requests a stop if the number has been reached."""
         if self._eval_step is None:
             raise not_started(self)
-        # The host counts it: this run computes nothing, and waits for nothing.
+        # The host counts the step, so this run computes nothing and waits for nothing.
         done = int(run_context.session.run(self._eval_step))
         if self._log_every and (done % self._log_every == 0 or done == self._num_evals):
             _logger.info(

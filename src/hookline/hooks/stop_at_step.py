@@ -23,13 +23,13 @@ _RUNS_UNTIL_WARNING = 100
 class StopAtStepHook(SessionRunHook):
     """Requests a stop after the run that brings the global step to or past a target.
 
-    It also limits every run to that target: an update that would begin there or later is not applied. So workers which
-    train the same model together and count by one end exactly on it; a run that counts by several may pass it. A
-    training that is at its target when the session is created runs no step. Warns once if the step has not moved in the
+    It also limits every run to the target: an update that would begin there or later is not applied. So workers that
+    train the same model and count by one end exactly on the target. A run that counts by several may pass it. If a
+    training is at its target when the session is created, it runs no step. Warns once if the step has not moved in the
     first hundred runs. Runs `begin`, `after_create_session`, `before_run` and `after_run`; nothing after an exception.
 
-    A subclass that overrides `after_run` finds the global step before the run in `run_values.results`, where the host
-    counts it; else None.
+    In a subclass that overrides `after_run`, `run_values.results` is the global step before the run if the host counts
+    it, else None.
 
     Args:
         num_steps: How many steps to run, counted from the global step of the session when it is first created. A
@@ -37,7 +37,7 @@ class StopAtStepHook(SessionRunHook):
         last_step: The global step to stop at.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: The argument is not a whole number.
         ValueError: Not exactly one of the two is given, or it is negative.
 
     Example:
@@ -48,7 +48,7 @@ class StopAtStepHook(SessionRunHook):
 
     References:
         `tf.train.StopAtStepHook`. Differences: a finished training runs no further step when it is started again; many
-        asynchronous workers do not overshoot.
+        asynchronous workers do not pass the target.
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -68,7 +68,7 @@ class StopAtStepHook(SessionRunHook):
 
     @property
     def num_steps(self) -> int | None:
-        """As it was given."""
+        """The argument as given."""
         return self._num_steps
 
     @property
@@ -116,7 +116,7 @@ class StopAtStepHook(SessionRunHook):
                 )
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns the number of steps that are left; 1 until the step has moved, so as to warn if it does not."""
+        """Returns the number of remaining steps; 1 until the step has moved, so that it can warn if it does not."""
         if self._target is None or (global_step == self._started_at and self._runs_until_warning):
             return 1
         return max(1, self._target - global_step)

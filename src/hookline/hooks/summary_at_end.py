@@ -21,15 +21,15 @@ _logger = logging.getLogger(__name__)
 
 
 class SummaryAtEndHook(SessionRunHook):
-    """Evaluates summaries when the session ends, and writes them with the global step: that of the checkpoint.
+    """Evaluates summaries when the session ends, and writes them with the global step of the checkpoint.
 
-    Runs `begin` and `end` only; nothing after an exception.
+    Runs `begin` and `end` only, and not after an exception.
 
     Args:
-        log_dir: Where to write; the writer is the one that all hooks with this directory share. Beside the training's
-            own directory, such as `runs/a/eval`: TensorBoard then shows both curves.
-        summary_writer: Writes in place of `log_dir`.
-        summary_op: A tensor of a serialized `Summary`, or a list of them; by default all of the graph.
+        log_dir: Where to write; all hooks with this directory share one writer. Choose a directory below the
+            training's own, such as `runs/a/eval`, and TensorBoard shows both curves.
+        summary_writer: A writer to use instead of `log_dir`.
+        summary_op: A tensor of a serialized `Summary`, or a list of them; by default all those of the graph.
         feed_dict: Feeds for that run.
 
     Raises:
@@ -42,7 +42,7 @@ class SummaryAtEndHook(SessionRunHook):
         ValueError: SummaryAtEndHook requires exactly one of log_dir or summary_writer, got neither.
 
     References:
-        `tf.contrib.training.SummaryAtEndHook`. The graph must have a global step; there it is made.
+        `tf.contrib.training.SummaryAtEndHook`, which creates a missing global step. Here the graph must have one.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SummaryAtEndHook(SessionRunHook):
         """Evaluates and writes.
 
         Raises:
-            OutOfRangeError: A summary reads an input that is at its end; likewise `StopIteration`.
+            OutOfRangeError: A summary reads an input that has ended; likewise `StopIteration`.
         """
         summaries = self._summary_op
         if summaries is None:

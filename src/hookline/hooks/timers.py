@@ -1,4 +1,4 @@
-"""The timers of `tf.train`: triggers that fire at once, and then so many steps or seconds after the last time."""
+"""The timers of `tf.train`: triggers that fire at once, and then a number of steps or seconds after the last time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SecondOrStepTimer(Trigger):
         every_steps: Steps from one firing to the next, at least 1.
 
     Raises:
-        TypeError: It is no number, or no whole one.
+        TypeError: The argument is not a number, or not a whole one.
         ValueError: Not exactly one of the two is given, or it is out of range.
 
     Example:
@@ -48,7 +48,7 @@ class SecondOrStepTimer(Trigger):
             every_steps = arguments.whole("SecondOrStepTimer", "every_steps", every_steps, at_least=1)
         self._every_secs = every_secs
         self._every_steps = every_steps
-        # On which steps it fired last, oldest first; whether it fired before them is told by `_fired_before`.
+        # The last steps on which it fired, oldest first; `_fired_before` says whether it fired before them.
         self._fired_steps: collections.deque[int] = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
 
@@ -76,7 +76,7 @@ class SecondOrStepTimer(Trigger):
         if last is None:
             return True
         if step < last:
-            # Nobody told, so this is the first look at the training that moved back: `step` itself may be due.
+            # Nobody called `start`, so this is the first sign that the training moved back: `step` itself may be due.
             self.start(step - 1)
             return self.should_trigger_for_step(step)
         if self._every_steps is not None:
@@ -90,9 +90,10 @@ class SecondOrStepTimer(Trigger):
         return super().update_last_triggered_step(step)
 
     def start(self, step: int) -> None:
-        """Moves back with a training that is at an earlier step again; see `Trigger`.
+        """Moves back with a training that returned to an earlier step; see `Trigger`.
 
-        It is again as it was at that step, as far as it remembers; before that, a cadence in steps keeps its phase.
+        It returns to its state at that step, as far as it remembers. For earlier steps, a cadence in steps keeps its
+        phase.
         """
         if self._fired_step is None or step >= self._fired_step:
             return
@@ -126,7 +127,7 @@ class SecondOrStepTimer(Trigger):
         return max(1, self._fired_step + self._every_steps - step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds that are left; infinity where it counts steps."""
+        """Returns the remaining seconds; infinity if it counts steps."""
         if self._every_secs is None:
             return math.inf
         if self._fired_step is None:
@@ -134,7 +135,7 @@ class SecondOrStepTimer(Trigger):
         return max(0.0, self._since_secs + self._every_secs - clock.monotonic())
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another timer stood."""
+        """Continues from another timer's state."""
         super().set_state(state)
         self._fired_before = self._fired_step is not None
 

@@ -1,4 +1,4 @@
-"""Triggers: on which steps, and at which times, something fires."""
+"""Triggers: at which steps and times something fires."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _MOST_LOOKED_AT = 10_000
 
 
 class Trigger(abc.ABC):
-    """Says when something fires, from the global step, the time, and when it last fired itself.
+    """Says when something fires, based on the global step, the time, and the last firing.
 
-    A trigger only answers: whoever fires tells it so, with `update_last_triggered_step`. It counts from where it was
-    started: a training that is resumed at step 150 under `every(100)` fires at 200. A step on which it was due stays
-    due until it has fired, so a run that passes over it counts as well.
+    A trigger only answers questions. Its user reports each firing with `update_last_triggered_step`. It counts from
+    where it was started: a training resumed at step 150 with `every(100)` fires at 200. A step on which it was due
+    stays due until it has fired, so a run that passes over the step counts too.
 
-    Two of them make a third. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on the
-    steps that both have, so `every(3) & every(5)` fires at 15: a part in steps is due on its steps only. A part in
-    seconds stays due until the whole fires.
+    Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
+    the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
+    in seconds stays due until the whole fires.
 
-    To write one, define `next_step`, and `is_due` where the steps alone do not decide.
+    To write one, define `next_step`, and also `is_due` if the steps alone do not decide.
 
     Example:
         >>> trigger = every(10) | at_steps(3)
@@ -42,23 +42,23 @@ class Trigger(abc.ABC):
         [3, 10, 20, 30]
 
     References:
-        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it shares; composition has no counterpart there.
+        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it has; combinations have no counterpart there.
     """
 
-    # Nothing up to this step is due any more: here it was started, or fired last.
+    # It was started here or last fired here, so no step up to this one is due any more.
     _base: int | None = None
-    # The same, for what was due in passing only: the last step for which the answer was no.
+    # Likewise, for steps that are due only in passing: the last step for which the answer was no.
     _looked: int = -1
-    # When it fired last, or else was started.
+    # When it last fired, or was started.
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _went_back: bool = False
-    # Whether each step that goes by must be looked at; then a leap (a restore to a far step) is not walked in full.
+    # Whether each step must be checked; if so, a leap (a restore to a far step) is not checked in full.
     _looks_at_each: bool = False
 
     @property
     def by_clock_alone(self) -> bool:
-        """Whether only the time decides, on whatever step."""
+        """Whether only the time decides, regardless of the step."""
         return False
 
     @abc.abstractmethod
@@ -66,11 +66,11 @@ class Trigger(abc.ABC):
         """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
 
     def is_due(self, step: int) -> bool:
-        """Returns whether it is due now on `step`, which is one that `next_step` gave."""
+        """Returns whether it is due now on `step`, which `next_step` returned."""
         return True
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether to fire on the run that has brought the training to `step`; never twice at one step."""
+        """Returns whether to fire on the run that brought the training to `step`; never twice at one step."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         assert self._base is not None
@@ -87,8 +87,8 @@ class Trigger(abc.ABC):
         """Notes that it fired at `step`.
 
         Returns:
-            The seconds and the steps since it last fired; both None the first time, and the first time after the step
-            has moved back.
+            The seconds and the steps since it last fired; both are None the first time, and the first time after the
+            step moved back.
         """
         now = clock.monotonic()
         elapsed = None, None
@@ -103,9 +103,9 @@ class Trigger(abc.ABC):
         return self._fired_step
 
     def start(self, step: int) -> None:
-        """Says that the training is at `step`: it begins there, is resumed there, or was taken back there.
+        """Reports that the training starts, resumes or goes back to `step`.
 
-        A trigger that knows of a step no later than that goes on as it was.
+        A trigger that already stands at this step or an earlier one does not change.
         """
         if self._base is None:
             self._since_secs = clock.monotonic()
@@ -118,21 +118,21 @@ class Trigger(abc.ABC):
             self._fired_step = min(self._fired_step, step)
 
     def reset(self) -> None:
-        """Forgets everything: it has never been started, and never fired."""
+        """Forgets that it was ever started or fired."""
         self._base = self._fired_step = None
         self._looked, self._since_secs, self._went_back = -1, 0.0, False
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns the smallest n, at least 1, for which it may fire at `step + n` whatever the time is."""
+        """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
         following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
         return NEVER if following >= NEVER else max(1, following - step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds after which it may fire on a step before that; infinity if time does not matter."""
+        """Returns the seconds after which it may fire at an earlier step; infinity if time does not matter."""
         return math.inf
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what `set_state` of an equal trigger needs to go on where this one stands: numbers in a dict."""
+        """Returns the state from which an equal trigger can continue with `set_state`: a dict of numbers."""
         waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
         return {
             "base": self._base,
@@ -142,14 +142,14 @@ class Trigger(abc.ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another trigger stood; its seconds count on from there."""
+        """Continues from another trigger's state, including the seconds that had passed."""
         self.reset()
         if state["base"] is not None:
             self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
             self._since_secs = clock.monotonic() - state["waited_secs"]
 
     def leaves(self) -> list[Trigger]:
-        """Returns the triggers that it is made of: itself, if it is not composed."""
+        """Returns the triggers it consists of: only itself, if it is not combined."""
         return [self]
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -163,8 +163,8 @@ class Steps(Trigger):
     """Fires on the steps of a set; `every`, `at_steps` and `log_spaced` make them.
 
     Args:
-        following: Returns the smallest member of the set that is greater than a step, `NEVER` if there is none.
-        text: How it shows.
+        following: Returns the smallest member of the set that is greater than a step, or `NEVER`.
+        text: Its representation.
     """
 
     def __init__(self, following: Callable[[int], int], text: str) -> None:
@@ -187,7 +187,7 @@ class StepsWhere(Trigger):
         self._predicate = predicate
 
     def next_step(self, after: int) -> int:
-        """Returns the next step: only asking tells."""
+        """Returns the next step, because only the predicate can decide."""
         return after + 1
 
     def is_due(self, step: int) -> bool:
@@ -199,7 +199,7 @@ class StepsWhere(Trigger):
 
 
 class Seconds(Trigger):
-    """Fires on the first run after so many seconds; `every(secs=...)` makes it."""
+    """Fires on the first run after a number of seconds; `every(secs=...)` makes it."""
 
     def __init__(self, secs: float) -> None:
         self._secs = secs
@@ -210,7 +210,7 @@ class Seconds(Trigger):
         return True
 
     def next_step(self, after: int) -> int:
-        """Returns the next step: any will do."""
+        """Returns the next step, because any step will do."""
         return after + 1
 
     def is_due(self, step: int) -> bool:
@@ -218,7 +218,7 @@ class Seconds(Trigger):
         return clock.monotonic() >= self._since_secs + self._secs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether the time is over, and `step` is not the one on which it fired."""
+        """Returns whether the time is over and `step` is not the step on which it last fired."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         return step != self._fired_step and self.is_due(step)
@@ -228,7 +228,7 @@ class Seconds(Trigger):
         return NEVER
 
     def secs_until_trigger(self) -> float:
-        """Returns the seconds that are left."""
+        """Returns the remaining seconds."""
         return max(0.0, self._since_secs + self._secs - clock.monotonic())
 
     def __repr__(self) -> str:
@@ -236,7 +236,7 @@ class Seconds(Trigger):
 
 
 class _Composite(Trigger):
-    """Several triggers in one. Their states are its state."""
+    """Several triggers in one; its state consists of theirs."""
 
     _sign = ""
 
@@ -247,12 +247,12 @@ class _Composite(Trigger):
             raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
 
     def leaves(self) -> list[Trigger]:
-        """Returns the triggers that it is made of in the end."""
+        """Returns all the simple triggers it consists of."""
         return [leaf for part in self.parts for leaf in part.leaves()]
 
     @property
     def by_clock_alone(self) -> bool:
-        """Whether this is so of all parts."""
+        """Whether only the time decides for all parts."""
         return all(part.by_clock_alone for part in self.parts)
 
     def start(self, step: int) -> None:
@@ -268,11 +268,11 @@ class _Composite(Trigger):
             part.reset()
 
     def get_state(self) -> dict[str, Any]:
-        """Returns its state, that of its parts included."""
+        """Returns its state, including the states of its parts."""
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another one stood, part by part."""
+        """Continues from another one's state, part by part."""
         super().set_state(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -282,13 +282,13 @@ class _Composite(Trigger):
 
 
 def _is_due(part: Trigger, step: int) -> bool:
-    # A composite asks its parts itself: looking for its next step may be long.
+    # A combined trigger asks its parts, because searching for its next step may take long.
     on_step = isinstance(part, _Composite) or part.next_step(step - 1) == step
     return on_step and part.is_due(step)
 
 
 class AnyOf(_Composite):
-    """Fires whenever a part would; only the parts that are due count from there anew. `a | b` makes it."""
+    """Fires whenever a part would; only the parts that were due count anew from there. `a | b` makes it."""
 
     _sign = "|"
 
@@ -302,11 +302,11 @@ class AnyOf(_Composite):
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether a part would fire."""
-        # All of them are asked: each notes for itself what has gone by.
+        # All parts are asked, because each notes the steps that have passed.
         return any([part.should_trigger_for_step(step) for part in self.parts])
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`; where no part was due, all of them count from there."""
+        """Notes that it fired at `step`; if no part was due, all of them count from there."""
         due = [part for part in self.parts if part.should_trigger_for_step(step)]
         for part in due or self.parts:
             part.update_last_triggered_step(step)
@@ -329,7 +329,7 @@ class AllOf(_Composite):
     _MAX_TRIES = 50
 
     def next_step(self, after: int) -> int:
-        """Returns the first step that all parts have; an earlier one where that is far to seek."""
+        """Returns the first step that all parts share, or an earlier one if finding it takes too long."""
         candidate = after + 1
         for _ in range(self._MAX_TRIES):
             following = max(part.next_step(candidate - 1) for part in self.parts)
@@ -343,7 +343,7 @@ class AllOf(_Composite):
         return all(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether all parts are due on one of the steps up to `step` that were not looked at yet."""
+        """Returns whether all parts are due on one of the unchecked steps up to `step`."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.by_clock_alone):
@@ -358,11 +358,11 @@ class AllOf(_Composite):
         return super().update_last_triggered_step(step)
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns when all parts may be due; `NEVER` where time alone decides."""
+        """Returns when all parts may be due; `NEVER` if time alone decides."""
         return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the largest answer where time alone decides; else infinity: its steps are looked at anyway."""
+        """Returns the largest answer if time alone decides; else infinity, because its steps are checked anyway."""
         return max(part.secs_until_trigger() for part in self.parts) if self.by_clock_alone else math.inf
 
 
@@ -370,11 +370,11 @@ def every(steps: int | None = None, *, secs: float | None = None) -> Trigger:
     """Returns a trigger that fires on the first run to reach or pass a multiple of `steps`, or after each `secs`.
 
     Args:
-        steps: 100 fires at 100, 200, 300, ..., also in a training that is resumed at 150.
-        secs: Seconds from one firing to the next; the first comes so long after the start.
+        steps: 100 fires at 100, 200, 300, ..., even in a training that is resumed at 150.
+        secs: Seconds from the start to the first firing, and from one firing to the next.
 
     Raises:
-        TypeError: It is no number, or no whole one.
+        TypeError: The argument is not a number, or not a whole one.
         ValueError: Not exactly one of the two is given, or it is out of range.
 
     Example:
@@ -416,7 +416,7 @@ def at_steps(*steps: int) -> Trigger:
 
 
 def log_spaced(per_decade: int = 3) -> Trigger:
-    """Returns a trigger whose steps are evenly spaced on a logarithmic scale: often at first, then ever more rarely.
+    """Returns a trigger whose steps are evenly spaced on a logarithmic scale: frequent at first, then ever rarer.
 
     Args:
         per_decade: How many steps from one power of ten to the next; the powers of ten are among them.
@@ -440,9 +440,9 @@ def log_spaced(per_decade: int = 3) -> Trigger:
 def steps_where(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
-    Only asking tells when that is, so a hook with it is called on every run. The predicate may be asked about a step
-    more than once, also before the run that leads there; it should do nothing else than answer. Of a leap of the global
-    step the last 10,000 steps are looked at.
+    Only the predicate knows these steps, so a hook with this trigger is called on every run. The predicate may be
+    called for a step more than once, even before the run that leads there, so it should have no side effects. If the
+    global step leaps, only the last 10,000 steps are checked.
 
     Example:
         >>> trigger = steps_where(lambda step: step < 10 or step % 100 == 0)

@@ -23,18 +23,18 @@ _LOOKS_PER_STALL = 4
 
 
 class WatchdogHook(SessionRunHook):
-    """Writes the stacks of all threads and the state of the session to the log when no step has come for a while.
+    """Logs the stacks of all threads and the state of the session when no step has come for a while.
 
-    Once a stall: the next step ends it. A thread looks at the session's count of runs that wrote variables, so a run
-    costs nothing more. It sees a stall at most a quarter of the time too late, and does not wait for the device. Time
-    counts from when the session was created, so it should be longer than the first step takes to
-    compile, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the
-    session, or with a stop that somebody requested from its coordinator.
+    It does so once for each stall, which the next step ends. A thread watches the session's count of runs that wrote
+    variables, so runs cost nothing more. It notices a stall at most a quarter of the time late, and does not wait for
+    the device. The time counts from the creation of the session, so choose it longer than the first step takes to
+    compile, and longer than an evaluation between steps. Runs `after_create_session`; the thread ends with the session,
+    or when its coordinator is asked to stop.
 
     Args:
-        timeout_secs: How many seconds without a step are a stall.
-        stop: Whether to ask the session to stop as well. That ends a loop that asks `should_stop()` when it comes back;
-            a call that hangs for ever is not interrupted.
+        timeout_secs: The number of seconds without a step that counts as a stall.
+        stop: Whether to also ask the session to stop. This ends a loop that comes back to `should_stop()`; it does not
+            interrupt a call that hangs.
 
     Raises:
         ValueError: `timeout_secs` is not above 0.
@@ -53,12 +53,12 @@ class WatchdogHook(SessionRunHook):
         self._stop = stop
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Starts the thread; each session that a recovery makes has one of its own."""
+        """Starts the thread; each session that a recovery creates has its own."""
         _Watch(session, coord, self._timeout_secs, self._stop).start()
 
 
 class _Watch(LooperThread):
-    """Looks after one session."""
+    """Watches one session."""
 
     def __init__(self, session: Session, coord: Coordinator, timeout_secs: float, stop: bool) -> None:
         super().__init__(coord, timeout_secs / _LOOKS_PER_STALL)
@@ -91,7 +91,7 @@ class _Watch(LooperThread):
 
 
 def _state(session: Session, coord: Coordinator) -> str:
-    """Says what is known of a session without waiting for anything: whoever hangs may hold its lock."""
+    """Says what is known about a session without waiting, because a thread that hangs may hold its lock."""
     try:
         step = session.known_global_step
     except RuntimeError:  # it is being closed
@@ -107,7 +107,7 @@ def _state(session: Session, coord: Coordinator) -> str:
 
 
 def stacks_of_all_threads() -> str:
-    """Returns where each thread of Python is, the latest call last."""
+    """Returns the stack of each Python thread, the latest call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -1,4 +1,4 @@
-"""when: a hook that rides along on the runs of certain fetches only."""
+"""when: binds a hook to the runs of certain fetches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hookline.session.fetches import leaves
 
 
 def when(fetches: Any, hook: Any) -> BoundHook:
-    """Returns a hook that does what `hook` does, on the runs that are asked for one of `fetches`, and on no other.
+    """Returns a hook that does what `hook` does, but only on runs that fetch one of `fetches`.
 
     For several training operations under one session: the two steps of a GAN, an evaluation between steps. All hooks
-    see the one global step, so a hook that is due at a run of something else fires at the next run that it rides on.
+    share the one global step, so a hook that becomes due in another run fires at its next own run.
 
     Args:
-        fetches: An operation, tensor, variable or name, or any nesting of them. A run that is asked for a group rides
-            for what is in it.
+        fetches: An operation, tensor, variable or name, or any nesting of them. A run that fetches a group counts as
+            fetching its members.
         hook: The hook. It serves one session, through this binding only.
 
     Raises:
-        TypeError: `hook` is a class, no hook, or bound already; `fetches` has something that cannot be fetched.
-        ValueError: There is nothing in `fetches`.
+        TypeError: `hook` is a class, not a hook, or already bound; or `fetches` has something that cannot be fetched.
+        ValueError: `fetches` is empty.
 
     Example:
         >>> import hookline as hl
@@ -43,7 +43,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
         3
 
     References:
-        None in `tf.train`, where every hook rides on every run.
+        None in `tf.train`, where every hook sees every run.
     """
     if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in ("before_run", "after_run")):
         raise TypeError(f"when requires a hook, an object with before_run or after_run, got {hook!r}.")
@@ -59,7 +59,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
 
 
 class BoundHook:
-    """What `when` returns: a hook that asks another one on some runs only. Every other callback is that hook's own.
+    """The result of `when`: a hook that calls another one on some runs only. All other callbacks are that hook's own.
 
     Attributes:
         hook: The other hook.
@@ -73,15 +73,15 @@ class BoundHook:
         self._riding = False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "hook":  # of an object that is being unpickled
+        if name == "hook":  # for an object that is being unpickled
             raise AttributeError(name)
         return getattr(self.hook, name)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Looks up what it is bound to.
+        """Looks up the fetches it is bound to.
 
         Raises:
-            KeyError, ValueError: It is not in the graph.
+            KeyError, ValueError: They are not in the graph.
         """
         try:
             self._operations = _operations(self._bound_to, session.graph)
@@ -97,12 +97,12 @@ class BoundHook:
         return callback() if callback else None
 
     def set_state(self, state: Any) -> None:
-        """Hands the state on."""
+        """Passes the state on."""
         if callback := getattr(self.hook, "set_state", None):
             callback(state)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks the hook, if it rides along on this run."""
+        """Calls the hook, if this run is one of its own."""
         self._riding = False
         graph = run_context.session.graph
         assert self._operations is not None, "after_create_session comes before"
@@ -111,7 +111,7 @@ class BoundHook:
         return self._call(callback, run_context) if self._riding and callback else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Tells the hook, if it rode along."""
+        """Calls the hook, if this run was one of its own."""
         callback = getattr(self.hook, "after_run", None)
         if self._riding and callback:
             self._call(callback, run_context, run_values)
@@ -132,7 +132,7 @@ def bare(hook: Any) -> Any:
 
 
 def _operations(fetches: Any, graph: Graph) -> set[Operation]:
-    """Returns the operations that fetches name, and those in the groups among them."""
+    """Returns the operations that fetches name, including the members of groups."""
     found: set[Operation] = set()
     pending = []
     for leaf in leaves(fetches):

@@ -1,4 +1,4 @@
-"""Sessions that initialise or restore themselves, call hooks around every run, recover, and end in an orderly way."""
+"""Sessions that initialise or restore themselves, call hooks around every run, recover, and end in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CoordinatedSession: the part of a monitored session that lives and stops with its coordinator."""
+"""CoordinatedSession: the part of a monitored session that stops together with its coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class CoordinatedSession:
-    """A hooked session whose end is also the end of the threads around it, and the other way round.
+    """A hooked session that ends together with the threads around it.
 
     Args:
         session: The hooked session.
@@ -46,8 +46,8 @@ class CoordinatedSession:
         """Runs with the hooks.
 
         Raises:
-            BaseException: What the run raised; or, where a thread had reported a preemption error before, that error,
-                as the root cause.
+            BaseException: The error of the run; or, if a thread had already reported a preemption error, that error as
+                the root cause.
         """
         try:
             return self.hooked.run(fetches, feed_dict, options, run_metadata)
@@ -56,7 +56,7 @@ class CoordinatedSession:
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Calls a function that uses the raw session, with the same root cause for its errors as `run` has."""
+        """Calls a function that uses the raw session; its errors have the same root cause as those of `run`."""
         try:
             return function()
         except Exception as exc:
@@ -67,7 +67,7 @@ class CoordinatedSession:
             raise mapped from exc
 
     def should_stop(self) -> bool:
-        """Returns whether a hook or the coordinator wants to stop; raises the error a thread has reported."""
+        """Returns whether a hook or the coordinator wants to stop; raises an error that a thread has reported."""
         if not self.coord.should_stop():
             return self.hooked.should_stop()
         error = self.reported_error()
@@ -80,7 +80,7 @@ class CoordinatedSession:
         return self.coord.should_stop() and self.reported_error() is None
 
     def reported_error(self) -> BaseException | None:
-        """Returns the error that a thread has reported, if any, mapped as the errors of a run are."""
+        """Returns the error that a thread has reported, if any, mapped like the errors of a run."""
         try:
             self.coord.raise_requested_exception()
         except BaseException as exc:
@@ -93,11 +93,11 @@ class CoordinatedSession:
         """Stops the threads, waits for them at most the grace period, and closes the session.
 
         Raises:
-            BaseException: The error that a thread has reported. A preemption error of the closing itself is only
-                logged: there is nothing left to lose.
+            BaseException: The error that a thread has reported. If closing itself meets a preemption error, this is
+                only logged, because nothing is left to lose.
         """
         self.coord.request_stop()
-        # A process that was asked to end keeps some of its time for what is to be closed behind the threads.
+        # A process that was asked to end keeps some of its time for closing what comes after the threads.
         grace_secs = min(self._stop_grace_period_secs, preemption.left_secs() / 2)
         try:
             self.coord.join(stop_grace_period_secs=grace_secs, ignore_live_threads=True)

@@ -1,4 +1,4 @@
-"""SessionCreator and its two kinds: the chief makes the model ready, a worker waits until it is."""
+"""SessionCreator and its two kinds: the chief makes the model ready, and a worker waits for that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.session import Session, StoreTarget
 
 
 class SessionCreator(abc.ABC):
-    """Makes the raw session of a monitored session, at the start and after each loss.
+    """Creates the raw session of a monitored session, at the start and after each loss.
 
     Example:
         >>> class Plain(SessionCreator):
@@ -30,16 +30,16 @@ class SessionCreator(abc.ABC):
 
 
 class ChiefSessionCreator(SessionCreator):
-    """Makes a session and restores its model from a checkpoint if there is one; else initialises it.
+    """Creates a session, and restores its model from a checkpoint or else initialises it.
 
     Args:
         scaffold: What to initialise, restore and check with; a default one if None.
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
-        config: Of the session.
-        checkpoint_dir: Restore its newest checkpoint, if there is one.
-        checkpoint_filename_with_path: Restore this checkpoint.
-        restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
-            `<path>.hookline-broken`, and the one before it is restored.
+        config: The session's configuration.
+        checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
+        checkpoint_filename_with_path: A checkpoint to restore.
+        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+            aside, to `<path>.hookline-broken`, and restore the one before it.
 
     Raises:
         ValueError: Both a directory and a checkpoint are given; `restore` is something else.
@@ -97,12 +97,12 @@ class ChiefSessionCreator(SessionCreator):
 
 
 class WorkerSessionCreator(SessionCreator):
-    """Makes a session and waits until the chief has made the model ready.
+    """Creates a session and waits until the chief has made the model ready.
 
     Args:
         scaffold: What to check with; a default one if None.
         master: Where to run.
-        config: Of the session.
+        config: The session's configuration.
         max_wait_secs: How long to wait.
 
     Example:

@@ -1,4 +1,4 @@
-"""Evaluating checkpoints: one of them, or each new one while a training goes on elsewhere."""
+"""Evaluating checkpoints: a single one, or each new one while a training runs elsewhere."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ def evaluate_once(
 ) -> Any:
     """Restores a checkpoint, runs `eval_ops` until a hook requests a stop or the input ends, then `final_ops` once.
 
-    The graph is the default graph: the model, an input, and what sums up over the runs, in local variables
-    (`collections=[GraphKeys.LOCAL_VARIABLES]`), which begin anew each time. Each run counts the evaluation step.
+    The default graph must hold the model, an input, and sums over the runs in local variables
+    (`collections=[GraphKeys.LOCAL_VARIABLES]`), which start afresh each time. Each run counts the evaluation step.
 
     Args:
-        checkpoint_path: A checkpoint, or a directory of checkpoints: then its newest.
-        master: Must be empty: an evaluation has variables of its own.
+        checkpoint_path: A checkpoint, or a directory, which stands for its newest checkpoint.
+        master: Must be empty, because an evaluation has its own variables.
         scaffold: How to restore and initialise; the defaults fill what is missing. A `local_init_op` must initialise
             the evaluation step as well, see `Scaffold.default_local_init_op`.
-        eval_ops: What to run again and again, any structure that a session can fetch; None runs nothing.
+        eval_ops: What to run repeatedly: any structure that a session can fetch; None runs nothing.
         feed_dict: Feeds of these runs.
-        final_ops: What to evaluate at the end, any structure.
+        final_ops: What to evaluate at the end: any structure.
         final_ops_feed_dict: Feeds of that run.
         hooks: Hooks, such as `StopAfterNEvalsHook`.
-        config: Of the session.
+        config: The session's configuration.
 
     Returns:
         The values of `final_ops` in their structure; None if there are none.
 
     Raises:
-        TypeError: An argument is something else.
-        ValueError: There is no path, or a `master`.
-        NotFoundError: There is no such checkpoint, or the model has variables that it does not hold.
-        OpError: It cannot be read, or does not fit; or what the runs raise.
+        TypeError: An argument has the wrong type.
+        ValueError: There is no path, or there is a `master`.
+        NotFoundError: There is no such checkpoint, or it lacks variables of the model.
+        OpError: The checkpoint cannot be read or does not fit, or a run raises.
 
     Example:
         >>> import hookline as hl, tempfile
@@ -76,8 +76,8 @@ def evaluate_once(
         >>> logdir.cleanup()
 
     References:
-        `tf.contrib.training.evaluate_once`. Differences: states of hooks in the checkpoint are the training's, and stay
-        there; None as the path is an error.
+        `tf.contrib.training.evaluate_once`. Differences: the states of the training's hooks in the checkpoint are not
+        given to the evaluation's hooks; None as the path is an error.
     """
     if not checkpoint_path or not isinstance(checkpoint_path, str | os.PathLike):
         raise ValueError(
@@ -103,31 +103,31 @@ def evaluate_repeatedly(
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
 ) -> Any:
-    """Evaluates each new checkpoint of a directory, as `evaluate_once` does: the newest, if several came meanwhile.
+    """Evaluates each new checkpoint of a directory, as `evaluate_once` does; of several new ones, only the newest.
 
-    It is a job beside the training, usually in a process of its own, and only reads. Hooks ride along on each
-    evaluation, and see a session begin and end with each.
+    It is a job beside the training, usually in its own process, and it only reads. Hooks take part in each evaluation,
+    and see a session begin and end each time.
 
     Args:
-        checkpoint_dir: Where the training saves; need not exist yet.
-        master: As of `evaluate_once`, like the arguments that are not described here.
-        scaffold: As of `evaluate_once`.
-        eval_ops: As of `evaluate_once`.
-        feed_dict: As of `evaluate_once`.
-        final_ops: As of `evaluate_once`.
-        final_ops_feed_dict: As of `evaluate_once`.
-        eval_interval_secs: At least so many seconds lie between the beginnings of two evaluations.
-        hooks: As of `evaluate_once`.
-        config: As of `evaluate_once`.
-        max_number_of_evaluations: Ends after so many; None does not.
-        timeout: After so many seconds without a new checkpoint, end or ask `timeout_fn`; None waits for ever.
+        checkpoint_dir: Where the training saves; it need not exist yet.
+        master: As in `evaluate_once`.
+        scaffold: As in `evaluate_once`.
+        eval_ops: As in `evaluate_once`.
+        feed_dict: As in `evaluate_once`.
+        final_ops: As in `evaluate_once`.
+        final_ops_feed_dict: As in `evaluate_once`.
+        eval_interval_secs: The least number of seconds between the starts of two evaluations.
+        hooks: As in `evaluate_once`.
+        config: As in `evaluate_once`.
+        max_number_of_evaluations: Ends after this many; None does not.
+        timeout: After this many seconds without a new checkpoint, end or ask `timeout_fn`; None waits for ever.
         timeout_fn: Called without arguments when that time is over; True ends, False waits once more.
 
     Returns:
         The values of `final_ops` in the last evaluation; None if there was none.
 
     Raises:
-        As of `evaluate_once`. A checkpoint that the training removes before it is read is passed over, with a warning.
+        As in `evaluate_once`. If the training removes a checkpoint before it is read, it is skipped with a warning.
 
     References:
         `tf.contrib.training.evaluate_repeatedly`.
@@ -168,14 +168,14 @@ def _evaluation(
     runs: SessionRunArgs,
     last: SessionRunArgs,
 ) -> Callable[[str], Any]:
-    """Returns a function that evaluates the checkpoint of a path; what it needs in the graph is made here, once.
+    """Returns a function that evaluates the checkpoint at a path; its operations are added to the graph here, once.
 
     Args:
         who: The function that was called.
-        master: As of `evaluate_once`.
-        scaffold: As of `evaluate_once`.
-        config: As of `evaluate_once`.
-        hooks: As of `evaluate_once`.
+        master: As in `evaluate_once`.
+        scaffold: As in `evaluate_once`.
+        config: As in `evaluate_once`.
+        hooks: As in `evaluate_once`.
         runs: `eval_ops` and their feed.
         last: `final_ops` and their feed.
     """
@@ -206,9 +206,9 @@ def _evaluation(
 
 
 class _EvaluationSessionCreator(SessionCreator):
-    """Restores a checkpoint; what the training's hooks have left in it is not for those of an evaluation.
+    """Restores a checkpoint, without the states of the training's hooks in it.
 
-    It is no chief, whose session ends the training of all workers with its own end.
+    It is not a chief, because the end of a chief's session ends the training of all workers.
     """
 
     def __init__(self, scaffold: Scaffold | None, config: Any, path: str) -> None:
@@ -220,7 +220,7 @@ class _EvaluationSessionCreator(SessionCreator):
         return self._chief.scaffold
 
     def create_session(self) -> Session:
-        """Returns a session whose model is that of the checkpoint."""
+        """Returns a session with the checkpoint's model."""
         session = self._chief.create_session()
         session.restored_hook_states = {}
         return session

@@ -47,9 +47,9 @@ _CLOSED_INSIDE = (
 
 
 class MonitoredLifecycle:
-    """What both monitored sessions are: hooks around a session, closed in an orderly way.
+    """The common part of both monitored sessions: hooks around a session, closed in order.
 
-    A lost session is created again where there is a policy for it; without one every error passes.
+    A lost session is created again if there is a policy for it; without one every error passes.
     """
 
     def __init__(
@@ -73,15 +73,16 @@ class MonitoredLifecycle:
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
-        # What hooks have been told of bears this mark; to keep it here would keep its traceback, and so what was fed.
+        # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
+        # values.
         self._told = object()
         self._graph = get_default_graph()
         self._closed = False
         self._writers = WriterScope(strict_events)
         self._turn = Turn(self._writers)
-        # While a step function is called, and no run of its own: the session that it runs with hooks.
+        # While a step function is called, outside of its runs: the session that it runs with hooks.
         self._stepping: CoordinatedSession | None = None
-        # The writes of the session when its step function began, or last ran with hooks.
+        # The session's count of writes when its step function began, or last ran with hooks.
         self._written_in_step: int | None = None
         self._raw: Session | None = None
         self._hooks.claim(self)
@@ -114,19 +115,20 @@ class MonitoredLifecycle:
 
     @property
     def coordinator(self) -> Coordinator:
-        """Keeps track of the threads; after a recovery it is another one."""
+        """Keeps track of the threads; a new one after a recovery."""
         return self._session.current.coord
 
     @property
     def scaffold(self) -> Scaffold | None:
-        """What the session was initialised and is saved with; None where its creator has none."""
+        """The scaffold that initialises and saves the model; None if the session's creator has none."""
         return getattr(self._creator, "scaffold", None)
 
     @property
     def summary_writer(self) -> FileWriter | None:
         """The writer that the library's hooks share, for summaries of your own; None without a summary directory.
 
-        It is closed with the session, if nobody else has got it from `FileWriterCache`; later on this is a new one.
+        It is closed with the session, unless other code has got it from `FileWriterCache`; after that, this is a new
+        one.
         """
         if self._summary_dir is None:
             return None
@@ -137,32 +139,32 @@ class MonitoredLifecycle:
             SCOPE.reset(outer)
 
     def raw_session(self) -> Session:
-        """Returns the session inside, whose runs trigger no hooks; after a recovery it is another one.
+        """Returns the session inside, whose runs call no hooks; a new one after a recovery.
 
-        For what hooks should not see, between runs: an evaluation, a look at a variable, `load`. What it raises does
-        not lead to a recovery, and a recovery closes it; inside `run_step_fn` a loss is recovered from.
+        Use it between runs for things that hooks should not see: an evaluation, a look at a variable, `load`. Its
+        errors do not lead to a recovery, except inside `run_step_fn`. A recovery closes it.
 
         Raises:
             RuntimeError: The session is closed.
-            BaseException: The failure of a recovery that was in vain.
+            BaseException: A recovery failed with this error.
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
         return self._session.live().hooked.raw
 
     def add_hook(self, hook: Any) -> None:
-        """Lets one more hook ride along, from the next run on.
+        """Adds a hook, from the next run on.
 
-        Its `begin` and `after_create_session` are called at once. It comes last, unless a hook demands another order.
+        Its `begin` and `after_create_session` are called at once. It comes last, unless a hook declares another order.
 
         Args:
             hook: A hook whose `begin` adds nothing to the graph.
 
         Raises:
-            TypeError: It is no hook.
-            RuntimeError: Its `begin` adds to the graph, which is final by now; a run is under way; it serves another
-                session or this one; the session is closed.
-            BaseException: What its callbacks raised. It gets its `on_exception` then, and has not joined.
+            TypeError: It is not a hook.
+            RuntimeError: Its `begin` adds to the graph, which is finalized by now; a run is under way; it already
+                serves a session; or the session is closed.
+            BaseException: A callback of the hook raised. The hook then gets `on_exception`, and is not added.
         """
         (hook,) = checked_hooks([hook])
         if any(hook is known for known in self._hooks.hooks):
@@ -212,7 +214,7 @@ class MonitoredLifecycle:
         Args:
             fetches: Any nesting of lists, tuples and dicts around tensors, operations and names of them.
             feed_dict: Values for tensors of the graph.
-            options: Of this run; merged with what the hooks ask for.
+            options: The options of this run, merged with those of the hooks.
             run_metadata: Filled with what the run recorded about itself.
 
         Returns:
@@ -220,9 +222,9 @@ class MonitoredLifecycle:
 
         Raises:
             OutOfRangeError: The input has ended; the `with` block swallows it.
-            Preempted: A signal has asked the process to end; leave the `with` block, or close the session.
-            RuntimeError: The session is closed, a hook has requested the stop, or a run is under way: in another
-                thread, or around the callback of a hook that called this.
+            Preempted: A signal asked the process to end; leave the `with` block, or close the session.
+            RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
+                or around the hook's callback that called this.
         """
         if not self._turn.take():
             if self._turn.is_mine and self._stepping is not None:
@@ -243,18 +245,18 @@ class MonitoredLifecycle:
             self._turn.give_back()
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Calls a function that decides by itself what to run, and what of it with hooks.
+        """Calls a function that decides what to run, with or without hooks.
 
         Args:
             step_fn: A function whose only parameter is called `step_context`. After a recovery it is called again.
 
         Returns:
-            What it returns.
+            The function's result.
 
         Raises:
             ValueError: It has other parameters.
             StopIteration: It called `step_context.request_stop()`; the `with` block swallows it.
-            Preempted: A signal has asked the process to end.
+            Preempted: A signal asked the process to end.
             RuntimeError: The session is closed.
         """
         check_step_fn(step_fn)
@@ -313,13 +315,13 @@ class MonitoredLifecycle:
     def close(self) -> None:
         """Calls every hook's `end`, stops the threads and closes the session.
 
-        While another thread runs the session, this asks it to stop and waits for the end of that run, as long as for
+        If another thread is running the session, this asks it to stop and waits for the end of that run, as long as for
         the threads.
 
         Raises:
-            Preempted: A signal has asked the process to end; everything is closed.
-            RuntimeError: The session is closed already; or this was called inside a callback of a hook or a step
-                function, or the run of another thread did not end in time, and nothing has been closed.
+            Preempted: A signal asked the process to end; everything is closed.
+            RuntimeError: The session is already closed. Or this was called inside a hook's callback or a step function,
+                or the run of another thread did not end in time; then nothing has been closed.
             BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
                 on it.
         """
@@ -327,7 +329,7 @@ class MonitoredLifecycle:
             raise RuntimeError(_CLOSED)
         self._wait_for_turn()
         try:
-            # Somebody else may have closed it meanwhile, which is what was wanted.
+            # Other code may have closed it in the meantime, as desired.
             failures = [] if self._closed else self._finish(None)
         finally:
             self._turn.give_back()
@@ -336,25 +338,25 @@ class MonitoredLifecycle:
         self._leave()
 
     def _leave(self) -> None:
-        """Raises `Preempted` once everything is closed, if that is why."""
+        """Raises `Preempted` once everything is closed, if a signal was the reason."""
         preempted = self._preemption.error()
         if preempted is not None:
             raise preempted
 
     def _heed_signals(self) -> None:
         """Has signals caught where leaving in order is worth it."""
-        # A worker saves nothing; it leaves in order for those who go on.
+        # A worker saves nothing; it leaves in order for those that continue.
         if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
             self._preemption.open()
 
     def _wake(self) -> None:
-        """Tells threads, and what waits for the coordinator, that a signal has asked the process to end."""
+        """Tells threads, and waits on the coordinator, that a signal asked the process to end."""
         session = getattr(self, "_session", None)
         if session is not None and not self._closed:
             session.request_stop()
 
     def _doing(self) -> str:
-        """Says what a signal has come into."""
+        """Returns what the session was doing when a signal came."""
         if self._closed:
             return "the end of the session"
         if not hasattr(self, "_session"):
@@ -374,14 +376,14 @@ class MonitoredLifecycle:
             )
 
     def _left_over(self) -> bool:
-        """Returns whether a Ctrl-C in a bad moment has left the turn taken by this thread; then it is given back."""
+        """Returns whether a Ctrl-C at a bad moment left the turn with this thread; if so, gives it back."""
         if not self._turn.is_mine:
             return False
         frame, inside = sys._getframe(1), 0
         while frame is not None:
             inside += frame.f_code in _AT_WORK and frame.f_locals.get("self") is self
             frame = frame.f_back
-        if inside > 1:  # The first of them is the call that asks.
+        if inside > 1:  # The first of them is the call that checks.
             return False
         self._turn.give_back()
         self._stepping = None
@@ -389,7 +391,7 @@ class MonitoredLifecycle:
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Keeps everybody else out of this session."""
+        """Keeps other threads out of this session."""
         if not self._turn.take():
             raise self._occupied(what)
         try:
@@ -401,7 +403,7 @@ class MonitoredLifecycle:
             self._turn.give_back()
 
     def _occupied(self, what: str) -> RuntimeError:
-        """Returns the error of a call that comes while the session is at work."""
+        """Returns the error for a call that comes while the session is busy."""
         if self._closed:
             return RuntimeError(_CLOSED)
         if self._turn.is_mine:
@@ -443,10 +445,10 @@ class MonitoredLifecycle:
         return True
 
     def _finish(self, leaving: BaseException | None) -> list[BaseException]:
-        """Ends or abandons the training and closes everything; returns what went wrong on the way, in order."""
+        """Ends or abandons the training and closes everything; returns the errors on the way, in order."""
         self._closed = True
         failures: list[BaseException] = []
-        # Whatever comes in between, a second Ctrl-C too: threads, session, files and graph are not left behind.
+        # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
             self._session.close,
@@ -467,7 +469,7 @@ class MonitoredLifecycle:
         elif lost is None:
             return self._end()
         elif not self._knows(lost):
-            # should_stop() had to keep this to itself.
+            # should_stop() could not raise this.
             self._notify(lost)
             return [lost]
         return []
@@ -476,25 +478,25 @@ class MonitoredLifecycle:
         raw = self._session.raw
         try:
             if isinstance(self._creator, ChiefSessionCreator):
-                # What the hooks save and evaluate in `end` is then the last word: no worker's update comes after it.
+                # So no worker's update comes after the state that the hooks save and evaluate in `end`.
                 raw.seal()
             self._hooks.settle(raw)
         except BaseException as exc:
             failure = raw.map_error(exc)
-            # What settling comes upon counts as if the run had raised it; the end of the input is no failure.
+            # Errors of `settle` count as errors of the run; the end of the input is not a failure.
             if not isinstance(failure, END_OF_INPUT):
                 self._notify(failure)
                 return [failure]
         return self._hooks.end(raw)
 
     def _fail(self, exception: BaseException) -> None:
-        """Saves and tells what is to be saved and told when a run or the body has failed with this."""
+        """Saves the last state and tells the hooks, when a run or the body failed with this error."""
         if not isinstance(exception, _IN_ORDER):
             self._save_last(exception)
             self._notify(exception)
 
     def _save_last(self, exception: BaseException) -> None:
-        """Lets the savers among the hooks keep what the last completed run left, when a run or the body has failed."""
+        """Lets the savers among the hooks save the state of the last completed run, when a run or the body failed."""
         if self._knows(exception) or self._session.failure is not None or preemption.urgent():
             return
         savers = self._hooks.savers
@@ -502,14 +504,14 @@ class MonitoredLifecycle:
         if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
             return
         if self._written_in_step is not None and hooked.raw.writes != self._written_in_step:
-            return  # The step function had changed variables by itself.
+            return  # The step function changed variables itself.
         try:
-            self._hooks.settle(hooked.raw)  # A NaN that was not reported yet is: such a state is not worth keeping.
+            self._hooks.settle(hooked.raw)  # This reports a pending NaN: such a state is not worth keeping.
             if any(getattr(bare(hook), "has_found_nan", False) for hook in self._hooks.hooks):
                 return
             for saver in savers:
                 saver.save_last(hooked.raw, exception)
-        except BaseException as failure:  # A Ctrl-C too: the first error is the one to be told.
+        except BaseException as failure:  # A Ctrl-C too, because the first error is the one to report.
             logger.error(
                 "After %s no last checkpoint was saved: %s: %s",
                 type(exception).__name__,
@@ -518,7 +520,7 @@ class MonitoredLifecycle:
             )
 
     def _notify(self, exception: BaseException) -> None:
-        """Tells the hooks of a failure, once: what a run raised usually leaves the `with` block as well."""
+        """Tells the hooks of a failure, once: the error of a run usually leaves the `with` block too."""
         if not self._knows(exception) and not isinstance(exception, END_OF_INPUT):
             vars(exception)[_TOLD] = self._told
             raw = self._raw
@@ -539,7 +541,7 @@ class MonitoredLifecycle:
         with self._graph.as_default():
             self._raw = raw = self._creator.create_session()
             self._preemption.renew()
-            # An OutOfRangeError of a thread is an error of the session: its consumer is who ends the training quietly.
+            # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
             session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
             try:
@@ -560,13 +562,13 @@ class MonitoredLifecycle:
             return session
 
 
-# Whose frames say that a session is at work in this thread.
+# Frames of this code show that a session is at work in this thread.
 _AT_WORK = frozenset(
     getattr(MonitoredLifecycle, name).__code__
     for name in ("__init__", "run", "run_step_fn", "add_hook", "close", "__exit__", "_should_stop")
 )
 _TOLD = "_hookline_told"
-# With what a session is left in order: `end` is called then.
+# Exceptions that leave a session in order, so that `end` is called.
 _IN_ORDER = (*END_OF_INPUT, Preempted)
 
 

@@ -1,4 +1,4 @@
-"""MonitoredSession and SingularMonitoredSession: what a training loop runs."""
+"""MonitoredSession and SingularMonitoredSession: the sessions that a training loop runs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hookline.session import StoreTarget
 class MonitoredSession(MonitoredLifecycle):
     """A session with hooks that initialises or restores itself, recovers, and stops its threads at the end.
 
-    In the constructor, in this order: every hook's `begin`, the scaffold is finalized, the session is created, then
-    initialised or restored, and every hook's `after_create_session` is called. Closing calls every hook's `end`. Use it
-    as a context manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block quietly.
+    The constructor calls every hook's `begin`, finalizes the scaffold, creates the session, initialises or restores it,
+    and calls every hook's `after_create_session`, in this order. Closing calls every hook's `end`. Use it as a context
+    manager: the end of the input (`OutOfRangeError`, `StopIteration`) leaves the `with` block quietly.
 
     Args:
-        session_creator: How to make the session; a `ChiefSessionCreator` by default.
+        session_creator: Creates the session; by default a `ChiefSessionCreator`.
         hooks: Hooks, called in this order. A hook serves one session at a time.
         stop_grace_period_secs: How long closing waits for the threads.
         recovery: What to do when the session is lost; None lets the error pass.
-        summary_dir: Directory whose shared writer `summary_writer` is.
-        strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
+        summary_dir: The directory of the shared writer `summary_writer`.
+        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
-        on_preemption: What SIGTERM and a first Ctrl-C do to a session that saves. "exit": the run under way is
-            finished, every `end` is called, with its save, and the block is left with `Preempted`. "ignore": what they
-            did before.
-        grace_secs: How long that may take; then the process is ended.
+        on_preemption: What SIGTERM and a first Ctrl-C do to a session that saves. "exit": the current run is finished,
+            every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the signals
+            have their usual effect.
+        grace_secs: How long leaving may take; then the process is ended.
 
     Raises:
-        TypeError: An item of `hooks` is no hook.
+        TypeError: An item of `hooks` is not a hook.
         RuntimeError: A hook serves another live session.
 
     Example:
@@ -52,9 +52,9 @@ class MonitoredSession(MonitoredLifecycle):
 
     References:
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
-        `grace_secs`, `request_stop`; `end` is called on every hook whatever the others raise; a failed construction
-        leaves no thread and no session behind; closing closes what it and its hooks took from `FileWriterCache`; a hook
-        may define `on_exception` and `settle`.
+        `grace_secs`, `request_stop`; every hook gets `end`, even if others raise; a failed construction leaves no
+        thread and no session behind; closing also closes the writers that it and its hooks took from `FileWriterCache`;
+        a hook may define `on_exception` and `settle`.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class MonitoredSession(MonitoredLifecycle):
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; never raises.
 
-        A preemption error that a thread reported is recovered from, as often as the policy allows; for any other the
-        answer is True, and `close` raises it. Inside a run, where the recovery is the run's, the answer is False.
+        If a thread reported a preemption error, this recovers, as often as the policy allows. For any other error the
+        answer is True, and `close` raises it. During a run, which recovers itself, the answer is False.
         """
         return self._closed or self._should_stop()
 
@@ -90,12 +90,12 @@ class SingularMonitoredSession(MonitoredLifecycle):
         hooks: Hooks, called in this order.
         scaffold: How to initialise, restore and summarise; the defaults fill what is missing.
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
-        config: Of the raw session.
-        checkpoint_dir: Restore the newest checkpoint of this directory, if there is one.
+        config: The raw session's configuration.
+        checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
         stop_grace_period_secs: How long closing waits for the threads.
-        checkpoint_filename_with_path: Restore this checkpoint.
-        on_preemption: "exit" or "ignore", as of a `MonitoredSession`.
-        grace_secs: As of a `MonitoredSession`.
+        checkpoint_filename_with_path: A checkpoint to restore.
+        on_preemption: "exit" or "ignore", as in `MonitoredSession`.
+        grace_secs: As in `MonitoredSession`.
 
     Raises:
         ValueError: Both a directory and a checkpoint are given.

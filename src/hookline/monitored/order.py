@@ -1,4 +1,4 @@
-"""The order of hooks: that of their list, but where one says after or before which others it must come."""
+"""The order of hooks: list order, unless a hook declares which others it must follow or precede."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hookline.hooks.when import bare
 
 
 def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the hooks as they are called: in list order, but where `comes_after` or `comes_before` demands another.
+    """Returns the hooks in calling order: list order, unless `comes_after` or `comes_before` demands another.
 
-    A hook that must wait for others comes as soon as the last of them has come; nobody else moves.
+    A hook that must follow others comes directly after the last of them; no other hook moves.
 
     Args:
-        hooks: In list order. Each may have `comes_after` and `comes_before`: a class of hooks, a hook, or a tuple of
-            them. Those that are not in the list do not matter.
+        hooks: The hooks in list order. Each may have `comes_after` and `comes_before`: a class of hooks, a hook, or a
+            tuple of them. Hooks that are not in the list are ignored.
 
     Raises:
-        RuntimeError: They cannot be put in order.
+        RuntimeError: The declarations contradict each other.
         TypeError: A declaration is something else.
 
     Example:
@@ -47,7 +47,7 @@ def in_order(hooks: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _declared(hooks: Sequence[Any]) -> list[set[int]]:
-    """Returns for each hook the places of those that must come before it."""
+    """Returns, for each hook, the places of the hooks that must come before it."""
     waits_for: list[set[int]] = [set() for _ in hooks]
     for i, hook in enumerate(hooks):
         for name in ("comes_after", "comes_before"):
@@ -74,7 +74,7 @@ def _is_meant(hook: Any, target: Any) -> bool:
 
 
 def _cycle(hooks: Sequence[Any], waits_for: Sequence[set[int]], left: Sequence[int]) -> str:
-    """Returns a chain of hooks of which each must come after the next, the first being the last."""
+    """Returns a cycle of hooks, each of which must come after the next."""
     chain = [left[0]]
     while chain.count(chain[-1]) == 1:
         chain.append(min(waits_for[chain[-1]].intersection(left)))

@@ -19,18 +19,18 @@ T = TypeVar("T")
 
 
 class RecoverableSession:
-    """A coordinated session that outlives `AbortedError` and `UnavailableError`.
+    """A coordinated session that survives `AbortedError` and `UnavailableError`.
 
-    Such an error closes the session and makes a new one, restored from the last checkpoint; then the run is tried
-    again. The hooks get `after_create_session` again, never `begin`.
+    After such an error it closes the session, creates a new one, restored from the last checkpoint, and retries the
+    run. The hooks get `after_create_session` again, but never `begin`.
 
     Args:
-        create: Makes the session; called in the constructor and at each recovery.
-        policy: How often and how patiently; None lets every error pass.
+        create: Creates the session; called in the constructor and at each recovery.
+        policy: How often to recover, and how long to wait; None lets every error pass.
 
     References:
-        The recoverable session inside `tf.train.MonitoredSession`. Differences: attempts have a limit and waits between
-        them, and every recovery is logged at ERROR with its reason and the steps it lost.
+        The recoverable session inside `tf.train.MonitoredSession`. Differences: attempts are limited, with waits
+        between them, and every recovery is logged at ERROR with its reason and the lost steps.
     """
 
     def __init__(self, create: Callable[[], CoordinatedSession], policy: RecoveryPolicy | None) -> None:
@@ -50,17 +50,17 @@ class RecoverableSession:
 
     @property
     def current(self) -> CoordinatedSession:
-        """The session as it is now."""
+        """The current session."""
         return self._session
 
     @property
     def raw(self) -> Session:
-        """The raw session as it is now; after a recovery it is another one."""
+        """The current raw session; a new one after a recovery."""
         return self._session.hooked.raw
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of a recovery that was attempted in vain; there is no live session then."""
+        """The error of a failed recovery, after which there is no live session."""
         return self._failure
 
     def run(
@@ -73,7 +73,7 @@ class RecoverableSession:
         """Runs with the hooks, as often as the policy allows.
 
         Raises:
-            BaseException: What cannot be recovered from, or what is left when the attempts are used up.
+            BaseException: An error that allows no recovery, or the last error when the attempts are used up.
         """
         return self._persist(lambda session: session.run(fetches, feed_dict, options, run_metadata))
 
@@ -84,7 +84,7 @@ class RecoverableSession:
     def _persist(self, attempt: Callable[[CoordinatedSession], T]) -> T:
         if not self._shared:
             return self._attempted(attempt, None)
-        # What an attempt has done to variables that live elsewhere is there still when its session is lost.
+        # An attempt's effects on variables that live elsewhere remain when its session is lost.
         retry = Retry()
         token = RETRY.set(retry)
         try:
@@ -98,7 +98,7 @@ class RecoverableSession:
             try:
                 result = attempt(session)
             except PREEMPTION_ERRORS as exc:
-                # What hooks do to the new session is no part of the run.
+                # What hooks do to the new session is not part of the run.
                 RETRY.set(None)
                 self._recover(exc)
                 if retry is not None:
@@ -110,9 +110,9 @@ class RecoverableSession:
             return result
 
     def should_stop(self) -> bool:
-        """Returns whether to stop. Never raises: any error that a thread has reported is raised by `close`.
+        """Returns whether to stop. Never raises: `close` raises an error that a thread has reported.
 
-        From a preemption error it recovers, as often as the policy allows.
+        It recovers from a preemption error, as often as the policy allows.
         """
         while self._failure is None:
             session = self._session
@@ -128,27 +128,27 @@ class RecoverableSession:
         return True
 
     def looks_stopped(self) -> bool:
-        """Returns what `should_stop` would, for whoever may not recover because somebody else is inside."""
+        """Returns the answer of `should_stop`, without a recovery, for callers while another thread is inside."""
         session = self._session
         if self._failure is not None or self._stop_requested or session.hooked.should_stop():
             return True
-        # The coordinator of a session that is being replaced was stopped for that.
+        # The coordinator of a session being replaced was stopped for the replacement.
         return not self._recovering and session.coord.should_stop() and not self.recovers_from(session.reported_error())
 
     def recovers_from(self, error: BaseException | None) -> TypeGuard[BaseException]:
-        """Returns whether the policy is to recover from an error."""
+        """Returns whether the policy recovers from an error."""
         return self._policy is not None and isinstance(error, PREEMPTION_ERRORS)
 
     def request_stop(self) -> None:
-        """Asks the coordinator to stop; the request outlives a recovery that is under way."""
+        """Asks the coordinator to stop; the request survives a recovery under way."""
         self._stop_requested = True
         self._session.coord.request_stop()
 
     def close(self) -> None:
         """Stops the threads and closes the session, as `CoordinatedSession.close`.
 
-        A preemption error that a thread reported is only logged where it would have been recovered from: there is
-        nothing left to run.
+        If a thread reported a preemption error from which the policy recovers, it is only logged, because nothing is
+        left to run.
         """
         if self._failure is not None:
             return
@@ -160,7 +160,7 @@ class RecoverableSession:
             logger.warning("The session was lost after its last run, which changes nothing: %s", _reason(exc))
 
     def live(self) -> CoordinatedSession:
-        """Returns the session as it is now; raises the failure of a recovery that was in vain."""
+        """Returns the current session; raises the error of a failed recovery."""
         if self._failure is not None:
             raise self._failure
         return self._session
@@ -221,12 +221,12 @@ class RecoverableSession:
 
     def _note_progress(self, repeats: bool) -> None:
         step = _global_step(self.raw)
-        # Without a global step the run that succeeded is all the progress there is to see. Where the run was to repeat
-        # no more than what led to the highest step, having come through it is progress too.
+        # Without a global step, a successful run is the only visible progress. If the run only had to repeat the way to
+        # the highest step, its success is progress too.
         if step is None or self._highest_step is None or step > self._highest_step - repeats:
             self._attempts = 0
         if step is not None:
-            # The loss may have taken the step along: then this is the highest one known.
+            # The step may have been lost with the session; then this is the highest one known.
             self._highest_step = max(self._highest_step or 0, step)
 
 

@@ -10,21 +10,21 @@ from hookline import arguments
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
-    """How a recoverable session goes about creating its session again.
+    """How a recoverable session creates its session again.
 
-    Attempts are counted until progress is made, that is until the global step passes the highest one reached before
-    the failure. So a step that fails each time it is tried ends the job instead of repeating for ever.
+    Attempts are counted until there is progress: until the global step passes the highest one reached before the
+    failure. So a step that always fails ends the job instead of repeating for ever.
 
     Args:
         max_attempts: How many attempts in a row, without progress between them; at least 1.
         initial_backoff_secs: The wait before the first attempt.
-        multiplier: By what the wait grows from one attempt to the next.
+        multiplier: The factor by which the wait grows from one attempt to the next.
         max_backoff_secs: The longest wait.
-        jitter: By what fraction of itself a wait may vary either way, so that workers do not all come back at once.
-        seed: Of the variation.
+        jitter: The fraction by which a wait may vary either way, so that workers do not all come back at once.
+        seed: The seed of the variation.
 
     Raises:
-        TypeError: One of them is no number.
+        TypeError: One of them is not a number.
         ValueError: One of them is out of range.
 
     Example:
@@ -33,7 +33,7 @@ class RecoveryPolicy:
         [1.0, 4.0, 16.0]
 
     References:
-        No counterpart in `tf.train`, where a session is created again without a limit and without a wait.
+        No counterpart in `tf.train`, which creates sessions again without limits and waits.
     """
 
     max_attempts: int = 12
@@ -63,7 +63,7 @@ class RecoveryPolicy:
             raise ValueError(f"RecoveryPolicy requires 0 <= jitter <= 1, got {self.jitter}.")
 
     def generator(self) -> random.Random:
-        """Returns a new source of the variation; the same one for the same seed."""
+        """Returns a new source of the variation, which depends only on the seed."""
         return random.Random(self.seed)
 
     def backoff_secs(self, attempt: int, generator: random.Random) -> float:
@@ -73,7 +73,8 @@ class RecoveryPolicy:
             attempt: 1 for the first.
             generator: The source of the variation.
         """
-        # The exponent is bounded because 2.0 ** 1024 is an OverflowError; the wait has long been the longest by then.
+        # The exponent is bounded because 2.0 ** 1024 is an OverflowError; the wait has long reached its maximum by
+        # then.
         grown = self.initial_backoff_secs * self.multiplier ** min(attempt - 1, 64)
         return min(grown, self.max_backoff_secs) * (1 + self.jitter * generator.uniform(-1, 1))
 

@@ -1,4 +1,4 @@
-"""Scaffold: the operations around training, gathered from the user, the graph's collections, and defaults."""
+"""Scaffold: the operations around training, taken from the user, the graph's collections, and defaults."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _DEFAULTS = "hookline/scaffold_defaults"
 
 
 class Scaffold:
-    """What a monitored session needs beside the training step: to initialise, to know what is ready, to save.
+    """What a monitored session needs beside the training step: initialisation, readiness checks, saving.
 
-    Everything is optional. `finalize` fills what is missing from the graph's collections or with defaults; until then
-    the properties of what was not given are None.
+    Everything is optional. `finalize` fills missing parts from the graph's collections or with defaults. Until then
+    their properties are None.
 
     Args:
         init_op: Initialises a model that was not restored; by default all global variables.
         init_feed_dict: Feed of `init_op`.
         init_fn: Called as `init_fn(scaffold, session)` after `init_op`; not after a restore.
         ready_op: A tensor of the names that are not initialised yet, empty when the model is ready.
-        ready_for_local_init_op: The same, for what `local_init_op` needs.
-        local_init_op: Initialises what no checkpoint holds; runs after a restore too.
+        ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
+        local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
         summary_op: The summaries to write; by default all of them, merged.
         saver: Saves and restores.
-        copy_from_scaffold: Take from this one what is not given.
+        copy_from_scaffold: A scaffold that provides the missing arguments.
         local_init_feed_dict: Feed of `local_init_op`.
 
     Raises:
-        TypeError: An argument is something else: an operation that cannot be fetched, a saver that is no `Saver`.
+        TypeError: An argument has the wrong type: an operation that cannot be fetched, a saver that is not a `Saver`.
 
     Example:
         >>> import hookline as hl
@@ -62,8 +62,8 @@ class Scaffold:
         Group
 
     References:
-        `tf.train.Scaffold`. Difference: defaults that an earlier session left in the collections are made again when
-        variables or summaries were added since.
+        `tf.train.Scaffold`. Difference: defaults that an earlier session left in the collections are made again if
+        variables or summaries were added since then.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Scaffold:
             This scaffold.
 
         Raises:
-            RuntimeError: A collection has several items, so that none of them can be chosen; or a default must be made
-                and the graph is finalized already.
+            RuntimeError: A collection has several items, so none can be chosen; or a default must be made, but the
+                graph is already finalized.
         """
         self._init_op = self._filled(self._init_op, "init_op", GraphKeys.INIT_OP, global_variables_initializer)
         self._ready_op = self._filled(self._ready_op, "ready_op", GraphKeys.READY_OP, report_uninitialized_variables)
@@ -127,9 +127,9 @@ class Scaffold:
 
     @staticmethod
     def default_local_init_op() -> Operation:
-        """Returns a new operation that initialises what a session initialises by default after each restore.
+        """Returns a new operation that does a session's default initialisation after each restore.
 
-        For a `local_init_op` of one's own that does more: `group(Scaffold.default_local_init_op(), more)`.
+        Use it in a `local_init_op` of your own that does more: `group(Scaffold.default_local_init_op(), more)`.
         """
         return local_variables_initializer()
 
@@ -140,7 +140,7 @@ class Scaffold:
         Args:
             arg_name: The argument of `Scaffold` that would replace the item; for the message.
             collection_key: The collection.
-            default_constructor: Makes the default; None as its result is not stored.
+            default_constructor: Makes the default; a result of None is not stored.
 
         Raises:
             RuntimeError: The collection has several items.
@@ -158,7 +158,7 @@ class Scaffold:
             outdated = [(item, names) for item, names in defaults if item is items[0] and names != covered]
             if not outdated or graph.finalized:
                 return items[0]
-            # Left by an earlier session of this graph, before it got the variables or summaries it has now.
+            # An earlier session left this default, before the graph got its present variables or summaries.
             items.clear()
         default = default_constructor()
         if default is not None:
@@ -183,12 +183,12 @@ class Scaffold:
 
     @property
     def ready_op(self) -> Tensor | None:
-        """The names of what is not initialised yet."""
+        """The names of the variables that are not initialised yet."""
         return self._ready_op
 
     @property
     def ready_for_local_init_op(self) -> Tensor | None:
-        """The names of what `local_init_op` needs and is not initialised yet."""
+        """The names of the variables that `local_init_op` needs and that are not initialised yet."""
         return self._ready_for_local_init_op
 
     @property
@@ -203,7 +203,7 @@ class Scaffold:
 
     @property
     def summary_op(self) -> Tensor | None:
-        """The summaries to write; None, also after `finalize`, where there are none."""
+        """The summaries to write; None if there are none, even after `finalize`."""
         return self._summary_op
 
     @property
@@ -220,6 +220,6 @@ def _either(first: T | None, second: T | None) -> T | None:
 
 
 def _covered(graph: Graph) -> tuple[str, ...]:
-    """Returns the names of all that a default covers."""
+    """Returns the names of everything that a default covers."""
     keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.SUMMARIES)
     return tuple(item.name for key in keys for item in graph.get_collection(key))

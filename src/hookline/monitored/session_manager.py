@@ -1,4 +1,4 @@
-"""SessionManager: makes a session and brings its model to a state in which it can be trained."""
+"""SessionManager: creates a session and makes its model ready for training."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ INITIALISED = "initialised anew"
 _SHARED = "found on the parameter servers"
 
 _LOOK_EVERY_SECS = 0.1
-# A wait for the chief ends when the chief says so; this is how often it asks anew.
+# A wait for the chief ends when the chief says so; this is how often the wait asks again.
 _WAIT_SECS = 1.0
 
 
 class SessionManager:
-    """Initialises a model, restores it from a checkpoint, or waits until somebody else has.
+    """Initialises a model, restores it from a checkpoint, or waits until another process has done so.
 
     Args:
-        local_init_op: Initialises what no checkpoint holds; also after a restore.
+        local_init_op: Initialises everything that no checkpoint holds; also runs after a restore.
         ready_op: A tensor of the names that are not initialised yet; None checks nothing.
-        ready_for_local_init_op: The same, for what `local_init_op` needs.
-        graph: The graph; if None, the default graph of the moment when the manager is made.
-        recovery_wait_secs: How often a wait says in the log what it waits for. It looks much more often.
+        ready_for_local_init_op: Likewise, for the variables that `local_init_op` needs.
+        graph: The graph; if None, the default graph at the time when the manager is created.
+        recovery_wait_secs: How often a wait logs what it is waiting for. It checks much more often.
         local_init_run_options: Options of the run of `local_init_op`.
         local_init_feed_dict: Feed of the run of `local_init_op`.
 
     Raises:
-        TypeError: An argument is something else.
-        ValueError: There is no `local_init_op`, but something that is of use with it alone.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument needs a `local_init_op`, and there is none.
 
     Example:
         >>> import hookline as hl
@@ -65,8 +65,8 @@ class SessionManager:
         2.0
 
     References:
-        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, never a fresh start; waiting
-        reacts within a tenth of a second, and ends in `DeadlineExceededError` for a checkpoint as well.
+        `tf.train.SessionManager`. Differences: a checkpoint that does not fit is an error, never a fresh start; waits
+        react within a tenth of a second, and a wait for a checkpoint also ends in `DeadlineExceededError`.
     """
 
     def __init__(
@@ -123,16 +123,16 @@ class SessionManager:
         Args:
             master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
             init_op: Initialises the model.
-            saver: Restores.
-            checkpoint_dir: Restore its newest checkpoint, if there is one.
-            checkpoint_filename_with_path: Restore this checkpoint.
-            wait_for_checkpoint: Wait until the directory has one.
-            max_wait_secs: At most so long.
-            config: Of the session.
+            saver: The saver that restores.
+            checkpoint_dir: A directory, of which to restore the newest checkpoint, if there is one.
+            checkpoint_filename_with_path: A checkpoint to restore.
+            wait_for_checkpoint: Whether to wait until the directory has one.
+            max_wait_secs: The longest wait.
+            config: The session's configuration.
             init_feed_dict: Feed of `init_op`.
             init_fn: Called with the session after `init_op`.
-            restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
-                `<path>.hookline-broken`, and the one before it is restored.
+            restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+                aside, to `<path>.hookline-broken`, and restore the one before it.
 
         Raises:
             ValueError: Both a directory and a checkpoint are given.
@@ -143,7 +143,7 @@ class SessionManager:
         check_restore(restore)
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
-            # Local variables say nothing of the servers: they are new in each process.
+            # Local variables do not show whether the servers are ready, because they are new in each process.
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
             if session.shared and session.wait_until_ready() and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
@@ -191,9 +191,9 @@ class SessionManager:
     ) -> tuple[Session, bool]:
         """Returns a session, and whether it was restored and is ready.
 
-        Arguments and errors are those of `prepare_session`. Without a checkpoint, or when the checkpoint does not hold
-        all that the model needs, the second item is False and initialising is left to the caller; so is
-        `Session.publish` where workers wait for the model. `local_init_op` runs in any case, if what it needs is there.
+        Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks something that
+        the model needs, the second item is False. The caller must then initialise the model and, if workers wait for
+        it, call `Session.publish`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         check_restore(restore)
@@ -217,16 +217,16 @@ class SessionManager:
     def wait_for_session(
         self, master: str | StoreTarget, config: Any = None, max_wait_secs: float = float("inf")
     ) -> Session:
-        """Returns a session once somebody else, the chief, has made the model ready.
+        """Returns a session once the chief has made the model ready.
 
         Args:
             master: Where to run.
-            config: Of the session.
+            config: The session's configuration.
             max_wait_secs: How long to wait.
 
         Raises:
-            DeadlineExceededError: The model was not ready in time; it names what was missing.
-            FailedPreconditionError: This worker's graph is not the chief's; it names the first difference.
+            DeadlineExceededError: The model was not ready in time; the message names what was missing.
+            FailedPreconditionError: This worker's graph is not the chief's; the message names the first difference.
         """
         with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
             _init_own(session)
@@ -238,7 +238,7 @@ class SessionManager:
                 if not session.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
                     return None
                 if session.shared:
-                    # Raises what no waiting mends: this worker's graph is not the chief's.
+                    # Raises if waiting cannot help: this worker's graph is not the chief's.
                     session.uninitialized()
                 names = _missing(session, self._ready_for_local_init_op)
                 if not names:
@@ -247,7 +247,7 @@ class SessionManager:
                 if names:
                     missing = f"not initialised: {names}"
                     return None
-                # The chief may have begun anew since: then this session is lost already, or the wait goes on.
+                # The chief may have started over since then; then this session is already lost, or the wait continues.
                 return True if session.wait_until_ready() else None
 
             self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
@@ -257,7 +257,7 @@ class SessionManager:
     def _sources(
         self, saver: Saver | None, directory: str | None, path: str | None, wait: bool, max_wait_secs: float
     ) -> Restart:
-        """Returns what may be restored, the newest first."""
+        """Returns the checkpoints that may be restored, the newest first."""
         if saver is None or not (path or directory):
             return Restart((), "")
         if path or not directory:
@@ -271,9 +271,9 @@ class SessionManager:
     def _restore(
         self, session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
     ) -> str | None:
-        """Restores the first that can be, as far as it is allowed to look, and returns it.
+        """Restores the first readable checkpoint among the allowed ones, and returns it.
 
-        What is broken is moved aside when another one has been restored, by whoever is to save in the directory.
+        Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
         """
         broken: list[tuple[str, DataLossError]] = []
         for source in found.candidates:
@@ -341,7 +341,7 @@ class SessionManager:
 
 
 def _init_own(session: Session) -> None:
-    """Initialises what each worker has for itself where variables are shared: nobody else can."""
+    """If variables are shared, initialises those that each worker has for itself, which nobody else can."""
     if session.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
@@ -352,10 +352,10 @@ def _at_step(session: Session) -> str:
 
 
 def check_restore(restore: str) -> None:
-    """Checks what is to be done about a broken checkpoint.
+    """Checks the `restore` argument.
 
     Raises:
-        ValueError: It is something else than documented.
+        ValueError: It has an undocumented value.
     """
     if restore not in (LATEST, LATEST_READABLE):
         raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
@@ -373,7 +373,7 @@ def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
 
 
 def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> str:
-    """Moves broken checkpoints aside if this process is to save there, and says what it did."""
+    """Moves broken checkpoints aside if this process saves there, and logs what it did."""
     said = []
     held = lease.of(directory)
     for path, error in broken:
@@ -386,7 +386,7 @@ def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> s
 
 
 def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
-    """Lets a saver know the checkpoints that are there, and the state file too if it was not right."""
+    """Tells a saver which checkpoints are there, and corrects the state file if it was wrong."""
     state = get_checkpoint_state(directory)
     if state is None:
         return
@@ -403,10 +403,10 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:
-    """Checks that the checkpoint to restore is named in one way at most.
+    """Checks that the checkpoint to restore is named in at most one way.
 
     Raises:
-        ValueError: It is named in both.
+        ValueError: It is named in both ways.
     """
     for name, path in (
         ("checkpoint_dir", checkpoint_dir),
@@ -422,7 +422,7 @@ def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: 
 
 
 def _finish_pending(saver: Saver) -> None:
-    """Waits for a save of the session before: it may become the newest checkpoint. A loss may have ended it as well."""
+    """Waits for a save of the previous session, which may become the newest checkpoint; a loss may have ended it."""
     try:
         saver.wait()
     except Exception as exc:
@@ -432,7 +432,7 @@ def _finish_pending(saver: Saver) -> None:
 
 
 def _missing(session: Session, ready_op: Tensor | None) -> str:
-    """Returns what is not initialised, as text; empty when the model is ready."""
+    """Returns the names of what is not initialised, as text; empty when the model is ready."""
     if ready_op is None:
         return ""
     try:

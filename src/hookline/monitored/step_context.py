@@ -1,4 +1,4 @@
-"""StepContext: what a function given to `run_step_fn` gets."""
+"""StepContext: the argument of a function given to `run_step_fn`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class StepContext:
 
     @property
     def session(self) -> Session:
-        """The raw session; its runs trigger no hooks."""
+        """The raw session; its runs call no hooks."""
         return self._session
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """Same as the `run` of the monitored session, inside a step function."""
+        """Does the same as `run` of the monitored session, inside a step function."""
         return self._run_with_hooks(*args, **kwargs)
 
     def request_stop(self) -> NoReturn:

@@ -23,7 +23,7 @@ N = TypeVar("N", int, float)
 
 
 class UseDefault(enum.Enum):
-    """Says that an argument was not given, where None has a meaning of its own."""
+    """Marks an argument that was not given, because None has a meaning of its own."""
 
     USE_DEFAULT = "USE_DEFAULT"
 
@@ -58,40 +58,40 @@ def MonitoredTrainingSession(
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
-    A chief gets its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
-    `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker gets `hooks` only, and
-    waits until the chief has made the model ready. With a `Cluster` each gets a `StalenessHook` before `hooks`.
+    A chief has its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
+    `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and
+    waits until the chief has made the model ready. With a `Cluster`, each has a `StalenessHook` before `hooks`.
 
-    The defaults (checkpoints each 600 seconds, summaries each 100 steps) apply where neither of the two cadences was
+    The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off.
 
     Args:
         master: Where variables live: this process (""), or a `hookline.distributed.Cluster` or its `target`.
         is_chief: Whether this process initialises, saves and writes.
-        checkpoint_dir: Where to save, and what to restore from.
-        scaffold: What to initialise, restore and summarise with.
+        checkpoint_dir: The directory to save to and restore from.
+        scaffold: The scaffold that initialises, restores and summarises.
         hooks: Hooks of every process.
         chief_only_hooks: Hooks of the chief, called before all others.
         save_checkpoint_secs: Seconds between checkpoints.
         save_summaries_steps: Global steps between summaries.
         save_summaries_secs: Seconds between summaries.
-        config: Of the raw session.
+        config: The raw session's configuration.
         stop_grace_period_secs: How long closing waits for the threads.
-        log_step_count_steps: Global steps between two looks at the speed; None or <= 0 for none.
+        log_step_count_steps: Global steps between two measurements of the speed; None or <= 0 for none.
         max_wait_secs: How long a worker waits for the chief.
         save_checkpoint_steps: Global steps between checkpoints.
         summary_dir: Where to write summaries; `checkpoint_dir` if None.
         save_graph_def: Whether to write a description of the graph beside the checkpoints.
         recovery: What to do when the session is lost; None lets the error pass.
-        restore: "latest": a newest checkpoint that is broken is an error. "latest-readable": it is moved aside, to
-            `<path>.hookline-broken`, and the one before it is restored.
+        restore: What to do if the newest checkpoint is broken. "latest": raise an error. "latest-readable": move it
+            aside, to `<path>.hookline-broken`, and restore the one before it.
         lease_wait_secs: How long to wait while another process keeps its checkpoints in `checkpoint_dir`.
-        strict_events: Whether summaries and other events that cannot be written (a full disk) end the training. By
+        strict_events: Whether the training ends if summaries or other events cannot be written (a full disk). By
             default they are lost, with a warning.
-        on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the run under
-            way is finished, every `end` is called, with its save, and the block is left with `Preempted`. "ignore":
-            what they did before.
-        grace_secs: How long that may take; then the process is ended.
+        on_preemption: What SIGTERM and a first Ctrl-C do to a chief that saves, and to workers. "exit": the current run
+            is finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore":
+            the signals have their usual effect.
+        grace_secs: How long leaving may take; then the process is ended.
 
     Example:
         >>> import hookline as hl
@@ -180,7 +180,7 @@ def _cadences(
     default: tuple[float | None, int | None],
     names: tuple[str, str],
 ) -> tuple[float | None, int | None]:
-    """Returns the two cadences that apply, None for one that is off."""
+    """Returns the two cadences that apply; None for one that is off."""
     if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
         return default
     secs_name, steps_name = names

@@ -11,10 +11,10 @@ _HOLDER = "holder"
 
 
 class Turn:
-    """Says which thread is inside a session, if one is. Taking a free turn costs what a lock costs.
+    """Records which thread is inside a session, if any. Taking a free turn costs as much as a lock.
 
     Args:
-        scope: For whom the thread that is inside takes writers from `FileWriterCache`.
+        scope: The owner of the writers that the thread inside takes from `FileWriterCache`.
 
     Example:
         >>> turn = Turn()
@@ -41,27 +41,27 @@ class Turn:
 
     @property
     def is_taken(self) -> bool:
-        """Whether some thread is inside."""
+        """Whether a thread is inside."""
         return bool(self._inside)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a thread is waiting for it."""
         return self._waiting > 0
 
     @property
     def owner(self) -> str:
-        """The name of the thread that is inside, for messages."""
+        """The name of the thread inside, for messages."""
         holder = self._inside.get(_HOLDER, [0])
         names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
         return next(names, "another thread")
 
     def take(self) -> bool:
-        """Takes the turn if it is free and nobody waits for it, and returns whether it was."""
+        """Takes the turn if it is free and no thread is waiting for it; returns whether it did."""
         return not self._waiting and self._take()
 
     def wait(self, timeout_secs: float) -> bool:
-        """Waits until the turn is free, at most so long, and takes it. Returns whether it was."""
+        """Waits until the turn is free, at most this long, and takes it; returns whether it did."""
         with self._given_back:
             self._waiting += 1
             try:
@@ -70,7 +70,7 @@ class Turn:
                 self._waiting -= 1
 
     def give_back(self) -> None:
-        """Lets others in."""
+        """Lets other threads in."""
         if SCOPE.get() is self._scope:
             SCOPE.set(self._outer)
         self._inside.clear()

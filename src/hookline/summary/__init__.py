@@ -1,4 +1,4 @@
-"""Summaries: tensors that describe values, and the event files in which TensorBoard finds them."""
+"""Summaries: tensors that describe values, and the event files that TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the message classes take longer to import than the rest of the package.
+    # Imported on first use, because the message classes take longer to import than the rest of the package.
     if name in ("Event", "SessionLog", "Summary"):
         from hookline.summary import protos
 

@@ -1,4 +1,4 @@
-"""Histograms: counted on the device, so that a few kilobytes travel instead of the values."""
+"""Histograms: counted on the device, so that a few kilobytes are transferred instead of the values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from jax import lax
 
 from hookline import errors
 
-# A bucket is one value of a 32-bit float's exponent and its first three fraction bits, for each sign: eight buckets an
-# octave, found by a shift. Magnitudes below 2**-40 count as zero, those from 2**66 on share the last bucket.
+# A bucket is one value of a 32-bit float's exponent and first three fraction bits, for each sign. So there are eight
+# buckets in an octave, found by a shift. Magnitudes below 2**-40 count as zero; those from 2**66 on share the last
+# bucket.
 _SHIFT = 20
 _FIRST = (127 - 40) << 3
 _LAST = ((127 + 66) << 3) - 1
@@ -21,11 +22,11 @@ _MOST_VALUES = 2**32 - 1
 
 
 class BucketCounts(NamedTuple):
-    """What the device computes of the values of a histogram.
+    """The device's results for a histogram.
 
     Attributes:
         counts: Shape `(1697,)`; finite values in each bucket, from the most negative to the most positive.
-        non_finite: Shape `()`; how many values are NaN or infinite. They are in no other field.
+        non_finite: Shape `()`; the number of values that are NaN or infinite. No other field counts them.
         total: Shape `()`; sum.
         squares: Shape `()`; sum of squares.
         least: Shape `()`; smallest value, infinity if there is none.
@@ -47,7 +48,7 @@ def count(values: Any) -> BucketCounts:
         values: Pytree of arrays of real dtypes and any shapes, counted together as 32-bit floats.
 
     Raises:
-        InvalidArgumentError: A leaf is complex or no number, or there are 2**32 values or more.
+        InvalidArgumentError: A leaf is complex or not a number, or there are 2**32 values or more.
 
     Example:
         >>> counted = count({"w": jnp.array([1.0, 2.0, jnp.nan]), "b": jnp.array(True)})
@@ -102,7 +103,7 @@ def encode(tag: str, counted: BucketCounts) -> bytes:
 
     Args:
         tag: Its name in TensorBoard.
-        counted: What `count` returned, on the host.
+        counted: The result of `count`, on the host.
 
     Example:
         >>> from hookline.summary import Summary
@@ -114,7 +115,7 @@ def encode(tag: str, counted: BucketCounts) -> bytes:
 
     counts = np.asarray(counted.counts)
     used = np.flatnonzero(counts)
-    # The bucket before a used one says where that one begins; runs of other empty buckets are left out.
+    # The bucket before a used one marks where that one begins; other empty buckets are left out.
     kept = np.union1d(used, np.maximum(used - 1, 0))
     summary = Summary()
     histogram = summary.value.add(tag=tag).histo

@@ -21,8 +21,8 @@ def scalar(tag: str, value: Any) -> bytes:
 
     Args:
         tag: Its name in TensorBoard.
-        value: Array of shape `()`, or a number, of any real dtype; NaN and infinities are written as they are, and
-            numbers beyond 32-bit floats as infinities.
+        value: Array of shape `()`, or a number, of any real dtype. NaN and infinities are written as they are, numbers
+            beyond 32-bit floats as infinities.
 
     Raises:
         InvalidArgumentError: `value` is not one real number.
@@ -53,7 +53,7 @@ def scalar(tag: str, value: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _before_number(tag: str) -> bytes:
-    """All of a scalar's `Summary` but its last four bytes: the same in every step."""
+    """All of a scalar's `Summary` except its last four bytes, which is the same at every step."""
     head = wire.length_delimited(1, tag.encode()) + wire.key(2, 5)
     return wire.key(1, 2) + wire.varint(len(head) + _FLOAT.size) + head
 

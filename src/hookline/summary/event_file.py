@@ -1,4 +1,4 @@
-"""One event file on the disk: a name that sorts by time, whole records only, and making sure that it stays there."""
+"""One event file on the disk: its name sorts by time, it holds only whole records, and it can be synced."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ With an empty field the value is a whole serialized `Event`.
 
 
 class EventFile:
-    """A new event file, open for appending. Whatever goes wrong, what is in it are whole records.
+    """A new event file, open for appending. Whatever goes wrong, it holds only whole records.
 
-    The metadata of a tag is written with its first value only: readers want it once in each file.
+    The metadata of a tag is written with its first value only, because readers need it once in each file.
 
-    One thread at a time appends; any may sync and close. There is no buffer: what was appended is with the operating
-    system and survives a killed process, what was synced survives the end of the machine.
+    One thread at a time may append; any may sync and close. There is no buffer: appended records are with the operating
+    system and survive a killed process, and synced records survive a crash of the machine.
 
     Args:
         logdir: Directory of the file, absolute; made if absent.
@@ -42,11 +42,11 @@ class EventFile:
 
     Attributes:
         path: Where it is.
-        failure: Why a record could not be appended; None until then. Such a file takes no more.
-        events: How many records it holds, the one that begins each event file not counted.
+        failure: Why a record could not be appended; None until then. Afterwards the file takes no more.
+        events: The number of its records, not counting the first one of each event file.
 
     Raises:
-        OSError: The directory or the file cannot be made, or not be begun. No file is left.
+        OSError: The directory or the file cannot be created or started. No file is left behind.
     """
 
     def __init__(self, logdir: str, suffix: str) -> None:
@@ -67,21 +67,21 @@ class EventFile:
 
     @property
     def unsynced(self) -> int:
-        """How many of its events may not survive the end of the machine."""
+        """The number of its events that may not survive a crash of the machine."""
         return self.events - self._synced
 
     @property
     def deleted(self) -> bool:
-        """Whether nothing is at its path any more."""
+        """Whether its path no longer exists."""
         return not os.path.exists(self.path)
 
     def append(self, events: list[Pending]) -> int:
         """Appends the records of events.
 
         Returns:
-            How many of them are in the file; where that is not all, `failure` says why.
+            The number of them that are in the file; if not all are, `failure` says why.
         """
-        # Nearly all summaries are scalars: they have no metadata, and are not to pay for it.
+        # Nearly all summaries are scalars. They have no metadata and should not pay for it.
         records = [
             event_record(
                 secs, step, key, told_once(value, self._told) if key == _SUMMARY and METADATA in value else value
@@ -100,7 +100,7 @@ class EventFile:
             self.failure = error
             ends = [end for end in itertools.accumulate(map(len, records)) if end <= written]
             written, whole = max(ends, default=0), len(ends)
-            # A torn record is cut off, so that even strict readers can read what is before it.
+            # A torn record is cut off, so that even strict readers can read the records before it.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size + written)
         self._size += written
@@ -108,7 +108,7 @@ class EventFile:
         return whole
 
     def sync(self) -> None:
-        """Returns when everything appended before the call is on the disk, and the file is found in its directory.
+        """Returns when everything appended before the call is on the disk, including the file's directory entry.
 
         Raises:
             OSError: It may not be.
@@ -117,7 +117,7 @@ class EventFile:
             self._sync()
 
     def _sync(self) -> None:
-        events = self.events  # Before the sync: what is appended during it may not be covered.
+        events = self.events  # Counted before the sync, which may not cover what is appended meanwhile.
         if self._closed or events == self._synced:
             return
         os.fsync(self._descriptor)
@@ -127,7 +127,7 @@ class EventFile:
         self._synced = events
 
     def close(self) -> None:
-        """Syncs and closes the file; harmless when repeated. One that failed before it held an event is removed.
+        """Syncs and closes the file; may be repeated. A file that failed before its first event is removed.
 
         Raises:
             OSError: It is closed, but its latest events may not be on the disk.
@@ -147,7 +147,7 @@ class EventFile:
 
 
 def _made(logdir: str) -> list[str]:
-    """Makes a directory and returns the directories to sync, so that what is put into it can be found again."""
+    """Makes a directory and returns the directories to sync, so that its contents can be found again."""
     entered = [logdir]
     while not os.path.lexists(entered[-1]):
         entered.append(os.path.dirname(entered[-1]))
@@ -156,11 +156,11 @@ def _made(logdir: str) -> list[str]:
 
 
 def _created(logdir: str, suffix: str) -> tuple[str, int]:
-    """Makes a file whose name sorts behind those of all event files in the directory; returns its path and descriptor.
+    """Makes a file whose name sorts after all event files in the directory; returns its path and descriptor.
 
-    Readers take the files of a directory in the order of their names and do not come back to an earlier one. Behind the
-    second stands the microsecond, after a character that sorts behind the point of other writers. Where the calendar
-    was set back, or the time stands still, the newest file decides.
+    Readers take the files of a directory in the order of their names and do not go back to an earlier one. The second
+    is followed by a character that sorts after the point of other writers, and by the microsecond. If the calendar was
+    set back, or time stands still, the newest file decides.
     """
     while True:
         stamp = max(int(clock.time() * 1e6), 1 + max(map(_stamp, os.listdir(logdir)), default=-1))
@@ -186,6 +186,6 @@ def _sync_directory(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        # Some file systems cannot sync a directory, some do not let everybody, and some directories have been deleted.
+        # Some file systems cannot sync directories, some do not permit it, and some directories have been deleted.
         if error.errno not in _NOTHING_TO_SYNC:
             raise

@@ -1,4 +1,4 @@
-"""The events of a writer: a queue, the background thread that empties it, and what follows when writing fails."""
+"""The events of a writer: a queue, the background thread that empties it, and the handling of failed writes."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _logger = logging.getLogger(__name__)
 
 
 class EventQueue:
-    """Events on their way to a file. `FileWriter` owns one at a time; it outlives its owner until it has closed.
+    """Events on their way to a file. A `FileWriter` owns one at a time; the queue survives it until closed.
 
-    The caller of `add` only appends to a queue. The queue is emptied by whoever comes first: the background thread,
-    once `max_queue` events are pending or `flush_secs` have passed, or a caller of `flush`, `sync` and `close`. One
-    batch is one write to the operating system.
+    `add` only appends to a queue. Either the background thread empties it, once `max_queue` events are pending or
+    `flush_secs` have passed, or a caller of `flush`, `sync` or `close`, whichever comes first. One batch is one write
+    to the operating system.
 
-    Where a write fails, a strict queue refuses all that comes later; any other goes on in a new file, and while that
-    cannot be made either, it loses what it is given.
+    If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. While no new
+    file can be made, it loses its events.
 
     Args:
         logdir: Directory of its files, absolute; made if absent.
-        max_queue: How many pending events wake the thread.
-        flush_secs: For how long, at most, an event is pending.
+        max_queue: The number of pending events that wakes the thread.
+        flush_secs: The longest time for which an event is pending.
         suffix: Last part of the files' names.
-        strict: Whether its callers are told of failures.
+        strict: Whether failures are raised.
 
     Raises:
-        OpError: The directory or the file cannot be made; the class says why. A full disk is told of only if strict.
+        OpError: The directory or the file cannot be made; the class says why. A full disk is an error only if strict.
     """
 
     def __init__(self, logdir: str, max_queue: int, flush_secs: float, suffix: str, strict: bool) -> None:
@@ -76,12 +76,12 @@ class EventQueue:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more gets into its file: a write has failed and it is strict, or the file was deleted."""
+        """Whether its file can take no more: a write has failed and it is strict, or the file was deleted."""
         file = self._file
         return self._failure is not None or (file is not None and file.deleted)
 
     def be_strict(self) -> None:
-        """Refuses what comes after the next failure."""
+        """Refuses events after the next failure."""
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
@@ -100,7 +100,7 @@ class EventQueue:
         if self._closing or self._failure is not None:
             raise self._refusal()
         self._pending.append((wall_time, step, field, payload))
-        if self._closing:  # Closed by another thread in between, perhaps after its last write.
+        if self._closing:  # Another thread closed it in between, perhaps after its last write.
             raise self._refusal()
         count = len(self._pending)
         if count >= _MOST_PENDING:
@@ -125,12 +125,12 @@ class EventQueue:
             OpError: This or an earlier write failed.
         """
         if os.getpid() != self._process:
-            return  # A fork: its parent does it.
+            return  # In a fork, the parent does it.
         self._write_pending(insist=True)
         file = self._file
         if file is not None:
             try:
-                # Without the lock: adding and writing go on, however long the disk takes.
+                # Without the lock, so that adding and writing continue, however long the disk takes.
                 file.sync()
             except OSError as failure:
                 with self._lock:
@@ -142,18 +142,18 @@ class EventQueue:
     def request_close(self) -> None:
         """Lets the background thread close the file when it next wakes.
 
-        For the garbage collector, which may call this inside any other code of this class: hence no locks.
+        For the garbage collector, which may call this inside any other code of this class; so it takes no locks.
         """
         self._closing = True
 
     def close(self) -> None:
-        """Writes what is pending, syncs and closes the file; harmless when repeated.
+        """Writes pending events, syncs and closes the file; may be repeated.
 
         Raises:
-            OpError: A write failed and no earlier call has said so.
+            OpError: A write failed, and no earlier call raised this.
         """
         if os.getpid() != self._process:
-            return  # A fork: file and queue are the parent's, which writes them itself.
+            return  # In a fork, file and queue belong to the parent, which writes them itself.
         self._closing = True
         self._wake.set()
         self._release()
@@ -169,7 +169,7 @@ class EventQueue:
             _logger.error("%s", error)
 
     def _work(self) -> None:
-        # Real time, also under a fake clock: an idle writer must not push the time of somebody's test ahead.
+        # Real time, even under a fake clock: an idle writer must not advance the time of a test.
         real_time = clock.Clock()
         while not self._closing:
             real_time.wait(self._wake, self._flush_secs)
@@ -195,7 +195,7 @@ class EventQueue:
 
     def _write_pending(self, insist: bool = False) -> None:
         with self._lock:
-            # Counted first: a caller who adds without pause must not keep this loop running for ever.
+            # Counted first, so that a caller who adds without pause cannot keep this loop running for ever.
             events = [self._pending.popleft() for _ in range(len(self._pending))]
             if not events or self._closed:
                 return
@@ -205,7 +205,7 @@ class EventQueue:
                 self._outage.lost += len(events)
 
     def _may_begin(self, insist: bool) -> bool:
-        """Returns whether to try it with a new file."""
+        """Returns whether to try a new file."""
         return self._failure is None and not self._closing and (insist or self._outage.is_time_to_try)
 
     def _write(self, events: list[Pending]) -> None:
@@ -224,7 +224,7 @@ class EventQueue:
             self._outage.begin(self._explained(failure), len(left))
 
     def _replace(self, file: EventFile, failure: OSError, left: list[Pending], lost: int = 0) -> None:
-        """Gives up a file that has failed; what did not get into it is written to a new one if that can be."""
+        """Gives up a failed file, and writes the events missing from it to a new one, if possible."""
         self._file = None
         try:
             file.close()
@@ -241,7 +241,7 @@ class EventQueue:
             self._outage.end(f"FileWriter goes on in {self._place}.")
 
     def _begin_with(self, events: list[Pending]) -> tuple[list[Pending], OSError | None]:
-        """Begins a new file with events; returns those that are not in it, and why."""
+        """Starts a new file with events; returns those that are not in it, and the reason."""
         try:
             file = EventFile(self._logdir, self._suffix)
         except OSError as failure:

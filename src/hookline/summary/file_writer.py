@@ -24,33 +24,33 @@ _WHOLE_EVENT = b""
 
 
 class FileWriter:
-    """Writes events to a file in a directory; its calls return at once, a background thread does the work.
+    """Writes events to a file in a directory. Its calls return at once, and a background thread does the work.
 
     Events reach the operating system in the order of the calls: when `max_queue` of them are pending, when `flush_secs`
-    have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the death of the
-    process; that of the machine from `sync` and `close` on. A write that fails in the background (a full disk, a
-    deleted file) is raised by the next call and by all later ones until `close`. A writer that is not strict goes on in
-    a new file instead; while that cannot be made, what it is given is lost, at once and without using memory: a WARNING
-    says so, and an INFO line when it can write again. What was written before stays readable. Any thread may call any
-    method.
+    have passed, in `flush`, in `close`, and when the interpreter exits. From then on they survive the end of the
+    process. After `sync` or `close` they also survive a crash of the machine. If a write fails in the background (a
+    full disk, a deleted file), the next call raises the error, and so do all later ones until `close`. A writer that is
+    not strict continues in a new file instead. While no file can be made, its events are lost at once and use no
+    memory; a WARNING says so, and an INFO line says when it can write again. Events written before stay readable. Any
+    thread may call any method.
 
     Args:
         logdir: Directory on a local or mounted file system; made if absent. Each writer makes a new file in it.
         graph: Written at once, for TensorBoard's graph page, as `add_graph` does.
-        max_queue: How many pending events make the background thread write them.
-        flush_secs: How many seconds an event is pending at most.
-        graph_def: A `GraphDef` message to write in place of a graph.
+        max_queue: The number of pending events at which the background thread writes them.
+        flush_secs: The longest time, in seconds, for which an event is pending.
+        graph_def: A `GraphDef` message to write instead of a graph.
         filename_suffix: Appended to the file's name.
-        session: Taken, without effect.
-        strict: Whether a failed write is raised. If not, a full disk is no error in the constructor either.
+        session: Accepted, without effect.
+        strict: Whether failed writes raise. If not, a full disk is not an error in the constructor either.
 
     Raises:
-        TypeError: `graph` is none.
+        TypeError: `graph` is not a graph.
         ValueError: `logdir` is empty or a URL, or `max_queue` or `flush_secs` is not positive.
         AlreadyExistsError: `logdir` is a file.
-        FailedPreconditionError: A file stands where one of its parent directories should be.
+        FailedPreconditionError: A file is in the place of one of its parent directories.
         PermissionDeniedError: The directory is not writable.
-        OpError: Any other reason why the file cannot be made.
+        OpError: The file cannot be made for another reason.
 
     Example:
         >>> import tempfile
@@ -62,9 +62,9 @@ class FileWriter:
         [7]
 
     References:
-        `tf.compat.v1.summary.FileWriter`. Differences: a bad
-        directory is an error here and not in the background; background failures are raised; writing after `close` is
-        an error instead of a warning; `strict` and `sync`.
+        `tf.compat.v1.summary.FileWriter`. Differences: a bad directory is an error in the constructor, not in the
+        background; background failures are raised; writing after `close` is an error instead of a warning; `strict` and
+        `sync`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FileWriter:
             raise TypeError(f"FileWriter requires a hookline.Graph as its graph, got {graph!r}.")
         if session is not None:
             _logger.info("FileWriter: the session has no effect; a hookline session writes with any writer.")
-        # A new file should not go elsewhere because the working directory has changed.
+        # A new file should not go elsewhere if the working directory has changed.
         self._settings = (os.path.abspath(self._logdir), max_queue, flush_secs, filename_suffix or "")
         self._strict = strict
         self._run_metadata_tags: set[str] = set()
@@ -113,7 +113,7 @@ class FileWriter:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more gets into its file: a write has failed and it is strict, or the file was deleted."""
+        """Whether its file can take no more: a write has failed and it is strict, or the file was deleted."""
         return self._queue.lost
 
     @property
@@ -122,13 +122,13 @@ class FileWriter:
         return self._strict
 
     def be_strict(self) -> None:
-        """Raises failed writes from the next one on."""
+        """Makes failed writes raise, from the next one on."""
         self._strict = True
         self._queue.be_strict()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, and `reopen` not since."""
+        """Whether `close` was called, and `reopen` was not called since."""
         return self._queue.closed
 
     def add_summary(self, summary: bytes | Any, global_step: SupportsInt | None = None) -> None:
@@ -158,7 +158,7 @@ class FileWriter:
         """Writes the operations of a graph, for TensorBoard's graph page.
 
         Args:
-            graph: The graph; what is added to it later is not written.
+            graph: The graph; later additions to it are not written.
             global_step: The step at which the graph was used.
 
         Raises:
@@ -173,8 +173,8 @@ class FileWriter:
         """Writes what a run recorded about itself.
 
         Args:
-            run_metadata: A `hookline.RunMetadata` (or any dataclass), written as a text of one line a field; or a
-                `RunMetadata` message of TensorFlow, written as such.
+            run_metadata: A `hookline.RunMetadata` (or any dataclass), written as text with one line for each field; or
+                a TensorFlow `RunMetadata` message, written as it is.
             tag: Its name in TensorBoard; each may be used once.
             global_step: The step that it describes.
 
@@ -196,7 +196,7 @@ class FileWriter:
         self._run_metadata_tags.add(tag)
 
     def add_event(self, event: Any) -> None:
-        """Writes an `Event` as it is, its time and step included.
+        """Writes an `Event` as it is, including its time and step.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -205,14 +205,14 @@ class FileWriter:
         self._queue.add(0.0, None, _WHOLE_EVENT, _serialized(event, "Event"))
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
-        # The step may be an array of the device: it is read here, never on the background thread.
+        # The step may be an array on the device; it is read here, never on the background thread.
         step = None if global_step is None else int(global_step)
         if step is not None and not -(2**63) <= step < 2**63:
             raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
         self._queue.add(clock.time(), step, field, payload)
 
     def flush(self) -> None:
-        """Hands everything written so far to the operating system before it returns; nothing to do once closed.
+        """Hands everything written so far to the operating system before it returns; does nothing once closed.
 
         Raises:
             OpError: This or an earlier write failed.
@@ -222,7 +222,7 @@ class FileWriter:
     def sync(self) -> None:
         """Returns when everything written so far is on the disk, as far as the operating system can tell.
 
-        Others may write meanwhile, without waiting for it. Nothing to do once closed, or with nothing new.
+        Other threads may write in the meantime, without waiting. Does nothing once closed, or if there is nothing new.
 
         Raises:
             OpError: This or an earlier write failed, and the writer is strict.
@@ -230,10 +230,10 @@ class FileWriter:
         self._queue.sync()
 
     def close(self) -> None:
-        """Flushes, syncs and closes the file; harmless when repeated.
+        """Flushes, syncs and closes the file; may be repeated.
 
         Raises:
-            OpError: A write failed and no earlier call has said so.
+            OpError: A write failed, and no earlier call raised this.
         """
         self._queue.close()
 

@@ -1,4 +1,4 @@
-"""Images and sound as the serialized messages that TensorBoard reads: PNG and WAV files inside of summaries."""
+"""Images and sound as the serialized messages that TensorBoard reads: PNG and WAV files inside summaries."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def image(tag: str, images: Any, max_outputs: int) -> bytes:
     """Returns the serialized `Summary` of images, each as a PNG.
 
     Args:
-        tag: Their name in TensorBoard; each gets `/image/0`, `/image/1`, ... behind it, a single one `/image`.
-        images: Array of shape `[batch, height, width, channels]`, as `check_images` wants it.
-        max_outputs: How many to write at most. It alone decides between `/image` and `/image/0`.
+        tag: Their name in TensorBoard; `/image/0`, `/image/1`, ... is appended, or `/image` for a single one.
+        images: Array of shape `[batch, height, width, channels]`, as `check_images` requires.
+        max_outputs: The largest number to write. Only this decides between `/image` and `/image/0`.
 
     Raises:
         InvalidArgumentError: `images` is something else.
@@ -70,7 +70,7 @@ def image(tag: str, images: Any, max_outputs: int) -> bytes:
 
 
 def _rescaled(pixels: np.ndarray) -> np.ndarray:
-    """Returns floating point pixels as bytes: 0.0 black, or in the middle where some are negative."""
+    """Returns floating point pixels as bytes: 0.0 is black, or in the middle if some are negative."""
     values = pixels.astype(np.promote_types(pixels.dtype, np.float32))
     finite = np.asarray(np.isfinite(values).all(axis=-1))
     least, most = (values[finite].min(), values[finite].max()) if finite.any() else (np.float32(0),) * 2
@@ -114,10 +114,10 @@ def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
     """Returns the serialized `Summary` of sound, each clip as a WAV of 16 bits.
 
     Args:
-        tag: Their name in TensorBoard; each gets `/audio/0`, `/audio/1`, ... behind it, a single one `/audio`.
-        clips_and_rate: An array as `check_clips` wants it, of values between -1 and 1 (others are cut off, NaN is
-            silence), and how many frames a second it has.
-        max_outputs: How many to write at most. It alone decides between `/audio` and `/audio/0`.
+        tag: Their name in TensorBoard; `/audio/0`, `/audio/1`, ... is appended, or `/audio` for a single one.
+        clips_and_rate: An array as `check_clips` requires, with values between -1 and 1 (others are clipped, NaN is
+            silence), and its number of frames per second.
+        max_outputs: The largest number to write. Only this decides between `/audio` and `/audio/0`.
 
     Raises:
         InvalidArgumentError: It is something else.

@@ -1,4 +1,4 @@
-"""Metadata of tags: which page of TensorBoard shows a tag, and how. One value of a tag in each file says it."""
+"""Metadata of tags: which page of TensorBoard shows a tag, and how. In each file, one value of a tag has it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ METADATA = wire.key(_METADATA, 2)
 
 
 def told_once(summary: bytes, told: set[str]) -> bytes:
-    """Returns a summary without the metadata of tags that were told before.
+    """Returns a summary without the metadata of tags that were written before.
 
     Args:
-        summary: Serialized `Summary`; what is none comes back as it is.
-        told: Tags of which the metadata is known; those of `summary` that have some are added.
+        summary: Serialized `Summary`; anything else is returned as it is.
+        told: Tags whose metadata is known; the tags of `summary` with metadata are added.
 
     Example:
         >>> from hookline.summary import Summary, encode

@@ -1,4 +1,4 @@
-"""Summary tensors: nodes of the graph whose value is a serialized `Summary`."""
+"""Summary tensors: nodes whose value is a serialized `Summary`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
     """Makes a summary of one number, for TensorBoard's time series.
 
     Args:
-        name: Tag. It takes the current name scope, and a number (`loss_1`) if another summary of the graph has it;
-            characters other than letters, digits and `_./-` become `_`, with a log line. The operation has the same
-            name, numbered if another operation has it.
+        name: The tag. The current name scope is prefixed, and a number (`loss_1`) is appended if another summary of the
+            graph has the tag. Characters other than letters, digits and `_./-` become `_`, with a log line. The
+            operation has the same name, numbered if another operation has it.
         tensor: Array of shape `()` and any real dtype; NaN and infinities are written as they are.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
@@ -33,7 +33,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
         Tensor whose value is bytes, for `FileWriter.add_summary`.
 
     Raises:
-        InvalidArgumentError: The value is not one number: at once where the shape is known, otherwise when it is run.
+        InvalidArgumentError: The value is not one number; raised at once if the shape is known, otherwise in the run.
 
     Example:
         >>> import hookline as hl
@@ -61,16 +61,16 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
 
 
 def histogram(name: str, values: Any, collections: Sequence[str] | None = None) -> Tensor:
-    """Makes a summary of how values are distributed, counted on the device.
+    """Makes a summary of the distribution of values, counted on the device.
 
     Buckets are an eighth of an octave wide (a ratio of 1.06 to 1.13), from 2**-40 to 2**66 for each sign, with one for
-    everything nearer to zero: every step of every variable uses the same ones. NaN and infinities are in no bucket; the
-    first time that a summary meets some, it logs a warning that says how many.
+    everything nearer to zero. All steps and variables use the same buckets. NaN and infinities are in no bucket; when a
+    summary first meets some, a warning says how many.
 
     Args:
-        name: Tag; treated as that of `scalar`.
-        values: Pytree of arrays of any shapes and real dtypes, empty ones included, counted together as 32-bit floats:
-            one variable, or all gradients.
+        name: Tag, as in `scalar`.
+        values: Pytree of arrays with any shapes and real dtypes, counted together as 32-bit floats: one variable, or
+            all gradients. Arrays may be empty.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
     Returns:
@@ -90,8 +90,8 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
         3.0
 
     References:
-        `tf.compat.v1.summary.histogram`. Differences: takes pytrees; NaN and infinities are left out with a warning
-        instead of stopping the run (`NanTensorHook` is for that).
+        `tf.compat.v1.summary.histogram`. Differences: it takes pytrees; NaN and infinities are left out with a warning
+        and do not stop the run (`NanTensorHook` is for that).
     """
     warned = False
 
@@ -112,18 +112,19 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
 
 
 def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[str] | None = None) -> Tensor:
-    """Makes a summary of images, for TensorBoard's images page; only those that are written leave the device.
+    """Makes a summary of images, for TensorBoard's images page. Only images that are written leave the device.
 
-    Bytes are shown as they are. Floating point images are rescaled, each by itself: if nothing in it is negative, so
-    that the largest value becomes 255; else so that 0.0 becomes 128 and the value farthest from it 1 or 255. An image
-    whose values are all smaller than 1e-6 counts as zero. Pixels with a NaN or an infinity are red, in grey ones white.
+    Bytes are shown as they are. Each floating point image is rescaled separately. If it has no negative value, the
+    largest value becomes 255. Otherwise 0.0 becomes 128, and the value farthest from it becomes 1 or 255. An image
+    whose values are all smaller than 1e-6 counts as zero. Pixels with a NaN or an infinity are red, or white in grey
+    images.
 
     Args:
-        name: Tag; treated as that of `scalar`. The images are `name/image/0`, `name/image/1` and so on; with
+        name: Tag, as in `scalar`. The images are `name/image/0`, `name/image/1` and so on; with
             `max_outputs=1` there is one, `name/image`.
         tensor: Array of shape `[batch, height, width, channels]`, uint8 or floating point. One channel is grey, three
             are RGB, four RGBA.
-        max_outputs: How many images of the batch to write, the first ones; at least 1.
+        max_outputs: The number of images to write, from the beginning of the batch; at least 1.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
     Returns:
@@ -142,7 +143,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
         ['digits/image/0', 'digits/image/1']
 
     References:
-        `tf.compat.v1.summary.image`, without `family`; it makes the same pixels.
+        `tf.compat.v1.summary.image`, without `family`; the pixels are the same.
     """
     clean = _clean(name)
     first = _first(clean, tensor, max_outputs, functools.partial(media.check_images, name))
@@ -152,16 +153,16 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
 def audio(
     name: str, tensor: Any, sample_rate: Any, max_outputs: int = 3, collections: Sequence[str] | None = None
 ) -> Tensor:
-    """Makes a summary of sound, for TensorBoard's audio page; only the clips that are written leave the device.
+    """Makes a summary of sound, for TensorBoard's audio page. Only clips that are written leave the device.
 
-    Clips are written as 16-bit WAV: -1.0 to 1.0 is the full range, what lies beyond it is cut off, NaN is silence.
+    Clips are written as 16-bit WAV. The full range is -1.0 to 1.0; values beyond it are clipped, and NaN is silence.
 
     Args:
-        name: Tag; treated as that of `scalar`. The clips are `name/audio/0`, `name/audio/1` and so on; with
+        name: Tag, as in `scalar`. The clips are `name/audio/0`, `name/audio/1` and so on; with
             `max_outputs=1` there is one, `name/audio`.
         tensor: Array of shape `[batch, frames]` or `[batch, frames, channels]`, floating point.
-        sample_rate: Frames a second: a number, or a tensor of one.
-        max_outputs: How many clips of the batch to write, the first ones; at least 1.
+        sample_rate: Frames per second: a number, or a tensor of one number.
+        max_outputs: The number of clips to write, from the beginning of the batch; at least 1.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
     Returns:
@@ -180,7 +181,7 @@ def audio(
         [('voice/audio/0', 16000)]
 
     References:
-        `tf.compat.v1.summary.audio`, without `family`; it makes the same samples.
+        `tf.compat.v1.summary.audio`, without `family`; the samples are the same.
     """
     clean = _clean(name)
     first = _first(clean, tensor, max_outputs, functools.partial(media.check_clips, name))
@@ -188,7 +189,7 @@ def audio(
 
 
 def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]) -> Tensor:
-    """Returns a tensor of the first `count` items of a batch, which is checked."""
+    """Checks a batch and returns a tensor of its first `count` items."""
     arguments.whole(f"Summary {name!r}", "max_outputs", count, at_least=1)
 
     def first(batch: Any) -> Any:
@@ -203,7 +204,7 @@ def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Te
     """Makes a summary of text, which TensorBoard shows as Markdown.
 
     Args:
-        name: Tag; treated as that of `scalar`.
+        name: Tag, as in `scalar`.
         tensor: Tensor of a host op (or a plain value) that is a string, or an array or nested list of strings.
         collections: Graph collections that get the summary; `SUMMARIES` for None.
 
@@ -211,7 +212,7 @@ def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Te
         Tensor whose value is bytes, for `FileWriter.add_summary`.
 
     Raises:
-        InvalidArgumentError: The value holds something else than strings; when it is run.
+        InvalidArgumentError: The value contains something other than strings; raised in the run.
 
     Example:
         >>> import hookline as hl
@@ -227,7 +228,7 @@ def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Te
 
 
 def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
-    """Makes one summary out of several.
+    """Merges several summaries into one.
 
     Args:
         inputs: Summary tensors.
@@ -235,7 +236,7 @@ def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, na
         name: Name of the operation.
 
     Returns:
-        Tensor whose value is bytes that hold all values of the inputs, in their order.
+        Tensor whose value is bytes with all values of the inputs, in their order.
 
     Example:
         >>> import hookline as hl
@@ -249,7 +250,7 @@ def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, na
     References:
         `tf.compat.v1.summary.merge`. Difference: the same tag in two inputs is not an error.
     """
-    # Serialized messages of one type, put end to end, are their merged message.
+    # Concatenating serialized messages of one type merges them.
     merged = host_op(_joined, name=name or "merge_summary").node(*inputs)
     for collection in collections or ():
         get_default_graph().add_to_collection(collection, merged)
@@ -261,11 +262,11 @@ def _joined(*summaries: bytes) -> bytes:
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """Makes one summary out of all those of a collection in the default graph.
+    """Merges all summaries of a collection in the default graph into one.
 
     Args:
         key: The collection.
-        scope: Only those whose names begin with this.
+        scope: Merges only those whose names begin with this.
         name: Name of the operation.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Outage: a time in which a writer cannot write, and what the log says of it."""
+"""Outage: a period in which a writer cannot write, and its log messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Outage:
-    """Counts what a writer loses while it cannot write; one WARNING says when it begins, one INFO line when it is over.
+    """Counts the events that a writer loses while it cannot write. A WARNING marks the beginning, an INFO line the end.
 
     Example:
         >>> outage = Outage()
@@ -36,11 +36,11 @@ class Outage:
         return clock.monotonic() >= self._tried_at + _RETRY_SECS
 
     def begin(self, failure: BaseException, lost: int) -> None:
-        """Notes that an attempt to write has failed, the first one or a later one.
+        """Notes that an attempt to write has failed, whether the first or a later one.
 
         Args:
-            failure: Why.
-            lost: How many events were lost with it.
+            failure: The reason.
+            lost: The number of events lost with it.
         """
         self._tried_at = clock.monotonic()
         self.lost += lost
@@ -57,7 +57,7 @@ class Outage:
         )
 
     def end(self, how: str) -> None:
-        """Says how many events were lost in all, and begins to count anew."""
+        """Logs how many events were lost in all, and resets the count."""
         secs = clock.monotonic() - self._began_at
         _logger.info("%s Events lost: %d, in %.0f s.", how, self.lost, secs)
         self.under_way = False

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorboard.compat.proto import event_pb2, graph_pb2, summary_pb2
 
-# The generated modules fill their namespaces at run time, where no type checker sees them.
+# The generated modules fill their namespaces at run time, so type checkers do not see them.
 _events: Any = event_pb2
 _summaries: Any = summary_pb2
 _graphs: Any = graph_pb2

@@ -1,4 +1,4 @@
-"""Records: how event files frame the bytes of each event, so that damage and a torn end are noticed."""
+"""Records: the frames around the bytes of each event in a file, which reveal damage and a torn end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import google_crc32c
 
 from hookline.summary import wire
 
-# Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are spelled out: they are in every event.
+# Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are written out because every event has them.
 _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<Q")
 def masked_checksum(data: bytes) -> bytes:
     """Returns the CRC-32C of `data`, rotated and shifted by a constant, as 4 bytes.
 
-    The mask is part of the format: the checksum of bytes that themselves hold checksums would be weak without it.
+    The mask is part of the format. Without it, checksums of bytes that contain checksums would be weak.
 
     Example:
         >>> masked_checksum(b"").hex()
@@ -30,7 +30,7 @@ def masked_checksum(data: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _header(length: int) -> bytes:
-    # Scalars of one run have few different lengths, so nearly every header is one that was made before.
+    # Scalars of one run have few different lengths, so nearly every header was made before.
     packed = _LENGTH.pack(length)
     return packed + masked_checksum(packed)
 

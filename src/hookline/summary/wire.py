@@ -1,8 +1,8 @@
-"""The wire format of protocol buffers, as far as events and scalars need it.
+"""The part of the wire format of protocol buffers that events and scalars need.
 
-Scalars and events are written by hand because they are many and tiny: building a message object for each costs several
-times the bytes it yields, and importing the message classes costs more than importing this whole package. Whatever is
-rare or large (histograms, text, graphs) is built from the message classes in `hookline.summary.protos`.
+Scalars and events are written by hand because they are many and tiny. A message object for each would cost several
+times as much, and importing the message classes takes longer than importing this whole package. Rare or large messages
+(histograms, text, graphs) use the message classes in `hookline.summary.protos`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIXED = {1: 8, 5: 4}
 
 
 def varint(number: int) -> bytes:
-    """Returns a 64-bit integer in base 128, least significant group first; a negative one as its two's complement.
+    """Returns a 64-bit integer in base 128, least significant group first; a negative integer as its two's complement.
 
     Example:
         >>> varint(300).hex()
@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 
 def key(field: int, wire_type: int) -> bytes:
-    """Returns the key of a field: its number and how its value is written.
+    """Returns the key of a field: its number and the type of its encoding.
 
     Args:
         field: Number in the message.
@@ -58,12 +58,12 @@ def length_delimited(field: int, payload: bytes) -> bytes:
 
 
 class Field(NamedTuple):
-    """Where a field stands in a message.
+    """The position of a field in a message.
 
     Attributes:
-        number: Which field it is.
+        number: The number of the field.
         begin: Where its key begins.
-        value: Where its value begins; of bytes, text and messages behind the length.
+        value: Where its value begins; for bytes, text and messages after the length.
         end: Where the next field begins.
     """
 
@@ -77,7 +77,7 @@ def fields(message: bytes) -> Iterator[Field]:
     """Yields the fields of a serialized message, in their order.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a message.
 
     Example:
         >>> [field for field in fields(bytes.fromhex("08052a0161"))]
@@ -103,7 +103,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
-    """Returns a number and where it ends."""
+    """Returns a number and the position where it ends."""
     number = 0
     for shift, group in enumerate(message[place : place + 10]):
         number |= (group & 0x7F) << 7 * shift

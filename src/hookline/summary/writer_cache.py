@@ -1,4 +1,4 @@
-"""FileWriterCache: one writer a directory for the whole process."""
+"""FileWriterCache: one writer for each directory, shared by the whole process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _logger = logging.getLogger(__name__)
 
 
 class WriterScope:
-    """Somebody who takes writers from the cache and lets go of all of them at once, such as a monitored session.
+    """An owner that takes writers from the cache and releases all of them at once, such as a monitored session.
 
-    What a thread takes while `SCOPE` is set to it is taken for it. Once released, it takes nothing any more.
+    It owns the writers that a thread takes while `SCOPE` is set to it. Once released, it takes no more.
 
     Args:
-        strict: Whether the writers it takes are to raise failed writes.
+        strict: Whether failed writes raise in the writers it takes.
     """
 
     def __init__(self, strict: bool = False) -> None:
@@ -34,7 +34,7 @@ SCOPE: ContextVar[WriterScope | None] = ContextVar("SCOPE", default=None)
 
 
 class _Shared:
-    """A cached writer and who has taken it: scopes, or somebody who will not let go of it."""
+    """A cached writer and its owners: scopes, or code that never releases it."""
 
     def __init__(self, writer: FileWriter) -> None:
         self.writer = writer
@@ -43,11 +43,11 @@ class _Shared:
 
 
 class FileWriterCache:
-    """Shares one `FileWriter` a directory, so that hooks which log to the same place write one file.
+    """Shares one `FileWriter` for each directory, so that hooks with the same directory write one file.
 
-    Its writers are not strict: a full disk costs events, never the training; see `FileWriter`. What a monitored session
-    and its hooks take, from `begin` on, is closed with that session, unless another session has taken it too, or
-    somebody outside of any: that one stays open until `clear`.
+    Its writers are not strict: a full disk costs events, but never the training; see `FileWriter`. A monitored session
+    closes the writers that it and its hooks have taken from `begin` on. A writer that another session has taken too
+    stays open, and one taken outside of any session stays open until `clear`.
 
     Example:
         >>> import tempfile
@@ -58,9 +58,9 @@ class FileWriterCache:
         True
 
     References:
-        `tf.compat.v1.summary.FileWriterCache`. Differences: different spellings of a directory, links included, give
-        the same writer; a writer that somebody closed, whose writing has failed or whose file was deleted, goes on in a
-        new file; sessions close what they took; `strict` and `sync`.
+        `tf.compat.v1.summary.FileWriterCache`. Differences: different spellings of a directory, including links, give
+        the same writer; a writer that was closed, that failed or whose file was deleted continues in a new file;
+        sessions close the writers they took; `strict` and `sync`.
     """
 
     _shared: ClassVar[dict[str, _Shared]] = {}
@@ -68,12 +68,12 @@ class FileWriterCache:
 
     @classmethod
     def get(cls, logdir: str | os.PathLike[str], *, strict: bool | None = None) -> FileWriter:
-        """Returns the open writer of `logdir`, made on first use.
+        """Returns the open writer for `logdir`, which is made on first use.
 
         Args:
             logdir: Directory on a local or mounted file system.
-            strict: Whether a failed write is raised. By default as the session wants it that this is called in, and not
-                outside of a session. A writer that is strict for one who shares it is so for all.
+            strict: Whether failed writes raise. By default the calling session decides; outside of a session they do
+                not. If a writer is strict for one owner, it is strict for all.
 
         Raises:
             ValueError: `logdir` is empty or a URL.
@@ -109,7 +109,7 @@ class FileWriterCache:
     def sync(cls) -> None:
         """Returns when everything written so far to the cached writers is on the disk, as far as it can be.
 
-        Never raises for a writer that cannot write: a warning says so, and a strict one raises it at its next call.
+        Never raises if a writer cannot write: a warning says so, and a strict writer raises at its next call.
         """
         with cls._lock:
             writers = [shared.writer for shared in cls._shared.values()]
@@ -124,7 +124,7 @@ class FileWriterCache:
         """Closes and forgets the writers that only this scope has taken.
 
         Raises:
-            OpError: A strict writer could not write its last events. The others are closed all the same.
+            OpError: A strict writer could not write its last events. The others are still closed.
         """
         with cls._lock:
             scope.released = True
@@ -141,7 +141,7 @@ class FileWriterCache:
         """Closes all cached writers and forgets them.
 
         Raises:
-            OpError: A strict writer could not write its last events. The others are closed all the same.
+            OpError: A strict writer could not write its last events. The others are still closed.
         """
         with cls._lock:
             writers = [shared.writer for shared in cls._shared.values()]

@@ -1,4 +1,4 @@
-"""What tests of hooks and of training code need: public, for users' own tests too."""
+"""Tools for testing hooks and training code; public, so users' tests may use them too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_hook: a battery that every hook must pass, those of hookline and those of its users."""
+"""check_hook: a battery of checks that every hook must pass, hookline's and users' alike."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ def check_hook(make_hook: MakeHook) -> None:
     - A second `begin` on the same graph adds nothing, and nothing is added once the graph is finalized.
     - What the caller fetches has the same bits with and without the hook: on runs that train, runs that leave the
       global step where it is, runs that gain several steps, and over a recovery.
-    - It stands a session without any run, one that ends with its input, and one that an exception leaves, which reaches
-      the caller as it is.
-    - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, where it is
-      defined, an int of at least 1, `secs_until_trigger` a number of at least 0; asking them, or `settle`, twice does
-      no harm.
-    - What `get_state` returns, if it does, goes into a checkpoint and is its state again after a restart.
+    - It survives a session without any run, one that ends with its input, and one that ends by an exception, which
+      reaches the caller unchanged.
+    - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, if defined, an
+      int of at least 1, `secs_until_trigger` a number of at least 0. Calling these, or `settle`, twice does no harm.
+    - The result of `get_state`, if any, goes into a checkpoint and is restored after a restart.
     - The same object serves one session after another on its graph.
-    - It leaves no thread behind that would keep the process alive.
+    - It leaves no thread that would keep the process alive.
 
     Args:
-        make_hook: Makes a new hook; called once for each check, inside the graph of a model that has a float32 vector
-            `"weights:0"`, a scalar `"loss:0"` and a global step, and before that graph is finalized.
+        make_hook: Makes a new hook. Called once for each check, before the graph is finalized. The graph is the default
+            graph and has a float32 vector `"weights:0"`, a scalar `"loss:0"` and a global step.
 
     Raises:
         AssertionError: The hook breaks one of these rules; the message says which.
@@ -64,7 +63,7 @@ def check_hook(make_hook: MakeHook) -> None:
         >>> check_hook(lambda: NanTensorHook("loss:0"))
 
     References:
-        `SessionRunHook` in `tf.train` states these rules in its documentation; nothing there checks them.
+        The documentation of `tf.train.SessionRunHook` states these rules, but nothing checks them there.
     """
     threads = set(threading.enumerate())
     for check in (
@@ -177,12 +176,12 @@ def _a_state_comes_back(make_hook: MakeHook) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    # A hook may count seconds, which go by.
+    # A hook may count seconds, which pass in between.
     return abs(one - other) < 60 if isinstance(one, float) else np.array_equal(one, other)
 
 
 class _FinalizedGraph:
-    """Goes before the hook under test and notes how large the graph is once it is complete."""
+    """Comes before the hook under test and notes the size of the complete graph."""
 
     version: int | None = None
 
@@ -246,7 +245,7 @@ class _Watched:
         return operations
 
     def __getattr__(self, name: str) -> Any:
-        # The hook need not have the callback; anything else is its own.
+        # The hook may lack the callback; all other attributes are its own.
         return functools.partial(self._nothing, name) if name in CALLBACKS else getattr(self._hook, name)
 
     def _nothing(self, callback: str, *given: Any) -> None:
@@ -260,12 +259,12 @@ def _call(hook: Any, callback: str, *given: Any) -> Any:
 
 
 def _compare(make_hook: MakeHook, runs: Callable[[_Model], list[Any]], failures: Any = None) -> None:
-    """Checks that the caller's results with the hook are those without it, as far as the hook lets the training go."""
+    """Checks that the caller's results are the same with and without the hook, until the hook stops the training."""
     results = []
     for hooks in ([], [make_hook]):
         with _model() as model:
             mine = [make() for make in hooks]
-            # An iterable of failures is used up by one session.
+            # One session uses up an iterable of failures.
             failing = RecordingHook(failures={name: list(each) for name, each in (failures or {}).items()})
             results.append(_play(model, [*mine, failing], runs(model)))
     without, with_hook = results

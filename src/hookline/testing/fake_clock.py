@@ -13,16 +13,16 @@ _LOOK_EVERY_REAL_SECS = 0.001
 
 
 class FakeClock(clock.Clock):
-    """Time that passes only when a test says so. Entering it installs it, leaving it puts the previous clock back.
+    """Time that passes only when a test says so. Entering installs it; leaving puts the previous clock back.
 
-    `sleep` moves the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until what they
-    wait for has happened, or until another thread has moved the time past their limit. Threads that still wait when the
-    `with` block is left are released as if their time were over.
+    `sleep` moves the fake time at once and never blocks. `wait` and `wait_for` block the calling thread until the
+    awaited event has happened, or until another thread has moved the time past their limit. Threads that still wait
+    when the `with` block ends are released as if their time were over.
 
     Args:
         start: The first reading, in seconds, of both `monotonic` and `time`.
         autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
-            limit. For tests where no other thread could move it.
+            limit. For tests in which no other thread can move the time.
 
     Example:
         >>> with FakeClock(start=100.0) as fake:
@@ -64,10 +64,10 @@ class FakeClock(clock.Clock):
         return self._now
 
     def advance(self, secs: float) -> None:
-        """Moves the fake time on; threads whose limit has passed go on shortly after.
+        """Moves the fake time forward; threads whose limit has passed continue shortly afterwards.
 
         Args:
-            secs: How far, in seconds.
+            secs: The distance, in seconds.
 
         Raises:
             ValueError: `secs` is negative.
@@ -78,7 +78,7 @@ class FakeClock(clock.Clock):
             self._now += secs
 
     def sleep(self, secs: float) -> None:
-        """Moves the fake time on by `secs`, without blocking."""
+        """Moves the fake time forward by `secs`, without blocking."""
         self.advance(max(secs, 0))
 
     def wait(self, event: threading.Event, timeout_secs: float | None) -> bool:
@@ -88,20 +88,20 @@ class FakeClock(clock.Clock):
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_secs: float | None
     ) -> bool:
-        """Blocks until `predicate()` is true or the fake time has passed the limit, and returns what it is then."""
+        """Blocks until `predicate()` is true or the fake time has passed the limit, and returns its last value."""
         return self._block(predicate, condition.wait, timeout_secs)
 
     def await_waiters(self, count: int = 1, *, real_timeout_secs: float = 10.0) -> None:
         """Blocks, in real time, until at least `count` threads wait on this clock. Call it before `advance`.
 
-        A thread that begins to wait after `advance` would wait for a later moment than the test means.
+        A thread that begins to wait after `advance` would wait until a later time than the test intends.
 
         Args:
-            count: How many threads.
-            real_timeout_secs: At most how many real seconds.
+            count: The number of threads.
+            real_timeout_secs: The longest wait, in real seconds.
 
         Raises:
-            TimeoutError: Fewer threads than that wait when the real time is over.
+            TimeoutError: Fewer threads are waiting when the real time is over.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiters >= count, real_timeout_secs):
@@ -116,14 +116,14 @@ class FakeClock(clock.Clock):
         with self._counted_as_waiter():
             done = bool(happened())
             while not done and self._now < deadline and not self._released:
-                # Asked when notified, as with real time: a forgotten notification must not pass a test. Asked once in a
-                # while all the same, for one that came in the very moment in which a pause ended is lost.
+                # Checked when notified, as with real time, so that a test fails if a notification is forgotten. Also
+                # checked occasionally, because a notification at the moment when a pause ends is lost.
                 looks += 1
                 done = (pause(_LOOK_EVERY_REAL_SECS) or looks % 1000 == 0) and bool(happened())
                 blocked_secs += _LOOK_EVERY_REAL_SECS
                 if self._autojump_secs is not None and blocked_secs >= self._autojump_secs and timeout_secs is not None:
                     self._jump_to(deadline)
-        # The time may have passed in the same moment as the event: then the event counts.
+        # If the time passed at the same moment as the event, the event counts.
         return done or bool(happened())
 
     def _jump_to(self, deadline: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
-    """Returns all events in the event files of a directory, read by TensorBoard's own reader.
+    """Returns all events in the event files of a directory, using TensorBoard's own reader.
 
     A torn or damaged record ends its file, as it does in TensorBoard.
 
@@ -28,7 +28,7 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
         ...     [event.file_version for event in read_events(logdir)]
         ['brain.Event:2']
     """
-    # Imported here: the reader brings in more modules than all of hookline.
+    # Imported here, because the reader imports more modules than all of hookline.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     names = sorted(name for name in os.listdir(logdir) if "tfevents" in name)

@@ -1,4 +1,4 @@
-"""RecordingHook: writes down which callbacks came, in which order, and with what."""
+"""RecordingHook: records which callbacks were called, in which order, and with what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordedEvent(NamedTuple):
     Args:
         hook: The name of the hook.
         callback: The name of the callback.
-        given: What tells one call from another, as plain Python values that `==` compares: the global step for
+        given: Distinguishes one call from another, as plain Python values that `==` can compare: the global step for
             `after_create_session`, `settle` and `end` (None without one), the caller's fetches for `before_run`, the
             results for `after_run`, the exception for `on_exception`.
     """
@@ -33,16 +33,16 @@ class RecordedEvent(NamedTuple):
 
 
 class RecordingHook(SessionRunHook):
-    """Records every callback, and does on request what hooks do: fetch, feed, fail, stop.
+    """Records every callback, and on request fetches, feeds, fails or stops.
 
     Args:
         name: Tells several recording hooks apart.
-        events: Where to record; hooks that share a list record the order among them.
-        fetches: To ask for on every run.
-        feed_dict: To feed on every run.
-        options: To give to every run.
+        events: The list to record in; hooks that share a list record the order among them.
+        fetches: What to fetch on every run.
+        feed_dict: What to feed on every run.
+        options: The options for every run.
         failures: What to raise, by callback: an exception for every call, or an iterable with an exception or None for
-            each call; when it is exhausted nothing is raised.
+            each call. When the iterable is exhausted, nothing is raised.
         stop_at_run: The run, counted from 1, in whose `after_run` a stop is requested.
 
     Example:
@@ -92,12 +92,12 @@ class RecordingHook(SessionRunHook):
         self._record("after_create_session", _step(session))
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Records the call, and asks for what it was told to."""
+        """Records the call, and returns the request it was given."""
         self._record("before_run", run_context.original_args.fetches)
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Records the call, and requests the stop it was told to."""
+        """Records the call, and requests a stop at the given run."""
         self._runs += 1
         if self._runs == self._stop_at_run:
             run_context.request_stop()
@@ -123,7 +123,7 @@ class RecordingHook(SessionRunHook):
 
 
 def plain(value: Any) -> Any:
-    """Returns a structure of results with Python numbers and lists for its arrays; waits for the device.
+    """Returns a structure of results with Python numbers and lists instead of arrays; waits for the device.
 
     Example:
         >>> plain([np.float32(0.5), {"logits": np.arange(3)}])

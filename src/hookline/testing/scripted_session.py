@@ -1,4 +1,4 @@
-"""ScriptedSession: stands where a raw session stands, and does what it is told."""
+"""ScriptedSession: stands in for a raw session, and follows a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.session.fetches import mapped
 
 
 class Asked(NamedTuple):
-    """What one run of a `ScriptedSession` was asked for.
+    """The request of one run of a `ScriptedSession`.
 
     Args:
         fetches: The caller's fetches.
@@ -36,16 +36,16 @@ class ScriptedSession:
     Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
 
     Args:
-        script: What the runs do, in order. An exception is raised; anything else is returned, where None stands for
-            the values of what was fetched. When the script is used up, every run does as with None.
-        values: Values of what may be fetched, by tensor, operation or name; None for what is not in it.
+        script: What the runs do, in order. An exception is raised, and anything else is returned; None stands for the
+            values of the fetches. After the end of the script, every run behaves as with None.
+        values: The values of possible fetches, by tensor, operation or name; others are None.
         graph: The graph; an empty one if None.
         global_step: The global step at the start; None for a session without one.
-        gain: How many steps a run that succeeds adds.
+        gain: The number of steps that a successful run adds.
         closing_raises: What `close` raises, if anything.
 
     Attributes:
-        asked: What each run was asked for, also of those that raised.
+        asked: The request of each run, even of those that raised.
         closed: Whether `close` was called.
         origin: Where its values come from, in words; see `Session`.
 
@@ -86,12 +86,12 @@ class ScriptedSession:
 
     @property
     def known_global_step(self) -> int | None:
-        """The same: it is always known here."""
+        """The global step, which is always known here."""
         return self._global_step
 
     @property
     def step_changes(self) -> int:
-        """Not needed where the step is always known."""
+        """Always 0, because the step is always known."""
         return 0
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -100,7 +100,7 @@ class ScriptedSession:
 
     @property
     def shared(self) -> bool:
-        """Whether others may change its variables: never."""
+        """False: nobody else changes its variables."""
         return False
 
     def seal(self) -> None:
@@ -123,7 +123,7 @@ class ScriptedSession:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Does what the script says, and records what it was asked for."""
+        """Does what the script says, and records the request."""
         return self._run(Asked(fetches, (), feed_dict, options, run_metadata))[0]
 
     def run_watched(
@@ -134,7 +134,7 @@ class ScriptedSession:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """As `run`, with the values of what the hooks asked for beside."""
+        """Like `run`, but also returns the values that the hooks asked for."""
         asked, late = (watched.fetches, watched.late) if isinstance(watched, Watched) else (watched, ())
         result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
         return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))

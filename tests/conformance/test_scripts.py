@@ -1,0 +1,61 @@
+"""The two trainings of docs/coming-from-tf1.md: they run, train alike, and stand on the page as they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "conformance" / "scripts"
+TF_PYTHON = Path(os.environ.get("TF_PYTHON") or ROOT / ".venv-tf" / "bin" / "python")
+
+
+def run(script: str, logdir: Path, steps: int, python: str = sys.executable) -> dict[str, object]:
+    """Returns what the script prints: its losses and the accuracy."""
+    command = [python, str(SCRIPTS / script), "--logdir", str(logdir), "--steps", str(steps)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path):
+    first = run("mnist_hookline.py", tmp_path, steps=150)
+    further = run("mnist_hookline.py", tmp_path, steps=160)
+
+    assert len(first["losses"]) == 150
+    assert np.mean(first["losses"][-10:]) < 0.5 < 2.0 < first["losses"][0]
+    assert first["accuracy"] > 0.8
+    assert len(further["losses"]) == 10
+    assert max(further["losses"]) < 1.0
+
+
+@pytest.mark.skipif(not TF_PYTHON.exists(), reason="needs TensorFlow: make conformance sets it up")
+def test_both_scripts_give_the_same_losses(tmp_path):
+    theirs = run("mnist_tf1.py", tmp_path / "tf", steps=200, python=str(TF_PYTHON))
+    ours = run("mnist_hookline.py", tmp_path / "hl", steps=200)
+
+    assert len(theirs["losses"]) == len(ours["losses"]) == 200
+    np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=0, atol=1e-5)
+    assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-5)
+
+
+@pytest.mark.parametrize("script", ["mnist_tf1.py", "mnist_hookline.py"])
+def test_the_page_shows_the_script_as_it_is(script):
+    page = (ROOT / "docs" / "coming-from-tf1.md").read_text(encoding="utf-8")
+    shown = re.findall(rf"^```python {re.escape(script)}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    text = (SCRIPTS / script).read_text(encoding="utf-8")
+
+    assert lines_of("".join(shown)) == lines_of(text)
+
+
+def lines_of(text: str) -> list[str]:
+    """Returns the lines that are not blank."""
+    return [line for line in text.splitlines() if line]
