@@ -26,7 +26,7 @@ from conformance.plain import plain
 from conformance.scenario import Scenario, all_scenarios
 from conformance.system import System
 
-TIMEOUT_SECS = 20.0
+TIMEOUT_SECS = 60.0
 
 
 class TimedOut(BaseException):
