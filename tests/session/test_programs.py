@@ -143,7 +143,7 @@ def test_what_is_asked_for_only_once_each_is_forgotten_and_a_warning(caplog):
 
 def gc_programs():
     gc.collect()
-    return [found for found in gc.get_objects() if type(found).__name__ == "Program" and found.compilations.traces]
+    return [found for found in gc.get_objects() if isinstance(found, program.Program) and found.compilations.traces]
 
 
 class Norms(hl.train.SessionRunHook):
