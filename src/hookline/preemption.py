@@ -111,7 +111,7 @@ def asked() -> int | None:
 
 
 def heeded() -> bool:
-    """Returns whether a session is open that heeds signals."""
+    """Returns whether an open session responds to signals."""
     return len(_signals.watches) > 0
 
 
@@ -161,7 +161,7 @@ def sleep(secs: float) -> None:
 
 @contextlib.contextmanager
 def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
-    """Says of what this thread does that it is to be finished, once it is half done, before a signal is acted on.
+    """Declares that this thread's work is half done and must be finished before a signal takes effect.
 
     Example:
         >>> with finishing(lambda: True):
@@ -176,7 +176,7 @@ def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
 
 
 def must_finish() -> bool:
-    """Returns whether this process was asked to end, and this thread has something half done: then waits go on."""
+    """Returns whether this process was asked to end while this thread has half-done work, so that waits continue."""
     is_half_done = _half_done.get()
     return is_half_done is not None and asked() is not None and is_half_done()
 
@@ -214,7 +214,7 @@ class _Signals:
                 self._install()
 
     def remove(self, watch: Watch) -> int | None:
-        """Returns the signal that has come so far; one that comes from here on is passed on."""
+        """Returns the signal that has come so far; later signals are passed on."""
         with self._changing:
             self.watches.discard(watch)
             came = self.number
@@ -358,7 +358,7 @@ class _Ear:
                 self._outside.send(bytes([number]))
 
     def _is_told_by_the_system(self) -> bool:
-        """Whether the system still does: an event loop that was started meanwhile may have taken this over."""
+        """Whether the system still does; an event loop started in the meantime may have taken over."""
         now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
         if now in (self._outside.fileno(), -1):
             return now != -1

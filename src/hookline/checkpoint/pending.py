@@ -1,4 +1,4 @@
-"""Saves that are under way in the background."""
+"""Saves under way in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _under_way: set[PendingSave] = set()
 
 
 def finish_saves(directory: str) -> None:
-    """Waits for the saves into a directory that are under way in this process; who began them tells how they went."""
+    """Waits for this process's saves into a directory; the code that began them reports how they went."""
     for save in list(_under_way):
         if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
             save.join()
@@ -27,7 +27,7 @@ def saves_under_way() -> list[str]:
 class PendingSave:
     """A checkpoint that is being written in the background.
 
-    Wait for it before the process ends: otherwise it is given up, with a line in the log, and does not appear.
+    Wait for it before the process ends. Otherwise it is given up, with a line in the log, and does not appear.
 
     Example:
         >>> pending = PendingSave("runs/a/model.ckpt-1", finish=lambda: None)
@@ -40,7 +40,7 @@ class PendingSave:
         self.path = path
         self._error: BaseException | None = None
         self._told = False
-        # Only the thread knows `finish`, and forgets it: it holds the copied values.
+        # Only the thread holds `finish`, and drops it at the end, because it holds the copied values.
         self._thread = threading.Thread(
             target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
         )
@@ -61,18 +61,18 @@ class PendingSave:
             _under_way.discard(self)
 
     def join(self) -> None:
-        """Blocks until it is over, well or badly."""
+        """Blocks until it has succeeded or failed."""
         self._thread.join()
 
     def done(self) -> bool:
-        """Returns whether it is over, well or badly. Never blocks."""
+        """Returns whether it has succeeded or failed. Never blocks."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
         """Blocks until the checkpoint is complete.
 
         Raises:
-            OpError: It could not be written; the cause is attached. Raised by each call.
+            OpError: It could not be written; the cause is attached. Each call raises it.
         """
         self._thread.join()
         self._told = True
@@ -80,7 +80,7 @@ class PendingSave:
             raise self._error
 
     def wait_unless_told(self) -> None:
-        """Blocks likewise, but does not raise again what `wait` has raised before."""
+        """Blocks likewise, but does not repeat an error that `wait` has already raised."""
         if self._told:
             self._thread.join()
         else:

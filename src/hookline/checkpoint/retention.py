@@ -78,7 +78,7 @@ class Retention:
         """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
         self._kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
-        # Nothing older is to prove good: what is proved last would count as the newest that is.
+        # Older checkpoints must not prove good afterwards, because the last one proved would count as the newest.
         self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.good = good
@@ -130,8 +130,9 @@ class Retention:
             self._unproven = [kept for kept in self._unproven if kept not in proven]
 
     def doubt(self, restored: str, step: int | None) -> None:
-        """Takes note that the weights of this step are those of `restored` again: what led here is taken back.
+        """Records that the weights of this step are those of `restored` again, because the steps since then are undone.
 
-        What has not proved good by now never will, but for `restored`, of which the next steps may still tell.
+        Checkpoints that have not proved good by now never will, except `restored`, which the next steps may still
+        prove.
         """
         self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]

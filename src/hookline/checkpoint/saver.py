@@ -401,7 +401,7 @@ class Saver:
 
         What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
         led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
-        Other checkpoints that have not proved good by now are not taken for good any more.
+        Other checkpoints that have not proved good by now never will.
 
         Returns:
             The checkpoint.

@@ -150,7 +150,7 @@ class _Ahead:
             self._changed.notify_all()
 
     def read_on(self) -> None:
-        """Reads one more batch after the stop, for a run that must have it."""
+        """Reads one more batch after the stop, for a run that needs it."""
         self.go_on()
         try:
             self.read_one()

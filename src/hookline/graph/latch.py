@@ -10,7 +10,7 @@ from hookline.graph.guard import as_one_bool
 
 
 class Latch(Function):
-    """The node behind `latch`: a bool of the device. What it has latched belongs to the session that runs it."""
+    """The node behind `latch`: a bool on the device. The latched value belongs to the session that runs it."""
 
     def __init__(self, condition: Any, name: str) -> None:
         super().__init__(as_one_bool, name, (condition,))
@@ -24,11 +24,11 @@ class Latch(Function):
 def latch(condition: Any, name: str = "latch") -> Operation:
     """Returns an operation that remembers the first run in which a condition held.
 
-    A run that needs the operation gives back no value for it, and nobody waits: the device keeps the number of that
-    run, beside the variables, and `Session.latched(operation)` asks for it when it is convenient. A hook that watches
-    for something rare names its latch in `standing_operations`; then it costs a step next to nothing.
+    A run that needs the operation returns no value for it, and nothing waits. The device keeps the number of that run
+    beside the variables, and `Session.latched(operation)` reads it at any convenient time. A hook that watches for
+    something rare names its latch in `standing_operations`; then it costs a step next to nothing.
 
-    What was latched belongs to one session. It is no variable and in no checkpoint, and is forgotten when the
+    The latched value belongs to one session. It is not a variable and not in checkpoints, and is forgotten when the
     trained variables are loaded or restored.
 
     Args:

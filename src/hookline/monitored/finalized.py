@@ -1,4 +1,4 @@
-"""Who keeps a graph final: the sessions that run one which the first of them found open."""
+"""The sessions that keep a graph finalized, because the first of them found it open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _lock = threading.Lock()
 
 
 def hold(graph: Graph, session: object) -> None:
-    """Takes note that a session is about to run a graph, and that it is to be open again if it is open now."""
+    """Records that a session is about to run a graph, which must be open again afterwards if it is open now."""
     with _lock:
         if not graph.finalized:
             _holders.setdefault(graph, weakref.WeakSet())
@@ -21,7 +21,7 @@ def hold(graph: Graph, session: object) -> None:
 
 
 def release(graph: Graph, session: object) -> None:
-    """Opens the graph again if this was the last session that holds it."""
+    """Opens the graph again if this was the last session that held it."""
     with _lock:
         sessions = _holders.get(graph)
         if sessions is None:

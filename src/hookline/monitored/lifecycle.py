@@ -68,7 +68,7 @@ class MonitoredLifecycle:
         who = type(self).__name__
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
-        # One that was made in a callback of another, as an evaluation is, is finished before the other is left.
+        # A session made in another's callback, such as an evaluation, is finished before the other is left.
         heeds = SCOPE.get() is None or not preemption.heeded()
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
@@ -265,7 +265,7 @@ class MonitoredLifecycle:
             self._stepping, raw = session, session.hooked.raw
             begun = self._written_in_step = raw.writes
             run_with_hooks = functools.partial(self._run_in_step, session)
-            # Half of a step function is no state to leave a training in.
+            # A training must not be left in the middle of a step function.
             with preemption.finishing(lambda: raw.writes != begun):
                 return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
 
@@ -344,7 +344,7 @@ class MonitoredLifecycle:
             raise preempted
 
     def _heed_signals(self) -> None:
-        """Has signals caught where leaving in order is worth it."""
+        """Catches signals if leaving in order is worthwhile."""
         # A worker saves nothing; it leaves in order for those that continue.
         if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
             self._preemption.open()
