@@ -28,6 +28,7 @@ _logger = logging.getLogger(__name__)
 _EVERY_SECS = 10.0
 _DRAW_EVERY_SECS = 0.2
 _RATE_OVER_SECS = 30.0
+_RUNS_THAT_COMPILE = 2
 
 
 class ProgressHook(SessionRunHook):
@@ -39,8 +40,9 @@ class ProgressHook(SessionRunHook):
     first step, then each `every_secs`, and at the last step.
 
     The training does not wait: a line stands for a step that the device has computed, and comes when its values have
-    arrived, which are asked for on the runs that are shown, and on no other. Steps a second are those of the last 30
-    seconds or of the time since the last line, whichever is longer, without the two runs at the start, which compile.
+    arrived, which are asked for on the runs that are shown, and on the third run. Then whatever runs with them and
+    without them has been compiled, and the steps a second are counted from there: they are those of the last 30
+    seconds, or of the time since the last line if that is longer.
     Where the output fails (a pipe that nobody reads), the log says so once and the training goes on. Runs `begin`,
     `after_create_session`, `before_run`, `after_run`, `settle` and `end`; after an exception the line is ended.
 
@@ -68,7 +70,7 @@ class ProgressHook(SessionRunHook):
         ...     while not sess.should_stop():
         ...         _ = sess.run(train_op)
         step 1/3  33%  step before 0
-        step 3/3  100%  step before 2 ...
+        step 3/3  100%  step before 2
 
     References:
         None in `tf.train`; the progress bars of Keras and tqdm, which wait for the values each time.
@@ -98,6 +100,7 @@ class ProgressHook(SessionRunHook):
         # When which steps were there, oldest first.
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
         self._asked_step = self._shown_step = 0
+        self._ran = False
         self._output: _Lines | _Bar | None = None
 
     def begin(self) -> None:
@@ -123,20 +126,23 @@ class ProgressHook(SessionRunHook):
         self._foresight.start(session)
         self._pace.start(session.global_step)
         self._asked_step = self._shown_step = session.global_step
+        self._ran = False
         self._seen.clear()
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the values if this run is to be shown."""
-        return self._args if self._is_due(self._foresight.step_after(run_context.session)) else None
+        """Asks for the values if this run is to be shown, and on the third run, which may have to be compiled."""
+        step = self._foresight.step_after(run_context.session)
+        return self._args if self._is_due(step) or run_context.runs == _RUNS_THAT_COMPILE else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Shows what has arrived."""
         step = run_context.session.global_step
         self._foresight.learn(step)
+        self._ran = True
         limit = run_values.options.last_step
         if self._given_last_step is None and limit is not None:
             self._last_step = limit
-        if not self._seen and run_context.runs:
+        if not self._seen and run_context.runs >= _RUNS_THAT_COMPILE:
             self._seen.append((clock.monotonic(), step))
         if self._is_due(step) and (run_values.results is not None or self._args is None):
             self._pace.update_last_triggered_step(step)
@@ -154,14 +160,14 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def end(self, session: Session) -> None:
-        """Shows the last step, if that was not shown."""
+        """Shows the last step, if that was not shown; nothing where there was no run."""
         self._late.write_all()
-        if session.global_step > self._shown_step:
+        if self._ran and session.global_step > self._shown_step:
             self._show(None, session.global_step)
         self._finish()
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; 1 while values are on their way, and in the two runs at the start."""
+        """Returns when the next line is due; 1 while values are on their way, and in the runs at the start."""
         if self._late or not self._seen:
             return 1
         steps = self._pace.steps_until_trigger(global_step)

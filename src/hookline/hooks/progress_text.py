@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-_MAX_BAR_CELLS = 40
+_MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,27 +59,25 @@ def painter(terminal: TextIO) -> Callable[[Progress, int], str]:
 
 
 def _rich_painter(terminal: TextIO) -> Callable[[Progress, int], str]:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.progress_bar import ProgressBar
-    from rich.table import Column, Table
+    from rich.table import Table
     from rich.text import Text
 
     console = Console(file=terminal)
 
     def paint(progress: Progress, cells: int) -> str:
+        head, rest = progress.step_text, "  ".join(progress.more_texts)
+        room = cells - cell_len(f"{head}    {rest}")
+        line: Any = Text(f"{head}  {rest}".rstrip())
+        if progress.last_step and room >= _MIN_BAR_CELLS:
+            done = min(progress.step, progress.last_step)
+            line = Table.grid(padding=(0, 2))
+            line.add_row(head, ProgressBar(progress.last_step, done, min(room, _MAX_BAR_CELLS)), Text(rest))
         console.width = cells
-        row: list[Any] = [Text(progress.step_text, "bold")]
-        columns = [Column(no_wrap=True)]
-        if progress.last_step:
-            row.append(ProgressBar(progress.last_step, min(progress.step, progress.last_step)))
-            columns.append(Column(max_width=_MAX_BAR_CELLS))
-        for text in progress.more_texts:
-            row.append(Text(text))
-            columns.append(Column(no_wrap=True))
-        line = Table.grid(*columns, padding=(0, 2))
-        line.add_row(*row)
         with console.capture() as captured:
-            console.print(line, end="")
+            console.print(line, end="", no_wrap=True, overflow="ellipsis")
         return captured.get().rstrip("\n")
 
     return paint
