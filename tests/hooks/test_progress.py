@@ -181,18 +181,18 @@ def slow(x):
 def test_the_loop_does_not_wait_and_a_line_stands_for_a_step_that_was_computed(tmp_path):
     step = train.get_or_create_global_step()
     loss = hl.op(slow, name="loss")(hl.op(lambda step: step + 1.0)(step))
+    in_words = hl.host_op(lambda loss: f"about {loss:.0f}")(loss)
     train_op = hl.group(step.assign_add(1), loss.op)
     path = tmp_path / "out"
-    with (
-        open(path, "w") as file,
-        train.MonitoredSession(hooks=[train.ProgressHook([loss], every_secs=0, file=file)]) as session,
-    ):
-        session.run(train_op)
-        assert path.read_text() == "", "the first run returned before its loss was there"
-        for _ in range(5):
+    with open(path, "w") as file:
+        hook = train.ProgressHook({"loss": loss, "in words": in_words}, every_secs=0, file=file)
+        with train.MonitoredSession(hooks=[hook]) as session:
             session.run(train_op)
-    lines = [line.split("  ")[:2] for line in path.read_text().splitlines()]
-    assert lines == [[f"step {n}", f"loss:0 {n}.000"] for n in range(1, 7)]
+            assert path.read_text() == "", "the first run returned before its loss was there"
+            for _ in range(5):
+                session.run(train_op)
+    lines = [line.split("  ")[:3] for line in path.read_text().splitlines()]
+    assert lines == [[f"step {n}", f"loss {n}.000", f"in words about {n}"] for n in range(1, 7)]
 
 
 def test_a_training_without_a_run_shows_nothing(model):

@@ -200,9 +200,13 @@ def test_an_exception_ends_the_line(terminal, model, log):
 
 
 def test_a_stream_that_leads_into_a_file_is_left_alone(terminal, model, tmp_path, monkeypatch):
+    def speak(step):
+        assert sys.stderr is errors
+        print("error", file=sys.stderr)
+
     with open(tmp_path / "errors", "w+") as errors:
         monkeypatch.setattr(sys, "stderr", errors)
-        train_on(terminal, model, last_step=5, at_step=lambda step: print("error", file=sys.stderr))
+        train_on(terminal, model, last_step=5, at_step=speak)
         errors.seek(0)
         assert errors.read() == "error\n" * 5
     assert len(terminal.screen) == 2
