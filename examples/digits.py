@@ -34,30 +34,6 @@ class Network(nnx.Module):
         return self.logits(self.dropout(nnx.relu(self.dense(x))))
 
 
-class ProgressLine(hl.train.SessionRunHook):
-    """A hook of our own: every 25th step it asks the run for the loss as well, and shows it."""
-
-    def __init__(self, loss, last_step):
-        self.ask, self.last_step, self.rate = hl.train.SessionRunArgs(loss), last_step, 0.0
-        self.timer = hl.train.SecondOrStepTimer(every_steps=25)
-
-    def after_create_session(self, session, coord):
-        step, done = session.global_step, session.global_step >= self.last_step
-        print(f"Already trained to step {step}: nothing to do." if done else f"Training from step {step}.")
-
-    def before_run(self, run_context):
-        step = run_context.session.global_step + 1
-        return self.ask if self.timer.should_trigger_for_step(step) or step == self.last_step else None
-
-    def after_run(self, run_context, run_values):
-        if run_values.results is not None:
-            loss, step = float(run_values.results), run_context.session.global_step  # waits for the device, only here
-            secs, steps = self.timer.update_last_triggered_step(step)
-            self.rate = steps / secs if secs else self.rate
-            line = f"step {step}/{self.last_step}  loss {loss:.4f}  {self.rate:.0f} steps/s"
-            print(f"\r{line:60}", end="\n" if step >= self.last_step else "", flush=True)
-
-
 def load():
     """Returns the images and the labels, each for training and for testing."""
     digits = load_digits()
@@ -111,8 +87,11 @@ def main():
     parser.add_argument("--logdir", default="runs/digits", help="where checkpoints and summaries go")
     args = parser.parse_args()
     train_op, loss, final = build(args.steps)
-    hooks = [hl.train.StopAtStepHook(last_step=args.steps), ProgressLine(loss, args.steps), final]
+    hooks = [hl.train.StopAtStepHook(last_step=args.steps), hl.train.ProgressHook({"loss": loss}), final]
     with hl.train.MonitoredTrainingSession(checkpoint_dir=args.logdir, hooks=hooks, save_checkpoint_secs=10) as sess:
+        start = sess.raw_session().global_step
+        done = sess.should_stop()
+        print(f"Already trained to step {start}: nothing to do." if done else f"Training from step {start}.")
         while not sess.should_stop():
             sess.run(train_op)
 

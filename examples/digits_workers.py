@@ -6,7 +6,7 @@ Run it with `hookline launch --workers 4 --servers 2 examples/digits_workers.py`
 import argparse
 import math
 
-from digits import ProgressLine, build
+from digits import build
 
 import hookline as hl
 from hookline.distributed import Cluster
@@ -36,10 +36,11 @@ def main():
     wait_until_step = int(K * math.log(cluster.task_id + 1))
     hooks = [hl.train.GlobalStepWaiterHook(wait_until_step), hl.train.StopAtStepHook(last_step=args.steps)]
     if cluster.is_chief:
-        hooks += [ProgressLine(loss, args.steps), final]
+        hooks += [final]
     else:
         print(f"waits for global step {wait_until_step}")
         hooks += [SayWhenStarted()]
+    hooks += [hl.train.ProgressHook({"loss": loss})]
 
     local_runs = 0
     with hl.train.MonitoredTrainingSession(
@@ -49,7 +50,7 @@ def main():
             sess.run(train_op)
             local_runs += 1
 
-    print(f"\nran {local_runs} times; a run at the end may have been refused")
+    print(f"ran {local_runs} times; a run at the end may have been refused")
     if cluster.is_chief:
         print(f"Curves: tensorboard --logdir {args.logdir}")
         print(f"test accuracy: {final.final_ops_values:.2f}")

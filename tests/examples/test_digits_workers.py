@@ -27,4 +27,8 @@ def test_workers_start_one_after_the_other_and_reach_the_accuracy(tmp_path):
         assert int(200 * math.log(worker + 2)) <= step <= 500
     assert sorted(starts) == [0, 1, 2]
     assert re.search(r"^chief    \| test accuracy: (0\.9[6789]|1\.00)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^chief    \| step 500/500  100%", done.stdout, re.MULTILINE)
+    assert set(re.findall(r"^(.*)step \d+/500  ", done.stdout, re.MULTILINE)) <= {
+        f"{task:8} | " for task in ("chief", "worker 0", "worker 1", "worker 2")
+    }
     assert (tmp_path / "checkpoint").exists()

@@ -51,6 +51,8 @@ HOOKS = {
     "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600, stop=True),
     "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=4, output_dir=str(tmp_path), show_memory=True),
     "ProfilerHook, secs": lambda tmp_path: hooks.ProfilerHook(save_secs=3600, output_dir=str(tmp_path)),
+    "ProgressHook": lambda tmp_path: hooks.ProgressHook({"the loss": "loss"}, last_step=8),
+    "ProgressHook, trigger": lambda tmp_path: hooks.ProgressHook(trigger=every(2)),
     "CheckpointSaverHook, steps": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2),
     "CheckpointSaverHook, both": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=2, save_secs=0),
     "StopAfterNEvalsHook": lambda tmp_path: evaluating(hooks.StopAfterNEvalsHook(3)),

@@ -11,6 +11,7 @@ from hookline.hooks.late_values import LateValues
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.profiler import ProfilerHook
+from hookline.hooks.progress import ProgressHook
 from hookline.hooks.step_counter import StepCounterHook
 from hookline.hooks.stop_after_n_evals import StopAfterNEvalsHook
 from hookline.hooks.stop_at_step import StopAtStepHook
@@ -31,6 +32,7 @@ __all__ = [
     "NanTensorHook",
     "NeverTriggerTimer",
     "ProfilerHook",
+    "ProgressHook",
     "SecondOrStepTimer",
     "SessionRunArgs",
     "SessionRunContext",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from hookline.graph import Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import Foresight, chosen_trigger
 from hookline.hooks.late_values import LateValues
-from hookline.hooks.lookup import find_tensor, require_global_step
+from hookline.hooks.lookup import find_tensor, require_global_step, tagged
 from hookline.hooks.timers import NeverTriggerTimer
 from hookline.hooks.triggers import NEVER, Trigger
 
@@ -81,16 +81,9 @@ class LoggingTensorHook(SessionRunHook):
         # Of what the cadence counts: runs of this session, unless a trigger was given, which knows global steps.
         self._foresight = Foresight() if trigger is not None else None
         self._counts_runs = every_n_iter is not None
-        if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
-            raise TypeError(
-                f"LoggingTensorHook requires a dict or a list of tensors, got {tensors!r}. Put it in a list."
-            )
-        self._tensors: dict[str, Tensor | str]
+        self._tensors = tagged("LoggingTensorHook", tensors)
         if isinstance(tensors, Mapping):
-            tagged = cast("Mapping[str, Tensor | str]", tensors)  # isinstance alone cannot tell what the keys are
-            self._tensors = {tag: tagged[tag] for tag in sorted(tagged)}
-        else:
-            self._tensors = {item if isinstance(item, str) else item.name: item for item in tensors}
+            self._tensors = dict(sorted(self._tensors.items()))
         if not self._tensors:
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self._at_end = at_end

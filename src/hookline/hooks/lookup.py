@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, cast
 
 from hookline.graph import Tensor, get_default_graph, get_global_step
 from hookline.graph.global_step import counted_global_step
@@ -64,6 +65,27 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"{type(hook).__name__} requires tensors or names of them, got {found!r}.")
     return found
+
+
+def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str]) -> dict[str, Tensor | str]:
+    """Returns tensors and names by their tags: those of a dict, else their own names.
+
+    Args:
+        who: The class of the hook, named in the error.
+        tensors: A dict or an iterable.
+
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> tagged("LoggingTensorHook", ["loss"])
+        {'loss': 'loss'}
+    """
+    if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
+        raise TypeError(f"{who} requires a dict or a list of tensors, got {tensors!r}. Put it in a list.")
+    if isinstance(tensors, Mapping):
+        return dict(cast("Mapping[str, Tensor | str]", tensors))  # isinstance alone cannot tell what the keys are
+    return {item if isinstance(item, str) else item.name: item for item in tensors}
 
 
 def free_global_step(session: Session) -> Variable | None:

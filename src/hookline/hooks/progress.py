@@ -1,0 +1,243 @@
+"""ProgressHook: shows how far the training has come."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hookline import arguments, clock
+from hookline.graph import Tensor
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.cadence import Foresight, chosen_trigger
+from hookline.hooks.late_values import LateValues
+from hookline.hooks.lookup import find_tensor, require_global_step, tagged
+from hookline.hooks.progress_text import Progress, painter
+from hookline.hooks.terminal import TerminalLine, is_terminal
+from hookline.hooks.timers import SecondOrStepTimer
+from hookline.hooks.triggers import Trigger
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_EVERY_SECS = 10.0
+_DRAW_EVERY_SECS = 0.2
+_RATE_OVER_SECS = 30.0
+_RUNS_THAT_COMPILE = 2
+
+
+class ProgressHook(SessionRunHook):
+    """Shows the step, of how many, chosen values, the steps a second and the time that is left.
+
+    On a terminal that is one line at the bottom, drawn anew five times a second, with a bar where Rich is installed
+    (`pip install hookline[cli]`); what the log and `print` have to say comes above it. Elsewhere (a file, a pipe, a
+    notebook, the tasks of `hookline launch`, which writes the task's name before each line) it is a plain line at the
+    first step, then each `every_secs`, and at the last step.
+
+    The training does not wait: a line stands for a step that the device has computed, and comes when its values have
+    arrived, which are asked for on the runs that are shown, and on the third run. Then whatever runs with them and
+    without them has been compiled, and the steps a second are counted from there: they are those of the last 30
+    seconds, or of the time since the last line if that is longer.
+    Where the output fails (a pipe that nobody reads), the log says so once and the training goes on. Runs `begin`,
+    `after_create_session`, `before_run`, `after_run`, `settle` and `end`; after an exception the line is ended.
+
+    Args:
+        values: What to show beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
+            which are their own tags. Scalars, best; `"loss"` means the tensor `"loss:0"`.
+        last_step: Where the training ends; by default where `StopAtStepHook`, or another `RunOptions(last_step=...)`,
+            ends it.
+        every_secs: Seconds from one plain line to the next; 10 by default.
+        trigger: Says when plain lines are due, in place of `every_secs`.
+        file: Where to write; by default what `sys.stdout` is at `begin`.
+
+    Attributes:
+        trigger: Says when plain lines are due.
+
+    Raises:
+        TypeError: `values` is no dict and no list, or a number is none.
+        ValueError: Both `every_secs` and `trigger` are given, or a number is out of range.
+
+    Example:
+        >>> from hookline import train
+        >>> train_op = train.get_or_create_global_step().assign_add(1)
+        >>> hooks = [train.StopAtStepHook(last_step=3), ProgressHook({"step before": "global_step"})]
+        >>> with train.MonitoredSession(hooks=hooks) as sess:
+        ...     while not sess.should_stop():
+        ...         _ = sess.run(train_op)
+        step 1/3  33%  step before 0
+        step 3/3  100%  step before 2
+
+    References:
+        None in `tf.train`; the progress bars of Keras and tqdm, which wait for the values each time.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Tensor | str] | Iterable[Tensor | str] = (),
+        last_step: int | None = None,
+        *,
+        every_secs: float | None = None,
+        trigger: Trigger | None = None,
+        file: TextIO | None = None,
+    ) -> None:
+        if last_step is not None:
+            last_step = arguments.whole("ProgressHook", "last_step", last_step, at_least=1)
+        if every_secs is None and trigger is None:
+            every_secs = _EVERY_SECS
+        self.trigger = chosen_trigger("ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs))
+        self._values = tagged("ProgressHook", values)
+        self._given_last_step = self._last_step = last_step
+        self._given_file = file
+        self._pace = self.trigger
+        self._args: SessionRunArgs | None = None
+        self._late = LateValues(self._show)
+        self._foresight = Foresight()
+        # When which steps were there, oldest first.
+        self._seen: collections.deque[tuple[float, int]] = collections.deque()
+        self._asked_step = self._shown_step = 0
+        self._ran = False
+        self._output: _Lines | _Bar | None = None
+
+    def begin(self) -> None:
+        """Looks the tensors up, and whether the output is a terminal.
+
+        Raises:
+            KeyError: One of the tensors is not in the graph.
+            RuntimeError: The graph has no global step.
+        """
+        require_global_step(self)
+        fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()}
+        self._args = SessionRunArgs(fetches, late=True) if fetches else None
+        file = sys.stdout if self._given_file is None else self._given_file
+        self._output = _Bar(file) if is_terminal(file) else _Lines(file)
+        self._pace = SecondOrStepTimer(every_secs=_DRAW_EVERY_SECS) if is_terminal(file) else self.trigger
+        self._pace.reset()
+        self._last_step = self._given_last_step
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Goes back with a session that was restored from an earlier step."""
+        self._late.salvage()
+        self._foresight = Foresight()
+        self._foresight.start(session)
+        self._pace.start(session.global_step)
+        self._asked_step = self._shown_step = session.global_step
+        self._ran = False
+        self._seen.clear()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks for the values if this run is to be shown, and on the third run, which may have to be compiled."""
+        step = self._foresight.step_after(run_context.session)
+        return self._args if self._is_due(step) or run_context.runs == _RUNS_THAT_COMPILE else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Shows what has arrived."""
+        step = run_context.session.global_step
+        self._foresight.learn(step)
+        self._ran = True
+        limit = run_values.options.last_step
+        if self._given_last_step is None and limit is not None:
+            self._last_step = limit
+        if not self._seen and run_context.runs >= _RUNS_THAT_COMPILE:
+            self._seen.append((clock.monotonic(), step))
+        if self._is_due(step) and (run_values.results is not None or self._args is None):
+            self._pace.update_last_triggered_step(step)
+            self._asked_step = step
+            self._late.add(run_values.results, step)
+        self._late.write_ready()
+
+    def settle(self, session: Session) -> None:
+        """Shows what has not arrived yet."""
+        self._late.write_all()
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Ends the line, so that what is said of the exception gets one of its own."""
+        self._late.salvage()
+        self._finish()
+
+    def end(self, session: Session) -> None:
+        """Shows the last step, if that was not shown; nothing where there was no run."""
+        self._late.write_all()
+        if self._ran and session.global_step > self._shown_step:
+            self._show(None, session.global_step)
+        self._finish()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next line is due; 1 while values are on their way, and in the runs at the start."""
+        if self._late or not self._seen:
+            return 1
+        steps = self._pace.steps_until_trigger(global_step)
+        if self._last_step is not None and global_step < self._last_step:
+            steps = min(steps, self._last_step - global_step)
+        return steps
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next line is due."""
+        return self._pace.secs_until_trigger()
+
+    def _is_due(self, step: int) -> bool:
+        is_last = self._last_step is not None and self._asked_step < self._last_step <= step
+        return is_last or self._pace.should_trigger_for_step(step)
+
+    def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
+        progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step))
+        self._shown_step = step
+        self._write(lambda output: output.show(progress))
+
+    def _finish(self) -> None:
+        self._write(lambda output: output.finish())
+
+    def _write(self, what: Callable[[_Lines | _Bar], None]) -> None:
+        if self._output is None:
+            return
+        try:
+            what(self._output)
+        except (OSError, ValueError) as exc:  # of a closed file, and of characters that it does not take
+            self._output = None
+            _logger.warning("ProgressHook cannot show more, and the training goes on: %s: %s", type(exc).__name__, exc)
+
+    def _steps_per_sec(self, step: int) -> float | None:
+        seen, now = self._seen, clock.monotonic()
+        if not seen:
+            return None
+        seen.append((now, step))
+        while len(seen) > 2 and seen[1][0] <= now - _RATE_OVER_SECS:
+            seen.popleft()
+        since_secs, since_step = seen[0]
+        return (step - since_step) / (now - since_secs) if now > since_secs and step > since_step else None
+
+
+class _Lines:
+    """Plain lines."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def show(self, progress: Progress) -> None:
+        print(progress, file=self._file, flush=True)
+
+    def finish(self) -> None:
+        """Each line is ended already."""
+
+
+class _Bar:
+    """One line of a terminal, from when it is shown first until it is finished."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._paint = painter(file)
+        self._line: TerminalLine | None = None
+
+    def show(self, progress: Progress) -> None:
+        if self._line is None:
+            self._line = TerminalLine(self._file)
+        self._line.draw(self._paint(progress, self._line.cells))
+
+    def finish(self) -> None:
+        if self._line is not None:
+            self._line.finish()
+            self._line = None

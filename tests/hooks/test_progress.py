@@ -1,0 +1,279 @@
+"""ProgressHook where its output is no terminal: what it says, and when."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.testing import FakeClock
+
+
+class Pipe:
+    """Enter it for a `file` that leads into a real pipe; `lines` are what came out once it was left."""
+
+    def __enter__(self):
+        self._source, sink = os.pipe()
+        self.file = os.fdopen(sink, "w", encoding="utf-8")
+        self._received = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.file.close()
+        self._reader.join()
+
+    def _read(self):
+        with os.fdopen(self._source, encoding="utf-8") as source:
+            self._received += source
+
+    @property
+    def lines(self):
+        assert all(line.endswith("\n") for line in self._received)
+        return [line.rstrip("\n") for line in self._received]
+
+
+def shown(model, *hooks, secs_a_step=1.0, steps=100, fetches=None, **arguments):
+    """Trains with a ProgressHook, and returns its lines."""
+    with Pipe() as pipe, FakeClock() as clock:
+        session = model.session(*hooks, train.ProgressHook(file=pipe.file, **arguments))
+        with session:
+            while not session.should_stop() and steps:
+                clock.advance(secs_a_step)
+                session.run(model.train if fetches is None else fetches)
+                steps -= 1
+    return pipe.lines
+
+
+def test_it_shows_the_first_step_then_by_the_clock_and_the_last(model):
+    assert shown(model, train.StopAtStepHook(last_step=25)) == [
+        "step 1/25  4%",
+        "step 11/25  44%  1 steps/s  0:14 left",
+        "step 21/25  84%  1 steps/s  0:04 left",
+        "step 25/25  100%  1 steps/s",
+    ]
+
+
+def test_without_a_last_step_it_tells_the_step_and_the_rate_alone(model):
+    assert shown(model, steps=15, secs_a_step=0.5, every_secs=5) == [
+        "step 1",
+        "step 11  2 steps/s",
+        "step 15  2 steps/s",
+    ]
+
+
+def test_a_last_step_may_be_given_and_goes_before_the_limit_of_the_runs(model):
+    lines = shown(model, train.StopAtStepHook(last_step=20), last_step=10, every_secs=100)
+    assert [line.split("  ")[:2] for line in lines] == [
+        ["step 1/10", "10%"],
+        ["step 10/10", "100%"],
+        ["step 20/10", "100%"],
+    ]
+
+
+def test_it_counts_on_from_the_step_that_training_starts_at(model):
+    start = train.Scaffold(init_fn=lambda _, session: session.load({"global_step": 500}))
+    with Pipe() as pipe, FakeClock() as clock:
+        hooks = [train.StopAtStepHook(num_steps=20), train.ProgressHook(file=pipe.file)]
+        with model.session(*hooks, session_creator=train.ChiefSessionCreator(start)) as session:
+            while not session.should_stop():
+                clock.advance(360)
+                session.run(model.train)
+    assert pipe.lines[0] == "step 501/520  96%"
+    assert pipe.lines[9] == "step 510/520  98%  0.00278 steps/s  1:00:00 left"
+
+
+def test_a_trigger_says_when(model):
+    lines = shown(model, trigger=train.every(10) | train.at_steps(3), steps=25)
+    assert [line.split("  ")[0] for line in lines] == ["step 3", "step 10", "step 20", "step 25"]
+
+
+def test_steps_that_one_run_takes_together_count(model):
+    assert shown(model, fetches=model.jump, steps=12, last_step=60)[1] == "step 55/60  91%  5 steps/s  0:01 left"
+
+
+def test_the_rate_is_that_of_the_last_half_minute(model):
+    with Pipe() as pipe, FakeClock() as clock, model.session(train.ProgressHook(file=pipe.file)) as session:
+        for secs in [1.0] * 50 + [5.0] * 10:
+            clock.advance(secs)
+            session.run(model.train)
+    rates = [line.split("  ")[-1] for line in pipe.lines]
+    assert rates[4] == "1 steps/s"
+    assert rates[-1] == "0.2 steps/s"
+
+
+def test_what_is_compiled_at_the_start_slows_no_rate_down(model):
+    with Pipe() as pipe, FakeClock() as clock, model.session(train.ProgressHook(file=pipe.file)) as session:
+        for secs in [600, 600, 600] + [1] * 20:
+            clock.advance(secs)
+            session.run(model.train)
+    assert pipe.lines[-1] == "step 23  1 steps/s"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "0.2500"),
+        (np.float32(1234.5678), "1235."),
+        (3e-7, "3.000e-07"),
+        (float("nan"), "nan"),
+        (jnp.bfloat16(0.5), "0.5000"),
+        (7, "7"),
+        (True, "True"),
+        (np.array([[1, 2], [3, 4]]), "[[1 2] [3 4]]"),
+    ],
+)
+def test_a_value_stands_beside_its_tag(model, value, text):
+    hl.constant(value, name="value")
+    assert shown(model, values={"it": "value"}, steps=1) == [f"step 1  it {text}"]
+
+
+def test_text_is_a_value_too_and_values_keep_their_order(model):
+    hl.host_op(lambda: "fine\n  weather", name="report").node()
+    assert shown(model, values=["report", model.global_step], steps=1) == [
+        "step 1  report fine weather  global_step:0 0"
+    ]
+
+
+def test_values_are_asked_for_only_on_runs_that_are_shown_and_once_more_at_the_start(model):
+    asked = []
+    hl.host_op(lambda step: asked.append(int(step)) or int(step), name="asked")(model.global_step)
+    lines = shown(model, values={"before": "asked"}, last_step=35, steps=35)
+    assert asked == [0, 2, 10, 20, 30, 34]
+    assert [line.split("  ")[2] for line in lines] == [f"before {step}" for step in (0, 10, 20, 30, 34)]
+
+
+def test_it_is_not_called_on_each_run(model):
+    class Counting(train.ProgressHook):
+        seen = 0
+
+        def after_run(self, run_context, run_values):
+            self.seen += 1
+            super().after_run(run_context, run_values)
+
+        def steps_until_trigger(self, global_step):
+            return super().steps_until_trigger(global_step)
+
+    with Pipe() as pipe, FakeClock() as clock:
+        hook = Counting(file=pipe.file)
+        with model.session(hook) as session:
+            for _ in range(1000):
+                clock.advance(0.1)
+                session.run(model.train)
+    assert len(pipe.lines) == 11
+    assert hook.seen < 40
+
+
+def slow(x):
+    """Takes the device a tenth of a second or more."""
+    ones = jnp.ones((400, 400))
+    return jax.lax.fori_loop(0, 300, lambda _, y: y @ ones / 400, x * ones).mean()
+
+
+def test_the_loop_does_not_wait_and_a_line_stands_for_a_step_that_was_computed(tmp_path):
+    step = train.get_or_create_global_step()
+    loss = hl.op(slow, name="loss")(hl.op(lambda step: step + 1.0)(step))
+    in_words = hl.host_op(lambda loss: f"about {loss:.0f}")(loss)
+    train_op = hl.group(step.assign_add(1), loss.op)
+    path = tmp_path / "out"
+    with open(path, "w") as file:
+        hook = train.ProgressHook({"loss": loss, "in words": in_words}, every_secs=0, file=file)
+        with train.MonitoredSession(hooks=[hook]) as session:
+            session.run(train_op)
+            assert path.read_text() == "", "the first run returned before its loss was there"
+            for _ in range(5):
+                session.run(train_op)
+    lines = [line.split("  ")[:3] for line in path.read_text().splitlines()]
+    assert lines == [[f"step {n}", f"loss {n}.000", f"in words about {n}"] for n in range(1, 7)]
+
+
+def test_a_training_without_a_run_shows_nothing(model):
+    assert shown(model, train.StopAtStepHook(last_step=0)) == []
+    assert shown(model, steps=0) == []
+
+
+def test_a_task_whose_every_run_came_too_late_shows_nothing_of_what_others_trained(model):
+    with Pipe() as pipe, model.session(train.ProgressHook(file=pipe.file)) as session:
+        session.raw_session().run(model.jump)
+    assert pipe.lines == []
+
+
+def test_an_end_of_the_input_shows_the_last_step_without_values_of_another(model):
+    assert shown(model, values=["loss"], steps=1) == ["step 1  loss 0.5000"]
+    assert shown(model, values=["loss"], steps=5, secs_a_step=0)[1:] == ["step 5"]
+
+
+def test_after_a_recovery_it_goes_on_from_the_earlier_step(model):
+    with Pipe() as pipe, FakeClock() as clock:
+        session, lose = model.session_to_lose(train.ProgressHook(file=pipe.file, every_secs=1), restored_step=3)
+        with session:
+            for number in range(20):
+                clock.advance(0.25)
+                session.run([model.train, lose] if number == 10 else model.train)
+    steps = [int(line.split()[1]) for line in pipe.lines]
+    assert steps == [1, 5, 9, 6, 10, 13]
+    assert pipe.lines[-1] == "step 13  4 steps/s"
+
+
+def test_the_same_hook_serves_a_second_session(model):
+    with Pipe() as pipe, FakeClock():
+        hook = train.ProgressHook(file=pipe.file)
+        for last_step in (2, 3):
+            with model.session(train.StopAtStepHook(last_step), hook) as session:
+                while not session.should_stop():
+                    session.run(model.train)
+    assert [line.split("  ")[0] for line in pipe.lines] == ["step 1/2", "step 2/2", "step 1/3", "step 3/3"]
+
+
+def test_a_pipe_that_nobody_reads_ends_no_training(model, caplog):
+    source, sink = os.pipe()
+    os.close(source)
+    file = os.fdopen(sink, "w")
+    with FakeClock(), model.session(train.ProgressHook(file=file, every_secs=0)) as session:
+        for _ in range(5):
+            session.run(model.train)
+        assert session.raw_session().global_step == 5
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        "ProgressHook cannot show more, and the training goes on: BrokenPipeError: [Errno 32] Broken pipe"
+    ]
+    with pytest.raises(BrokenPipeError):
+        file.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "complaint"),
+    [
+        (
+            {"values": "loss"},
+            TypeError,
+            "ProgressHook requires a dict or a list of tensors, got 'loss'. Put it in a list",
+        ),
+        ({"last_step": 0}, ValueError, "ProgressHook requires last_step >= 1, got 0"),
+        ({"last_step": "100"}, TypeError, "ProgressHook requires a whole number as last_step, got '100'"),
+        ({"every_secs": -1}, ValueError, "ProgressHook requires every_secs >= 0, got -1"),
+        ({"every_secs": 1, "trigger": train.every(2)}, ValueError, "every_secs or trigger, got every_secs, trigger"),
+        ({"trigger": 100}, TypeError, r"ProgressHook requires a Trigger \(or None\) as trigger, got 100"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, kind, complaint):
+    with pytest.raises(kind, match=complaint):
+        train.ProgressHook(**arguments)
+
+
+def test_a_graph_without_a_global_step_is_refused_by_name():
+    with pytest.raises(RuntimeError, match="ProgressHook requires a global step"):
+        train.ProgressHook().begin()
+
+
+def test_a_value_that_is_not_in_the_graph_is_refused_at_begin(model):
+    with pytest.raises(KeyError, match="nowhere"):
+        model.session(train.ProgressHook(["nowhere"]))

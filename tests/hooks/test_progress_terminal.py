@@ -1,0 +1,246 @@
+"""ProgressHook on a real terminal: what one sees on it in the end."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import threading
+
+import pytest
+
+from hookline import train
+from hookline.testing import FakeClock
+
+CONTROL = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|(\r\n|\r|\n)|([^\x1b\r\n]+)")
+
+
+class Terminal:
+    """A `file` that is a terminal, and once that is closed what one sees there."""
+
+    def __init__(self, columns: int = 100) -> None:
+        self.columns = columns
+        self._received = b""
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.file = os.fdopen(slave, "w", encoding="utf-8")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while received := os.read(self._master, 65536):
+                self._received += received
+        except OSError:  # Linux says so when the other side is closed.
+            pass
+
+    def close(self) -> None:
+        """Ends what is written to it."""
+        if not self.file.closed:
+            self.file.close()
+            self._reader.join()
+            os.close(self._master)
+
+    @property
+    def text(self) -> str:
+        """All that was written, once it is closed."""
+        self.close()
+        return self._received.decode()
+
+    @property
+    def screen(self) -> list[str]:
+        """Returns the lines as they stand in the end; those longer than the terminal is wide are wrapped."""
+        lines, column = [""], 0
+        for argument, command, end, text in CONTROL.findall(self.text):
+            if command == "K":
+                assert not argument
+                lines[-1] = lines[-1][:column]
+            elif command:
+                assert command == "m", "a sequence that this terminal does not know"
+            elif end:
+                column = 0
+                if end == "\r\n":
+                    lines.append("")
+                assert end != "\n", "the terminal makes \\r\\n of it"
+            for character in text:
+                if column == self.columns:
+                    lines.append("")
+                    column = 0
+                lines[-1] = lines[-1][:column] + character + lines[-1][column + 1 :]
+                column += 1
+        return [line.rstrip() for line in lines]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal()
+    yield terminal
+    terminal.close()
+
+
+@pytest.fixture(params=["Rich", "plain"])
+def either(request, monkeypatch):
+    """With Rich, and as it is where Rich is not installed."""
+    if request.param == "plain":
+        monkeypatch.setitem(sys.modules, "rich", None)
+    return request.param
+
+
+@pytest.fixture
+def log(terminal):
+    """A logger whose handler writes to the terminal, as `logging.basicConfig` makes one."""
+    logger, handler = logging.getLogger("on the terminal"), logging.StreamHandler(terminal.file)
+    logger.addHandler(handler)
+    yield logger
+    logger.removeHandler(handler)
+
+
+def drawn(terminal):
+    """Returns the texts that were drawn one over the other, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.text)
+    return [line.rstrip() for line in re.findall(r"\r(step [^\r\n\x1b]*)", text)]
+
+
+def train_on(terminal, model, last_step=20, secs_a_step=0.1, at_step=lambda step: None, **arguments):
+    with FakeClock() as clock:
+        hooks = [train.StopAtStepHook(last_step=last_step), train.ProgressHook(file=terminal.file, **arguments)]
+        with model.session(*hooks) as session:
+            while not session.should_stop():
+                clock.advance(secs_a_step)
+                session.run(model.train)
+                at_step(session.raw_session().global_step)
+
+
+def test_one_line_is_drawn_five_times_a_second(terminal, model, either):
+    train_on(terminal, model)
+    (line, rest) = terminal.screen
+    assert rest == ""
+    assert re.fullmatch(r"step 20/20 +(━+ +)?100%  10 steps/s", line)
+    assert ("━" in line) == (either == "Rich")
+    assert [int(re.match(r"step (\d+)/20", text)[1]) for text in drawn(terminal)] == [*range(1, 20, 2), 20]
+
+
+def test_log_lines_stand_above_it_and_neither_writes_over_the_other(terminal, model, log, either):
+    train_on(terminal, model, at_step=lambda step: log.warning("at step %d", step))
+    assert terminal.screen[:-2] == [f"at step {step}" for step in range(1, 21)]
+    assert terminal.screen[-2].startswith("step 20/20")
+
+
+def test_what_is_printed_stands_above_it_too(terminal, model, either, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal.file)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(os.dup(terminal.file.fileno()), "w"))
+
+    def speak(step):
+        print("one", step, end=" ")
+        sys.stdout.writelines(["and ", "more\n"])
+        print("another", step, file=sys.stderr)
+
+    train_on(terminal, model, last_step=5, at_step=speak)
+    sys.stderr.close()
+    expected = [line for step in range(1, 6) for line in (f"one {step} and more", f"another {step}")]
+    assert terminal.screen[:-2] == expected
+    assert terminal.screen[-2].startswith("step 5/5")
+
+
+def test_it_waits_for_the_end_of_a_line_that_others_are_in(terminal, model, either, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal.file)
+    words = iter(["Counting", " to", " four", " is done\n", "Not this one"])
+    train_on(terminal, model, last_step=5, secs_a_step=1, at_step=lambda step: print(next(words), end=""))
+    assert terminal.screen[:2] == ["Counting to four is done", "Not this one"]
+    assert terminal.screen[2].startswith("step 5/5")
+
+
+def test_other_threads_may_print(terminal, model, log):
+    release = threading.Event()
+
+    def speak():
+        release.wait()
+        for number in range(200):
+            log.warning("thread says %d", number)
+
+    threads = [threading.Thread(target=speak) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    train_on(terminal, model, last_step=100, at_step=lambda step: release.set())
+    for thread in threads:
+        thread.join()
+    *said, _, _ = [line for line in terminal.screen if not line.startswith("step 100/100")] + ["", ""]
+    assert sorted(filter(None, said)) == sorted(f"thread says {n}" for n in range(200) for _ in threads)
+
+
+def test_streams_are_as_they_were_when_it_is_over(terminal, model, log, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal.file)
+    (handler,) = log.handlers
+    kept = []
+    train_on(terminal, model, last_step=5, at_step=lambda step: kept.append(sys.stdout))
+    assert sys.stdout is handler.stream is terminal.file
+    assert kept[0] is not terminal.file
+    print("kept", file=kept[0])
+    print("after")
+    assert terminal.screen[1:] == ["kept", "after", ""]
+
+
+def test_an_exception_ends_the_line(terminal, model, log):
+    def fail(step):
+        if step == 10:
+            raise KeyError("failed")
+
+    (handler,) = log.handlers
+    with pytest.raises(KeyError, match="failed"):
+        train_on(terminal, model, at_step=fail)
+    assert handler.stream is terminal.file
+    print("Traceback", file=terminal.file)
+    assert [line.split("  ")[0] for line in terminal.screen] == ["step 9/20", "Traceback", ""]
+
+
+def test_a_stream_that_leads_into_a_file_is_left_alone(terminal, model, tmp_path, monkeypatch):
+    def speak(step):
+        assert sys.stderr is errors
+        print("error", file=sys.stderr)
+
+    with open(tmp_path / "errors", "w+") as errors:
+        monkeypatch.setattr(sys, "stderr", errors)
+        train_on(terminal, model, last_step=5, at_step=speak)
+        errors.seek(0)
+        assert errors.read() == "error\n" * 5
+    assert len(terminal.screen) == 2
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 200])
+def test_the_line_fits_into_the_terminal(model, either, columns, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = Terminal(columns)
+    train_on(terminal, model, last_step=5, values={"a name that is rather long": "weight", "loss": "loss"})
+    line, rest = terminal.screen
+    assert rest == ""
+    assert line.startswith("step 5/5" if columns > 20 else "step")
+    assert len(line) < columns
+    assert ("100%  a name that is rather long 16.00  loss 8.000" in line) == (columns == 200)
+
+
+def test_a_value_keeps_its_place_until_the_next_has_arrived(terminal, model):
+    train_on(terminal, model, values=["loss"], last_step=9)
+    losses = [float(re.search(r"loss (\S+)", text)[1]) for text in drawn(terminal)]
+    steps = [int(re.match(r"step (\d+)", text)[1]) for text in drawn(terminal)]
+    assert losses == [2.0 ** (step - 2) for step in steps]
+    assert steps[0] == 1
+    assert steps[-1] == 9
+
+
+def test_a_terminal_that_cannot_draw_gets_plain_lines(terminal, model, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    train_on(terminal, model)
+    assert terminal.screen == ["step 1/20  5%", "step 20/20  100%  10 steps/s", ""]
+
+
+def test_by_default_it_is_drawn_on_the_standard_output(terminal, model, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal.file)
+    with FakeClock():
+        model.train_until_stop(train.StopAtStepHook(last_step=3), train.ProgressHook())
+    assert drawn(terminal)[-1].startswith("step 3/3")
