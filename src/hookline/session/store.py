@@ -90,7 +90,7 @@ class VariableStore(Protocol):
         ...
 
     def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
-        """Returns what a run that reads remote variables, or submits these updates, is to be inside of.
+        """Returns the context manager that must enclose a run that reads remote variables or submits these updates.
 
         Entering it may wait until other workers allow the run, so the caller does not hold the session's lock; unless
         the run is `nested` in a host operation of another one.
