@@ -1,0 +1,56 @@
+"""Grain's datasets and loaders go on where a checkpoint says, by Grain's own states."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+
+grain = pytest.importorskip("grain")
+
+NUMBERS = np.arange(40.0, dtype=np.float32)
+
+
+def dataset():
+    return grain.MapDataset.source(list(NUMBERS)).shuffle(seed=3).batch(4)
+
+
+def loader():
+    sampler = grain.samplers.IndexSampler(num_records=40, shuffle=True, seed=3, num_epochs=2)
+    return grain.DataLoader(
+        data_source=list(NUMBERS), sampler=sampler, operations=[grain.transforms.Batch(4)], worker_count=0
+    )
+
+
+SOURCES = {
+    "map dataset": dataset,
+    "iter dataset": lambda: dataset().to_iter_dataset(),
+    "iterator": lambda: iter(dataset().to_iter_dataset()),
+    "loader": loader,
+}
+
+
+def trained(source, folder, last_step):
+    """Trains up to a step, from the newest checkpoint if there is one; returns a number that all batches made."""
+    with hl.Graph().as_default():
+        batch = hl.data.iterator(source())
+        weight, step = hl.Variable(0.0, name="weight"), train.get_or_create_global_step()
+        train_op = hl.group(weight.assign(weight * 1.5 + batch[0]), step.assign_add(1))
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(folder),
+            hooks=[train.StopAtStepHook(last_step=last_step)],
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
+    return float(train.load_variable(train.latest_checkpoint(str(folder)), "weight"))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_resumed_job_gets_the_batches_that_the_uninterrupted_one_got(kind, tmp_path):
+    whole = trained(SOURCES[kind], tmp_path / "whole", 9)
+    trained(SOURCES[kind], tmp_path / "parts", 4)
+    assert trained(SOURCES[kind], tmp_path / "parts", 9) == whole
