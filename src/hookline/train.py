@@ -56,6 +56,7 @@ from hookline.hooks import (
     steps_where,
     when,
 )
+from hookline.loop import Loop
 from hookline.monitored import (
     ChiefSessionCreator,
     MonitoredSession,
@@ -81,6 +82,7 @@ __all__ = [
     "FinalOpsHook",
     "GlobalStepWaiterHook",
     "LoggingTensorHook",
+    "Loop",
     "LooperThread",
     "MonitoredSession",
     "MonitoredTrainingSession",
