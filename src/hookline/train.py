@@ -56,7 +56,7 @@ from hookline.hooks import (
     steps_where,
     when,
 )
-from hookline.loop import Loop
+from hookline.loop import Evaluate, Loop, StopIfNoImprovement, load
 from hookline.monitored import (
     ChiefSessionCreator,
     MonitoredSession,
@@ -77,6 +77,7 @@ __all__ = [
     "CheckpointState",
     "ChiefSessionCreator",
     "Coordinator",
+    "Evaluate",
     "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
@@ -106,6 +107,7 @@ __all__ = [
     "StepCounterHook",
     "StopAfterNEvalsHook",
     "StopAtStepHook",
+    "StopIfNoImprovement",
     "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
@@ -129,6 +131,7 @@ __all__ = [
     "init_from_checkpoint",
     "latest_checkpoint",
     "list_variables",
+    "load",
     "load_variable",
     "log_spaced",
     "steps_where",

@@ -118,8 +118,8 @@ class CounterHook(SessionRunHook):
             self._apart = counter - step
             _logger.warning(
                 "Loop: the state counts %d steps at %r, and the global step is %d. Schedules go by the one, "
-                "checkpoints and summaries by the other. They part where a step counts by more or less than one, and where on_nan "
-                "held updates back or went back.",
+                "checkpoints and summaries by the other. They part where a step counts by more or less than one, and "
+                "where on_nan held updates back or went back.",
                 counter,
                 self._path,
                 step,

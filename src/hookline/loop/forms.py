@@ -71,6 +71,8 @@ def form_of(state: Any) -> StateForm:
             f"among other things in {type(state).__name__}. Put the other things into a module, as nnx.Variable; or "
             f"take the functional form, `graphdef, state = nnx.split(...)`."
         )
+    if not any(map(_is_value, jax.tree.leaves(state))):
+        raise TypeError(f"Loop requires a state that holds arrays, got {state!r}.")
     return Tree(state)
 
 
@@ -145,8 +147,6 @@ class Tree:
     def _rebuild(self) -> None:
         kept = [leaf if inside else None for leaf, inside in zip(self._leaves, self._inside, strict=True)]
         self.values = _strong(jax.tree.unflatten(self._structure, kept))
-        if not jax.tree.leaves(self.values) and not any(map(_is_number, self._leaves)):
-            raise TypeError(f"Loop requires a state that holds arrays, got {self._whole(self._leaves)!r}.")
 
     def learn(self) -> bool:
         """Takes in the numbers that the step, which was just traced, gave back changed; returns whether there were any.
@@ -159,7 +159,7 @@ class Tree:
             if self._inside[index] or _same(before, after):
                 continue
             path = self._paths()[index]
-            if not _is_number(before):
+            if not is_number(before):
                 raise Unfit(
                     f"the state at {path!r} is no array, so it stays as it is; but the step made {after!r} of "
                     f"{before!r}. Keep there what does not change",
@@ -264,12 +264,13 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm"
 
 
-def _is_number(leaf: Any) -> bool:
+def is_number(leaf: Any) -> bool:
+    """Whether it is a number of Python."""
     return isinstance(leaf, bool | int | float | complex)
 
 
 def _is_value(leaf: Any) -> bool:
-    return _is_array(leaf) or _is_number(leaf)
+    return _is_array(leaf) or is_number(leaf)
 
 
 def _same(before: Any, after: Any) -> bool:

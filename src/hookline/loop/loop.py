@@ -68,6 +68,8 @@ class Loop:
         state: The variable.
         metrics: Tensors by name; a nested metric's name has slashes.
         train_op: One step, and one more global step.
+        form: How the state is held.
+        logdir: Of the last session.
         result: The state when the last session was closed in order; `None` before.
 
     Raises:
@@ -89,8 +91,8 @@ class Loop:
     """
 
     def __init__(self, train_step: Any, state: Any, batches: Any, *, seed: int | None = None) -> None:
-        self._form = form_of(state)
-        self._step = Step("Loop", train_step, self._form)
+        self.form = form_of(state)
+        self._step = Step("Loop", train_step, self.form)
         if seed is not None:
             arguments.whole("Loop", "seed", seed)
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
@@ -98,6 +100,7 @@ class Loop:
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
         self._is_one_shot = hasattr(batches, "__next__") and not isinstance(batches, Tensor)
         self._has_run = False
+        self.logdir: str | None = None
         self.result: Any = None
         with self.graph.as_default():
             batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
@@ -107,8 +110,8 @@ class Loop:
     def _build(self, batch: Tensor, seed: int | None) -> None:
         _, metrics = self._step.spec(_first_spec(batch))
         self._say_numbers()
-        self.state = Variable(self._form.values, name=STATE, trainable=False)
-        found = counter_in(self._form.values)
+        self.state = Variable(self.form.values, name=STATE, trainable=False)
+        found = counter_in(self.form.values)
         step = get_global_step()
         if step is None:
             step = create_global_step()
@@ -124,7 +127,7 @@ class Loop:
             summary.scalar(name, metric)
 
     def _say_numbers(self) -> None:
-        numbers = self._form.recompiling if isinstance(self._form, Tree) else {}
+        numbers = self.form.recompiling if isinstance(self.form, Tree) else {}
         if numbers:
             _logger.warning(
                 "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
@@ -198,6 +201,7 @@ class Loop:
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
         else:
             self._check_repeatable(logdir)
+        self.logdir = arguments.get("summary_dir") or logdir
         with self.graph.as_default():
             session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **arguments)
         self._has_run = True
@@ -231,7 +235,12 @@ class Loop:
             )
 
     def _finish(self, session: Session) -> None:
-        self.result = self._form.finished(session.snapshot([self.state])[self.state.op.name])
+        self.result = self.form.finished(session.snapshot([self.state])[self.state.op.name])
+
+
+def loop_of(graph: Graph) -> Loop | None:
+    """Returns the loop that a graph was built for, if it was."""
+    return next(iter(graph.get_collection(_LOOPS)), None)
 
 
 def _first_spec(batch: Tensor) -> Any:
