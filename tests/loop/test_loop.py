@@ -153,10 +153,6 @@ def test_batches_may_be_a_tensor_with_options():
 # What comes with it ------------------------------------------------------------------------------------------------
 
 
-class Point(tuple):
-    pass
-
-
 Named = collections.namedtuple("Named", ["loss", "accuracy"])
 
 
@@ -355,12 +351,12 @@ def test_a_counter_that_parts_from_the_global_step_is_told(caplog, tmp_path):
     assert "the state counts 2 steps at 'step', and the global step is 1" in caplog.text
 
 
-def test_a_counter_that_parts_when_updates_are_held_back_is_told(caplog):
+def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
     def step(state, batch):
-        loss = jnp.where(state["step"] == 4, jnp.nan, 1.0)
-        return {"step": state["step"] + 1}, {"loss": loss}
+        return {"step": state["step"] + 1}, {"loss": batch.mean()}
 
-    loop = hl.train.Loop(step, {"step": jnp.zeros((), int)}, batches())
-    with pytest.raises(hl.train.NanLossDuringTrainingError, match="in a row"):
-        loop.run(last_step=300, on_nan="skip")  # What held it back once holds it back each time.
-    assert "an integer" not in caplog.text
+    data = np.zeros((150, 1), "float32")
+    data[3] = np.nan
+    loop = hl.train.Loop(step, {"step": jnp.zeros((), int)}, list(data))
+    assert loop.run(last_step=150, on_nan="skip")["step"] == 149
+    assert "the state counts 100 steps at 'step', and the global step is 101" in caplog.text

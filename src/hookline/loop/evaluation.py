@@ -121,7 +121,7 @@ class Evaluation:
         leaves, structure = jax.tree.flatten(first)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._places = [placeholder(np.asarray(leaf).dtype, name="evaluated") for leaf in leaves]
-        told = op(evaluate, name=evaluate.__name__)(loop.state, jax.tree.unflatten(structure, self._places))
+        told = op(evaluate)(loop.state, jax.tree.unflatten(structure, self._places))
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:

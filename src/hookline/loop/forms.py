@@ -90,18 +90,18 @@ class NnxObjects:
     def __init__(self, state: Any) -> None:
         from flax import nnx
 
-        self._objects: tuple[Any, ...] = state if isinstance(state, tuple) else (state,)
-        self._alone = not isinstance(state, tuple)
-        self._graphdef, held = nnx.split(self._objects)
+        self._objects = state
+        self._graphdef, held = nnx.split(state)
         self._held = jax.tree.structure(held)
         self.values = _strong(nnx.to_pure_dict(held))
-        self.count = len(self._objects)
+        self.count = len(state) if isinstance(state, tuple) else 1
 
     def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
         from flax import nnx
 
         # A state and its plain dict have their leaves in one order: both sort the same keys.
-        return tuple(nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values))))
+        objects = nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
+        return tuple(objects) if isinstance(self._objects, tuple) else (objects,)
 
     def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:  # noqa: D102
         from flax import nnx
@@ -111,7 +111,7 @@ class NnxObjects:
                 "a step that is given NNX objects changes them and returns its metrics alone, but it returned such "
                 "objects as well. Return the metrics: `return {'loss': loss}`"
             )
-        after = nnx.to_pure_dict(nnx.split(arguments)[1])
+        after = nnx.to_pure_dict(nnx.state(arguments if isinstance(self._objects, tuple) else arguments[0]))
         check_alike(self.values, after)
         return _as_given(self.values, after), returned
 
@@ -119,10 +119,11 @@ class NnxObjects:
         from flax import nnx
 
         nnx.update(self._objects, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
-        return self._objects[0] if self._alone else self._objects
+        return self._objects
 
     def __repr__(self) -> str:
-        return f"NNX objects ({', '.join(type(item).__name__ for item in self._objects)})"
+        objects = self._objects if isinstance(self._objects, tuple) else (self._objects,)
+        return f"NNX objects: {', '.join(type(item).__name__ for item in objects)}"
 
 
 class Tree:

@@ -118,7 +118,7 @@ class Loop:
             if found is not None and found.value:
                 step.initialize_from(constant(found.value, dtype=step.dtype))
         key = [random_key(seed)] if self._step.takes_key else []
-        after = op(self._step, name=self._step.name).node(self.state, batch, *key)
+        after = op(self._step).node(self.state, batch, *key)
         self._global_step = step
         self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}

@@ -14,7 +14,11 @@ from hookline.loop import metrics
 from hookline.loop.forms import StateForm, Tree, Unfit
 
 # What JAX raises for Python that asks a traced value what it is.
-_READS = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+_READS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", "functools", "contextlib")
 
 
@@ -104,7 +108,8 @@ def required(who: str, function: Any) -> list[str] | None:
 
 def called(function: Any) -> str:
     """Returns what to call a function in a message."""
-    return getattr(function, "__name__", type(function).__name__)
+    inner = getattr(function, "func", function)  # of functools.partial
+    return getattr(inner, "__name__", type(inner).__name__)
 
 
 @contextlib.contextmanager
