@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 
@@ -125,6 +126,14 @@ def test_the_best_value_is_remembered_over_a_restart(tmp_path):
     assert again.best["accuracy"] == (pytest.approx(0.9), 4)
     assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
     assert [step for step, _ in shown(tmp_path / "eval", "loss")] == [2, 4, 6, 8, 10]
+
+
+def test_the_best_is_kept_though_the_process_was_killed_before_it_could_say_so(tmp_path):
+    counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
+    state_file = tmp_path / "checkpoint"
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "best": None}))
+    counting().run(str(tmp_path), last_step=6, hooks=[evaluating(keep_best="accuracy")])
+    assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
 
 
 def test_steps_that_are_trained_again_are_shown_once(tmp_path):

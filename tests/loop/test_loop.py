@@ -360,3 +360,18 @@ def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
     loop = hl.train.Loop(step, {"step": jnp.zeros((), int)}, list(data))
     assert loop.run(last_step=150, on_nan="skip")["step"] == 149
     assert "the state counts 100 steps at 'step', and the global step is 101" in caplog.text
+
+
+@pytest.mark.parametrize("start", [0, 0.0, np.float64(0.0), jnp.asarray(0.0), np.zeros(()), jnp.zeros(())])
+def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(start):
+    def traces(steps):
+        found = []
+
+        def step(state, batch):
+            found.append(None)
+            return {"n": state["n"] + 1}, {}
+
+        hl.train.Loop(step, {"n": start}, batches()).run(last_step=steps)
+        return len(found)
+
+    assert traces(6) == traces(1)

@@ -232,6 +232,19 @@ def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_pat
     assert repeatable.run(str(tmp_path))["n"] == 10
 
 
+def test_an_iterator_that_can_go_to_a_position_is_none_of_these(tmp_path):
+    def run(last_step):
+        source = iter(hl.data.arrays(np.arange(10.0), 1))
+        evaluate = hl.train.Evaluate(steps_in, iter(hl.data.arrays(np.arange(4.0), 1)), every=1)
+        state = hl.train.Loop(steps_on, STATE, source).run(str(tmp_path), last_step, hooks=[evaluate])
+        return state["n"], evaluate.values
+
+    def steps_in(state, batch):
+        return {"mean": batch.mean()}
+
+    assert [run(last_step) for last_step in (3, 8)] == [(3, {"mean": 1.5}), (8, {"mean": 1.5})]
+
+
 # Parameter servers -------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
     if not isinstance(source, type):  # A class makes iterables, and has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)
-        if hasattr(source, "__next__"):
+        if is_one_shot(source):
             return OneShot(source, who, keep_bytes)
         if hasattr(source, "__iter__") and not isinstance(source, _MISTAKEN):
             return Repeatable(lambda: source, who)
@@ -38,6 +38,11 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
         f"{who} requires a function that makes an iterable, an iterable of batches, or an iterator, got a "
         f"{type(source).__name__}: {source!r}. Arrays in memory become one by hookline.data.arrays(tree, batch_size)."
     )
+
+
+def is_one_shot(source: Any) -> bool:
+    """Whether it is an iterator that gives each batch once and cannot go to a position: neither back, nor on."""
+    return hasattr(source, "__next__") and not isinstance(source, type) and accessors(source) is None
 
 
 # What is iterable, but not batch by batch.

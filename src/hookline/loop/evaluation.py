@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hookline.data.sequences import START
-from hookline.data.sources import sequence_of
+from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
 from hookline.loop.loop import Loop, loop_of
 from hookline.loop.metrics import flat
@@ -42,7 +42,7 @@ class Evaluation:
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         if self._tensors is None:
             required(who, what)
-        if hasattr(batches, "__next__"):
+        if is_one_shot(batches):
             raise ValueError(
                 f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
                 f"function that makes it, a list, or hookline.data.arrays."

@@ -252,8 +252,8 @@ def _strong(tree: Any) -> Any:
     """Returns arrays as variables hold them; a weak type, above all, would compile the second step anew."""
 
     def strong(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
-            return leaf.astype(specs.canonical_dtype(leaf.dtype), copy=False)
+        if isinstance(leaf, np.ndarray | np.generic):
+            return np.asarray(leaf, specs.canonical_dtype(leaf.dtype))
         return jnp.asarray(leaf, leaf.dtype) if _is_weak(leaf) else leaf
 
     return jax.tree.map(strong, tree)

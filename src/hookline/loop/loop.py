@@ -9,6 +9,7 @@ from typing import Any
 from hookline import arguments, summary
 from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
 from hookline.data import iterator
+from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError, OutOfRangeError
 from hookline.graph import (
     Graph,
@@ -98,7 +99,7 @@ class Loop:
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
-        self._is_one_shot = hasattr(batches, "__next__") and not isinstance(batches, Tensor)
+        self._is_one_shot = is_one_shot(batches)
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
