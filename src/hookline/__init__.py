@@ -17,6 +17,7 @@ from hookline.graph import (
     gradients,
     group,
     host_op,
+    latch,
     local_variables,
     local_variables_initializer,
     name_scope,
@@ -32,7 +33,7 @@ from hookline.graph import (
     variables,
     variables_initializer,
 )
-from hookline.session import RunMetadata, RunOptions, Session
+from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 from hookline.version import __version__
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "RunMetadata",
     "RunOptions",
     "Session",
+    "SessionConfig",
     "Tensor",
     "Variable",
     "__version__",
@@ -57,6 +59,7 @@ __all__ = [
     "gradients",
     "group",
     "host_op",
+    "latch",
     "local_variables",
     "local_variables_initializer",
     "name_scope",

@@ -16,7 +16,8 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -50,13 +51,21 @@ class Watch:
         grace_secs: How long it may take to leave the session, from the signal on.
         stop: Called in a thread when the signal comes: wakes what waits.
         doing: Called in that thread: says what the session is doing, for the log.
+        heeds: Whether it is up to this session to act on signals, if it does not ignore them.
 
     Raises:
         ValueError: `on_preemption` is something else, or `grace_secs` is no positive number.
     """
 
     def __init__(
-        self, who: str, on_preemption: str, grace_secs: float, stop: Callable[[], None], doing: Callable[[], str]
+        self,
+        who: str,
+        on_preemption: str,
+        grace_secs: float,
+        stop: Callable[[], None],
+        doing: Callable[[], str],
+        *,
+        heeds: bool = True,
     ) -> None:
         if on_preemption not in (EXIT, IGNORE):
             raise ValueError(f"{who} requires on_preemption={EXIT!r} or {IGNORE!r}, got {on_preemption!r}.")
@@ -64,7 +73,7 @@ class Watch:
             raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
         self.stop, self.doing = stop, doing
-        self._heeds = on_preemption == EXIT
+        self._heeds = heeds and on_preemption == EXIT
         self._last: int | None = None
 
     def open(self) -> None:
@@ -78,8 +87,8 @@ class Watch:
 
     def close(self) -> None:
         """Puts the handlers back if this is the last session; what has come is remembered here."""
-        self._last = self.number
-        _signals.remove(self)
+        came = _signals.remove(self)
+        self._last = came if self._heeds else None
 
     @property
     def number(self) -> int | None:
@@ -101,6 +110,11 @@ def asked() -> int | None:
     return None if _signals.number is None or not _signals.watches else _signals.number
 
 
+def heeded() -> bool:
+    """Returns whether a session is open that heeds signals."""
+    return len(_signals.watches) > 0
+
+
 def urgent() -> bool:
     """Returns whether it is to end now, with nothing saved any more: a second Ctrl-C came, or the time is over."""
     return _signals.urgent and asked() is not None
@@ -116,11 +130,13 @@ def left_secs() -> float:
 def check() -> None:
     """Raises `Preempted` if this process was asked to end: for waits, each time they look.
 
+    Not where something half done is to be finished first.
+
     Example:
         >>> check()
     """
     number = asked()
-    if number is not None:
+    if number is not None and not must_finish():
         raise Preempted(number)
 
 
@@ -141,6 +157,31 @@ def sleep(secs: float) -> None:
     while (left := deadline - clock.monotonic()) > 0:
         clock.sleep(min(left, _LOOK_EVERY_SECS))
         check()
+
+
+@contextlib.contextmanager
+def finishing(is_half_done: Callable[[], bool]) -> Iterator[None]:
+    """Says of what this thread does that it is to be finished, once it is half done, before a signal is acted on.
+
+    Example:
+        >>> with finishing(lambda: True):
+        ...     must_finish()  # nobody has asked the process to end
+        False
+    """
+    token = _half_done.set(is_half_done)
+    try:
+        yield
+    finally:
+        _half_done.reset(token)
+
+
+def must_finish() -> bool:
+    """Returns whether this process was asked to end, and this thread has something half done: then waits go on."""
+    is_half_done = _half_done.get()
+    return is_half_done is not None and asked() is not None and is_half_done()
+
+
+_half_done: ContextVar[Callable[[], bool] | None] = ContextVar("half_done", default=None)
 
 
 class _Signals:
@@ -172,12 +213,15 @@ class _Signals:
             if self.watches:
                 self._install()
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: Watch) -> int | None:
+        """Returns the signal that has come so far; one that comes from here on is passed on."""
         with self._changing:
             self.watches.discard(watch)
+            came = self.number
             if not self.watches:
                 self._uninstall()
                 self._reset()
+            return came
 
     def _reset(self) -> None:
         self.number, self.heard_at, self.deadline = None, None, float("inf")
@@ -309,9 +353,17 @@ class _Ear:
 
     def tell(self, number: int) -> None:
         """Called by the handler."""
-        if not self._heard_of_itself:
+        if not (self._heard_of_itself and self._is_told_by_the_system()):
             with contextlib.suppress(OSError):
                 self._outside.send(bytes([number]))
+
+    def _is_told_by_the_system(self) -> bool:
+        """Whether the system still does: an event loop that was started meanwhile may have taken this over."""
+        now = signal.set_wakeup_fd(self._outside.fileno(), warn_on_full_buffer=False)
+        if now in (self._outside.fileno(), -1):
+            return now != -1
+        signal.set_wakeup_fd(now)
+        return False
 
     def close(self) -> None:
         self._let_go()

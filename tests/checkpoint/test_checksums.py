@@ -76,7 +76,7 @@ def test_no_flipped_bit_anywhere_is_restored_as_something_else(saved):
 @pytest.mark.parametrize("size", [512, 4096])
 def test_a_zeroed_block_is_refused_with_variable_file_and_remedy(saved, size):
     session, saver, path = saved
-    older = Saver().save(session, path.replace("-5", "-4"))
+    older = Saver().save(session, path.removesuffix("-5") + "-4")
     file = data_file(path)
     whole = bytearray(file.read_bytes())
     start = len(whole) // 2

@@ -58,8 +58,10 @@ def test_the_last_good_one_stays_until_a_later_one_is_and_never_one_that_was_dou
             retention.prove(step)
             good = f"c-{step}"
         elif proof == "rolled back":
-            retention.doubt()
-            retention.prove(step)
+            good_then, good = good, good or on_disk[-1]
+            retention.doubt(good, step)
+            assert retention.good == good_then
+            retention.prove(step)  # So do the weights of the one that was gone back to, and no others.
         assert retention.good == good
 
 
@@ -73,6 +75,9 @@ def test_what_a_later_value_proves_is_the_newest_up_to_it():
     recovered.recover([Kept("c-10", 1.0, step=10), Kept("c-20", 2.0, step=20)], good="c-10")
     assert recovered.good == "c-10"
     recovered.prove(20)
+    assert recovered.good == "c-20"
+    recovered.recover([Kept("c-10", 1.0, step=10), Kept("c-20", 2.0, step=20)], good="c-20")
+    recovered.prove(25)
     assert recovered.good == "c-20"
 
 

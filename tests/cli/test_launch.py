@@ -166,6 +166,14 @@ def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys):
     assert err.splitlines()[-1] == "hookline launch: chief failed with exit status 7."
 
 
+def test_a_signal_ends_the_wait_for_the_next_start(no_ray, script, capsys):
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    assert run("--restart", "on-failure", script("import sys; sys.exit(7)")) == 130
+    timer.join()
+    assert "stopping on SIGINT" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("status", [143, 130])
 def test_a_task_that_was_asked_to_end_has_not_failed(no_ray, script, capsys, status):
     name = signal.Signals(status - 128).name
@@ -200,6 +208,7 @@ def test_a_job_goes_on_without_its_guardian(no_ray, script, capsys, monkeypatch)
         (["nowhere.py"], "there is no script 'nowhere.py'"),
         (["--address", "somewhere", __file__], "'host:port', got 'somewhere'"),
         (["--token-path", "a", __file__], "--token-path requires --address"),
+        (["--max-restarts", "3", __file__], "--max-restarts requires --restart on-failure"),
     ],
 )
 def test_what_makes_no_sense_is_said_without_a_traceback(no_ray, capsys, words, message):

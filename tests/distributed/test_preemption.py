@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
+
+from hookline import train
+from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.transport import DirectTransport
+from hookline.errors import Preempted
 
 SIGTERM = signal.SIGTERM
 ENDLESS = 10**9
@@ -48,3 +54,36 @@ def test_a_signal_to_one_worker_lets_it_leave_and_the_others_go_on(ray_cluster, 
     assert [chief.end(), stays.end()] == [0, 0], chief.story() + stays.story()
     assert max(job.checkpoints()) == 600
     assert len(job.steps()) == len(set(job.steps())) == 600
+
+
+class OneServer(DirectTransport):
+    """A server in this process, where nobody may be ahead of the slowest."""
+
+    def __init__(self):
+        super().__init__([ParameterServer()])
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self, max_staleness=0)
+
+    def hooks(self, summary_dir):
+        return []
+
+
+def test_a_run_that_waits_for_slower_workers_leaves_its_wait(tmp_path):
+    network = OneServer()
+    (server,) = network.servers
+    train_op = train.get_or_create_global_step().assign_add(1)
+
+    def ask_to_end():
+        while not server._waiting.count:
+            threading.Event().wait(0.001)
+        os.kill(os.getpid(), SIGTERM)
+
+    thread = threading.Thread(target=ask_to_end)
+    with pytest.raises(Preempted), train.MonitoredTrainingSession(network, checkpoint_dir=str(tmp_path)) as session:  # noqa: PT012
+        session.run(train_op)
+        server._gate.admit("slower", 0)
+        thread.start()
+        session.run(train_op)
+    thread.join()
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"

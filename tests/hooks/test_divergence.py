@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import Saver, get_checkpoint_state
+from hookline.checkpoint.pending import finish_saves
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import RecordingHook
@@ -258,6 +261,45 @@ def test_a_job_that_is_killed_with_nan_weights_in_its_newest_checkpoint_ends_as_
     assert differences(whole, resumed) == set()
 
 
+class CopyAt(train.SessionRunHook):
+    """Copies what a kill at a step, with no save under way, would leave."""
+
+    def __init__(self, directory, step, copy):
+        self.directory, self.step, self.copy = directory, step, copy
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.global_step == self.step:
+            finish_saves(str(self.directory))
+            shutil.copytree(self.directory, self.copy)
+
+
+def end_of(data, hooks, directory, save_steps):
+    """Returns the last state, or the error."""
+    try:
+        return Job(data).run(*hooks, directory=directory, save_steps=save_steps)
+    except errors.NanLossDuringTrainingError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("bad", "hook", "save_steps", "kills"),
+    [
+        ({"nan_at": [23]}, {"on_nan": "rollback"}, 10, (29,)),
+        ({"bad_slope_at": [29, 33]}, {"on_nan": "rollback", "strict": True}, 10, (28, 31)),
+        ({"nan_at": [12, 13, 14, 15]}, {"on_nan": "rollback", "strict": True, "max_times": 3}, 2, (15,)),
+        ({"nan_at": [12, 13, 14, 15]}, {"on_nan": "skip", "max_times": 3}, 2, (15,)),
+    ],
+)
+def test_a_job_that_is_killed_goes_the_same_way_as_one_that_is_not(tmp_path, bad, hook, save_steps, kills):
+    data = batches(36, **bad)
+    whole = end_of(data, [train.NanTensorHook("loss", **hook)], tmp_path / "whole", save_steps)
+    for step in kills:
+        killed, left = tmp_path / f"killed-{step}", tmp_path / f"left-{step}"
+        end_of(data, [train.NanTensorHook("loss", **hook), CopyAt(killed, step, left)], killed, save_steps)
+        resumed = end_of(data, [train.NanTensorHook("loss", **hook)], left, save_steps)
+        assert resumed == whole if isinstance(whole, str) else differences(resumed, whole) == set(), step
+
+
 def test_a_recovery_and_a_rollback_get_along(tmp_path):
     data = batches(50, nan_at=[23])
     whole = Job(data).run(watching("rollback"), directory=tmp_path / "whole")
@@ -279,6 +321,26 @@ def test_going_back_to_the_same_checkpoint_too_often_is_an_error(tmp_path):
         Job(batches(40, nan_at=bad)).run(hook, directory=tmp_path / "same")
     spread = [12, 14, 22, 24, 32, 34]
     assert Job(batches(40, nan_at=spread)).run(hook, directory=tmp_path / "spread")["global_step"] == 40
+
+
+def test_several_hooks_go_back_once(tmp_path, caplog):
+    job = Job(batches(40, bad_slope_at=[13, 23]))
+    with job.graph.as_default():
+        (slope,) = hl.gradients(job.loss, job.graph.get_collection("trainable_variables"))
+    # The gradient is NaN in run 14, and the loss in the next, which is told first.
+    hooks = [watching("rollback", strict=True), train.NanTensorHook(slope, on_nan="rollback")]
+    state = job.run(*hooks, directory=tmp_path)
+    assert [said.partition("went back to those of ")[2].partition(";")[0][-2:] for said in warnings(caplog)] == [
+        "10",
+        "20",
+    ]
+    assert differences(state, after_rollbacks(batches(40, bad_slope_at=[13, 23]), (15, 10), (25, 20)), nearly) == set()
+
+
+def test_the_checkpoint_that_was_gone_back_to_may_still_prove_good(tmp_path):
+    data = batches(20, nan_at=[0], bad_slope_at=[9])
+    state = Job(data).run(watching("rollback", strict=True), directory=tmp_path)
+    assert differences(state, after_rollbacks(data, (1, 0), (11, 0))) == set()
 
 
 def test_before_any_checkpoint_has_proved_good_the_newest_will_do(tmp_path):

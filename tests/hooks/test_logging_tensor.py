@@ -8,7 +8,8 @@ import pytest
 
 from hookline.errors import AbortedError, OutOfRangeError
 from hookline.graph import constant, host_op
-from hookline.hooks import LoggingTensorHook
+from hookline.hooks import LoggingTensorHook, when
+from hookline.hooks.triggers import NEVER
 from hookline.testing import FakeClock, RecordingHook
 
 
@@ -175,6 +176,35 @@ def test_an_input_at_its_end_leaves_a_warning_in_place_of_the_last_line(model, c
     assert "cannot log batch at the end" in caplog.text
 
 
-def test_it_must_see_every_run_unless_only_the_end_counts():
-    assert LoggingTensorHook(["loss"], every_n_iter=100).steps_until_trigger(5) == 1
+def test_it_says_when_it_must_be_seen(model):
+    hook = LoggingTensorHook(["loss"], every_n_iter=10)
+    assert (hook.steps_until_trigger(5), hook.runs_until_trigger()) == (NEVER, 1)
+    with model.session(hook) as session:
+        session.run(model.train)
+        assert hook.runs_until_trigger() == 10
     assert LoggingTensorHook(["loss"], at_end=True).steps_until_trigger(5) > 10**15
+
+
+def test_runs_that_it_was_not_called_on_count(model, caplog):
+    caplog.set_level(logging.INFO, "hookline.hooks.logging_tensor")
+    runs = []
+
+    class Seen(LoggingTensorHook):
+        def log(self, values, elapsed_secs):
+            runs.append(int(values["global_step"]))
+
+    evaluated = model.loss
+    with model.session(Seen(["global_step"], every_n_iter=7)) as session:
+        for number in range(30):
+            session.run(evaluated if number % 3 == 2 else model.train)
+    assert runs == [0, 5, 10, 14, 19]
+
+
+def test_bound_to_some_runs_it_counts_those(model, caplog):
+    caplog.set_level(logging.INFO, "hookline.hooks.logging_tensor")
+    other = model.global_step.assign_add(0)
+    with model.session(when(model.train, LoggingTensorHook(["loss"], every_n_iter=3))) as session:
+        for _ in range(7):
+            session.run(other)
+            session.run(model.train)
+    assert len(caplog.records) == 3

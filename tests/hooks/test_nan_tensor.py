@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, NanLossDuringTrainingError
 from hookline.graph import Graph, Variable, create_global_step, get_default_graph, op, placeholder
-from hookline.hooks import NanTensorHook, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import NanTensorHook, SessionRunHook, when
 from hookline.testing import RecordingHook
 
 NAN, INF = float("nan"), float("inf")
@@ -36,49 +35,6 @@ def feed(model, x):
             return session.run(model.global_step, {x: losses[-1]})
 
     return run
-
-
-class Late:
-    """The bool of a run that the device has not computed yet."""
-
-    def __init__(self, value: bool, ready: bool = False) -> None:
-        self.value, self.ready, self.waited = value, ready, False
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        import numpy as np
-
-        self.waited = self.waited or not self.ready
-        return np.array(self.value)
-
-
-class Steps:
-    """A session as far as the hook looks at it."""
-
-    global_step = 0
-
-
-def after_run(hook, check):
-    session = Steps()
-    session.global_step = after_run.step = after_run.step + 1
-    context = SessionRunContext(SessionRunArgs(None), session)
-    hook.after_run(context, SessionRunValues(check, None, None))
-    return context
-
-
-@pytest.fixture
-def begun(model):
-    after_run.step = 0
-
-    def make(**arguments):
-        hook = NanTensorHook(model.loss, **arguments)
-        hook.begin()
-        hook.after_create_session(None, Coordinator())
-        return hook
-
-    return make
 
 
 def test_a_graph_without_a_global_step_is_refused_by_name():
@@ -140,55 +96,104 @@ def test_integers_have_no_nan(model):
     assert model.train_until_stop(NanTensorHook(model.global_step, include_inf=True), at_most=2) == 2
 
 
-def test_it_does_not_wait_for_a_run_that_is_under_way(begun):
-    hook, checks = begun(), [Late(False) for _ in range(10)]
-    for check in checks:
-        after_run(hook, check)
-    assert not any(check.waited for check in checks)
+def test_it_does_not_wait_for_runs_that_are_under_way(model, x):
+    def slow(x):
+        ones = jnp.full((400, 400), x)
+        return jax.lax.fori_loop(0, 500, lambda _, y: y @ ones / 400, ones).sum()
+
+    loss = op(slow)(x)
+    with model.session(NanTensorHook(loss)) as session:
+        session.run(model.train, {x: 1.0})
+        session.run(model.train, {x: 1.0})
+        (result,) = session.run((model.train, loss), {x: NAN})[1:]
+        assert not result.is_ready()
+        with pytest.raises(NanLossDuringTrainingError, match="global step 3"):
+            session.close()
 
 
-def test_a_late_nan_is_reported_with_the_step_where_it_happened(begun):
-    hook = begun()
-    late = Late(True)
-    after_run(hook, late)
-    after_run(hook, Late(False))
-    late.ready = True
-    with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
-        after_run(hook, Late(False))
+def until_nan(model, x, asked, *hooks, loading=None):
+    """Runs fetches with losses, until the hooks raise; returns after how many, and the error."""
+    runs = 0
+    try:
+        with model.session(*hooks) as session:
+            for fetch, value in asked:
+                session.run(fetch, {x: value})
+                runs += 1
+                if loading:
+                    session.run_step_fn(lambda step_context: step_context.session.load(loading))
+    except NanLossDuringTrainingError as error:
+        return runs, str(error)
+    return runs, None
 
 
-def test_it_is_never_more_than_a_window_late(begun):
-    hook = begun()
-    after_run(hook, Late(True))
-    for _ in range(31):
-        after_run(hook, Late(False))
-    with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
-        after_run(hook, Late(False))
+def test_it_is_at_most_two_windows_late(model, loss, x):
+    asked = [(model.train, NAN if number == 3 else 1.0) for number in range(1, 100)]
+    runs, error = until_nan(model, x, asked, NanTensorHook(loss))
+    assert runs <= 3 + 64
+    assert "global step 3" in error
 
 
-def test_settling_waits_for_what_is_under_way(begun):
-    hook = begun()
-    after_run(hook, Late(False))
-    after_run(hook, Late(True))
-    with pytest.raises(NanLossDuringTrainingError, match="global step 2"):
-        hook.settle(None)
+def test_runs_that_take_no_step_are_watched_as_well(model, loss, x):
+    asked = [(model.train, 1.0)] + [(model.global_step, NAN)] * 200
+    runs, error = until_nan(model, x, asked, NanTensorHook(loss))
+    assert runs <= 2 * 64 + 2
+    assert "global step 1" in error
 
 
-def test_settling_without_failing_stops_the_coordinator(begun):
-    hook, coord = begun(fail_on_nan_loss=False), Coordinator()
-    hook.after_create_session(None, coord)
-    after_run(hook, Late(True))
-    hook.settle(None)
-    assert coord.should_stop()
+def test_the_step_is_that_of_the_first_bad_run_however_far_each_run_goes(model, loss, x):
+    leap = model.global_step.assign_add(10)
+    asked = [(model.train, 1.0)] * 3 + [(leap, 1.0), (leap, NAN), (model.train, NAN), (leap, 1.0)]
+    assert "global step 23" in until_nan(model, x, asked, NanTensorHook(loss))[1]
 
 
-def test_what_happened_before_a_recovery_is_forgotten(begun):
-    hook = begun()
-    forgotten = Late(True)
-    after_run(hook, forgotten)
-    hook.after_create_session(None, Coordinator())
-    hook.settle(None)
-    assert not forgotten.waited
+def test_settling_without_failing_stops_the_coordinator(model, loss, x):
+    with model.session(NanTensorHook(loss, fail_on_nan_loss=False), SettlesAt(1)) as session:
+        session.run(model.train, {x: NAN})
+        assert session.should_stop()
+
+
+class SettlesAt(SessionRunHook):
+    def __init__(self, step):
+        self.step = step
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.global_step == self.step:
+            run_context.settle()
+
+
+def test_what_happened_before_a_recovery_is_forgotten(feed, loss):
+    lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
+    assert feed([1.0, NAN, 1.0, 1.0], NanTensorHook(loss), lose_once) == 2
+
+
+def test_values_that_are_loaded_end_what_was_latched(model, loss, x):
+    with model.session(NanTensorHook(loss)) as session:
+        session.run(model.train, {x: 1.0})
+        session.run(model.train, {x: NAN})
+        session.run_step_fn(lambda step_context: step_context.session.load({"weight": 1.0, "global_step": 7}))
+        assert session.run(model.train, {x: 1.0}) is None
+        assert session.run(model.global_step, {x: 1.0}) == 8
+
+
+def test_a_value_that_is_loaded_beside_the_model_hides_nothing(model, loss, x):
+    asked = [(model.train, value) for value in (1.0, NAN, 1.0)]
+    assert "global step 8" in until_nan(model, x, asked, NanTensorHook(loss), loading={"global_step": 7})[1]
+
+
+def test_a_loss_that_is_watched_costs_no_output_and_compiles_one_program(model, loss, x, caplog):
+    with model.session(NanTensorHook(loss)) as session, caplog.at_level(logging.INFO, "hookline.session"):
+        for _ in range(200):
+            session.run(model.train, {x: 1.0})
+    told = [record.getMessage() for record in caplog.records if "Compiling" in record.getMessage()]
+    assert len(told) == 1
+    assert "outputs none" in told[0]
+
+
+def test_bound_to_some_runs_it_watches_those(model, loss, x):
+    other = model.global_step.assign_add(1)
+    for values, found in (((NAN, 1.0), False), ((1.0, NAN), True)):
+        asked = list(zip((other, model.train), values, strict=True)) * 100
+        assert bool(until_nan(model, x, asked, when(model.train, NanTensorHook(loss)))[1]) == found
 
 
 @pytest.mark.parametrize("nan_hook_first", [True, False])
@@ -214,18 +219,13 @@ def test_the_check_is_added_once_a_graph_and_tensor(model):
     NanTensorHook("loss:0", fail_on_nan_loss=False).begin()
     assert get_default_graph().version == size
     NanTensorHook("loss", include_inf=True).begin()
-    assert get_default_graph().version == size + 1
+    assert get_default_graph().version == size + 2
     with Graph().as_default():
         create_global_step()
         Variable(1.0, name="loss")
         first.begin()
     first.begin()
-    assert get_default_graph().version == size + 1
-
-
-def test_the_same_arguments_are_asked_for_each_time(begun):
-    hook = begun()
-    assert hook.before_run(None) is hook.before_run(None)
+    assert get_default_graph().version == size + 2
 
 
 def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):

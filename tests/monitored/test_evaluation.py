@@ -216,7 +216,7 @@ def test_a_local_init_op_of_ones_own_must_initialise_the_evaluation_step(model, 
         ({"feed_dict": 3}, r"{who} requires a Mapping \(or None\) as feed_dict"),
         ({"final_ops_feed_dict": 3}, "{who} requires a Mapping"),
         ({"hooks": [3]}, r"hooks\[0\]"),
-        ({"config": 3}, "config must be None"),
+        ({"config": 3}, "requires a SessionConfig"),
     ],
 )
 def test_wrong_arguments_are_refused(trainer, function, arguments, said):

@@ -266,7 +266,7 @@ def test_what_serves_the_local_init_op_needs_one(name, value):
         SessionManager(**{name: value})
 
 
-@pytest.mark.parametrize("name", list(inspect.signature(SessionManager).parameters.keys() - {"recovery_wait_secs"}))
+@pytest.mark.parametrize("name", sorted(inspect.signature(SessionManager).parameters.keys() - {"recovery_wait_secs"}))
 def test_a_manager_refuses_what_it_cannot_use(name):
     with pytest.raises(TypeError, match=rf"SessionManager requires an? .* \(or None\) as {name}, got 3"):
         SessionManager(**{name: 3})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -12,9 +13,10 @@ import threading
 import pytest
 
 import hookline as hl
-from hookline import train
+from hookline import preemption, train
 from hookline.coordination import LooperThread
 from hookline.errors import AbortedError, Preempted
+from hookline.testing import RecordingHook
 
 SIGTERM, SIGINT = signal.SIGTERM, signal.SIGINT
 
@@ -71,7 +73,7 @@ class Connecting(train.ChiefSessionCreator):
 
 @pytest.mark.parametrize("recoveries", [0, 1])
 def test_a_handler_that_comes_with_the_connection_is_overtaken_and_put_back(session, recoveries, caplog):
-    before = signal.getsignal(SIGTERM)
+    before = signal.getsignal(SIGTERM)  # Ray's, where tests before this one have connected.
     with pytest.raises(Preempted), session(creator=Connecting()) as sess:  # noqa: PT012
         for _ in range(recoveries):
             sess.coordinator.request_stop(AbortedError(None, None, "lost"))
@@ -173,6 +175,63 @@ def test_a_step_function_is_finished_first(session, tmp_path):
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-2"
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_a_step_function_gets_all_the_batches_that_it_needs(session, tmp_path, prefetch):
+    batch = hl.data.iterator(range(20), prefetch=prefetch)
+    with hl.control_dependencies([batch.op]):
+        train_op = train.get_global_step().assign_add(1)
+
+    def step(step_context):
+        for number in range(5):
+            step_context.run_with_hooks(train_op)
+            if number == 0 and step_context.session.global_step > 5:
+                send()
+                assert sess.coordinator.wait_for_stop(30)
+
+    with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
+        while True:
+            sess.run_step_fn(step)
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-10"
+
+
+def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_batch(session):
+    come = threading.Event()
+
+    def source():
+        yield 1.0
+        come.wait()
+
+    batch = hl.data.iterator(source)
+    with hl.control_dependencies([batch.op]):
+        train_op = train.get_global_step().assign_add(1)
+    with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+        threading.Timer(0.1, send).start()
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+    come.set()
+
+
+@pytest.mark.parametrize("callback", ["after_create_session", "after_run", "end"])
+def test_an_evaluation_in_a_callback_is_finished_first_and_later_hooks_have_theirs(session, callback):
+    evaluated, later = [], RecordingHook()
+
+    def evaluate(*_):
+        with hl.Graph().as_default():
+            count = train.get_or_create_global_step().assign_add(1)
+            with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=4)]) as evaluation:
+                while not evaluation.should_stop():
+                    evaluated.append(evaluation.run(count))
+                    send()
+
+    with pytest.raises(Preempted), session(type("Evaluating", (), {callback: evaluate})(), later) as sess:  # noqa: PT012
+        sess.run(session.train_op)
+        if callback == "after_run":
+            sess.run(session.train_op)
+    assert evaluated == [1, 2, 3, 4]
+    runs = [] if callback == "after_create_session" else ["before_run", "after_run"]
+    assert [name for name in later.callbacks if name != "settle"] == ["begin", "after_create_session", *runs, "end"]
+
+
 def test_threads_are_stopped_by_the_signal_itself(session):
     """The main thread does nothing meanwhile: it waits for the thread."""
     with pytest.raises(Preempted), session() as sess:  # noqa: PT012
@@ -243,3 +302,69 @@ def test_in_pythons_own_shell_ctrl_c_is_what_it_was(session, monkeypatch):
 def test_arguments_that_make_no_sense_are_refused(Session, arguments, message):
     with pytest.raises(ValueError, match=f"{Session.__name__} {message}"):
         Session(**arguments)
+
+
+def test_no_signal_is_lost_while_a_session_closes(session):
+    """One comes at each line of it: either the session is left for it, or whoever had signals before hears of it."""
+    heard = []
+    before = signal.signal(SIGTERM, lambda number, frame: heard.append(number))
+    outcomes = []
+    try:
+        while (outcome := _closed_amid(session(), heard, len(outcomes))) is not None:
+            outcomes.append(outcome)
+    finally:
+        signal.signal(SIGTERM, before)
+    assert set(outcomes) == {"preempted", "heard"}
+
+
+def _closed_amid(sess, heard, count):
+    """Closes a session, sends a signal after so many lines, and returns what came of it; None if there are no more."""
+    heard.clear()
+    lines = iter(range(count + 1))
+
+    def trace(frame, event, argument):
+        if event == "line" and frame.f_code.co_filename == preemption.__file__ and next(lines, None) == count:
+            signal.raise_signal(SIGTERM)
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        sess.close()
+        left = False
+    except Preempted:
+        left = True
+    finally:
+        sys.settrace(tracing)
+    assert not (left and heard)
+    if left or heard:
+        return "preempted" if left else "heard"
+    assert next(lines, None) is not None, f"The signal after {count} lines was lost."
+    return None
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_event_loop_that_starts_in_the_session_takes_no_signal_away(session, leaves):
+    async def hear():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, list)
+        if leaves:
+            loop.remove_signal_handler(signal.SIGUSR1)
+        send()
+        assert sess.coordinator.wait_for_stop(30)
+
+    with pytest.raises(Preempted), session() as sess:
+        asyncio.run(hear())
+
+
+def test_a_hook_that_joins_late_and_saves_has_signals_caught(tmp_path):
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        scaffold = train.Scaffold(saver=train.Saver())
+        saving = train.CheckpointSaverHook(str(tmp_path), save_steps=1000, scaffold=scaffold)
+        with pytest.raises(Preempted), train.MonitoredSession(train.ChiefSessionCreator(scaffold)) as sess:  # noqa: PT012
+            sess.add_hook(saving)
+            sess.run(train_op)
+            send()
+            assert sess.should_stop()
+    assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hookline.errors import AbortedError
+from hookline.errors import AbortedError, Preempted
 
 from .events import shown
 from .plan import aims_of, steps_of
@@ -79,6 +81,26 @@ def test_left_by_an_exception(kind, tmp_path, uninterrupted):
             if kind != ONE_SHOT and sessions % 3 == 0:
                 model = Model(kind)  # As another process would.
     assert not at
+    assert sessions >= 5
+    assert outcome == uninterrupted[0]
+    check_events(str(tmp_path), uninterrupted[1])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != ONE_SHOT])
+def test_left_on_a_signal(kind, tmp_path, uninterrupted):
+    at, sessions = steps_of(kind, "signal"), 0
+
+    def body(step):
+        if step in at:
+            at.remove(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    while True:
+        try:
+            outcome = Model(kind).train(str(tmp_path), body=body)
+            break
+        except Preempted:
+            sessions += 1
     assert sessions >= 5
     assert outcome == uninterrupted[0]
     check_events(str(tmp_path), uninterrupted[1])

@@ -93,8 +93,23 @@ def test_what_a_run_initialises_is_initialised(norm):
 
 
 def test_a_condition_of_several_values_is_refused_where_it_is_given():
-    with pytest.raises(ValueError, match=r"requires one bool, got an array of shape \(2,\): reduce it"):
+    with pytest.raises(ValueError, match=r"must be one bool, got an array of shape \(2,\): reduce it"):
         hl.skip_updates_if(hl.constant([True, False]))
+
+
+@pytest.mark.parametrize("condition", [0.5, np.nan, 1])
+def test_a_condition_that_is_no_bool_is_refused_where_it_is_given(condition):
+    with pytest.raises(TypeError, match=r"skip_updates_if requires a bool, got (float|int)32: compare it"):
+        hl.skip_updates_if(hl.constant(condition))
+
+
+def test_what_holds_updates_back_cannot_be_fed(norm):
+    weight = hl.Variable(1.0, name="weight")
+    guard = hl.skip_updates_if(norm > 10.0)
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        with pytest.raises(errors.InvalidArgumentError, match=r"cannot be fed: it holds updates back\. Feed its cond"):
+            session.run((weight.assign_add(1.0), guard), {guard: True, norm: 1.0})
 
 
 def test_an_update_to_another_shape_cannot_be_held_back(norm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import jax
@@ -111,7 +112,38 @@ def test_new_shapes_compile_again_and_say_why(sess, caplog):
     for length in (2, 3, 2, 3):
         sess.run(total, {x: np.ones(length)})
     assert compilations(caplog) == 2
-    assert "the shapes of its inputs changed" in caplog.text
+    assert "x:0 is float32[3], it was float32[2]" in caplog.text
+    assert caplog.text.count("Compiled it in ") == 2
+
+
+def test_many_shapes_are_a_warning(sess, caplog):
+    x = hl.placeholder("float32", [None], name="x")
+    total = hl.op(jnp.sum)(x)
+    for length in range(1, 20):
+        sess.run(total, {x: np.ones(length)})
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "compiled 16 times, the last time because x:0 is float32[16], it was float32[15]" in warnings[0]
+
+
+def test_what_is_asked_for_only_once_each_is_forgotten_and_a_warning(caplog):
+    w = hl.Variable(1.0, name="w")
+    with hl.Session(config=hl.SessionConfig(max_plans=20)) as sess:
+        sess.run(w.initializer)
+        used = [sess.run(w)]
+        for number in range(100):
+            sess.run(w * float(number))
+            used.append(sess.run(w))
+        assert used == [1.0] * 101
+        assert len(gc_programs()) <= 25
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "differ in fetches (mul_" in warnings[0]
+
+
+def gc_programs():
+    gc.collect()
+    return [found for found in gc.get_objects() if type(found).__name__ == "Program" and found.compilations.traces]
 
 
 def test_the_forward_pass_of_a_gradient_is_computed_once(sess):

@@ -238,7 +238,7 @@ def test_a_closed_session_says_so():
 
 @pytest.mark.parametrize(
     ("arguments", "kind"),
-    [({"target": "grpc://a"}, ValueError), ({"config": {}}, ValueError), ({"graph": "graph"}, TypeError)],
+    [({"target": "grpc://a"}, ValueError), ({"config": {}}, TypeError), ({"graph": "graph"}, TypeError)],
 )
 def test_arguments_without_meaning_are_refused(arguments, kind):
     with pytest.raises(kind, match="Session"):
@@ -436,7 +436,7 @@ def test_a_view_made_anew_each_time_is_planned_once(sess):
     pair = hl.op(lambda x: {"sum": x.sum(), "shape": x})(x)
     for _ in range(5):
         sess.run(pair["sum"], {x: np.ones((1, 2))})
-    assert len(sess._plans._prepared) == 1
+    assert len(sess._plans._young) == 1
 
 
 def test_a_fetched_constant_cannot_be_changed_by_its_reader(sess):

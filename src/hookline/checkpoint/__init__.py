@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hookline.checkpoint.listener import CheckpointSaverListener
+from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.reading import (
     checkpoints_iterator,
     list_variables,
@@ -11,7 +12,7 @@ from hookline.checkpoint.reading import (
     wait_for_new_checkpoint,
 )
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.saver import PendingSave, Saver
+from hookline.checkpoint.saver import Saver
 from hookline.checkpoint.state import CheckpointState, checkpoint_exists, get_checkpoint_state, latest_checkpoint
 from hookline.checkpoint.warm_start import (
     assign_from_checkpoint,

@@ -85,7 +85,9 @@ class Retention:
     ) -> None:
         """Starts from what an earlier run has left, oldest first, and from what it knew."""
         self._kept = list(checkpoints)
-        self._unproven = [kept for kept in checkpoints if kept.path != good]
+        paths = [kept.path for kept in checkpoints]
+        # Nothing older is to prove good: what is proved last would count as the newest that is.
+        self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.good = good
         self.best = best
@@ -144,6 +146,9 @@ class Retention:
             self.best = found[-1]
         return bool(found)
 
-    def doubt(self) -> None:
-        """Takes note that the steps up to now are taken back: what has not proved good by now never will."""
-        self._unproven.clear()
+    def doubt(self, restored: str, step: int | None) -> None:
+        """Takes note that the weights of this step are those of `restored` again: what led here is taken back.
+
+        What has not proved good by now never will, but for `restored`, of which the next steps may still tell.
+        """
+        self._unproven = [kept._replace(step=step) for kept in self._unproven if kept.path == restored]

@@ -19,12 +19,13 @@ from hookline import arguments, clock
 from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease, hold
 from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
-from hookline.graph import GraphKeys, Variable
+from hookline.graph import GraphKeys, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
@@ -41,84 +42,6 @@ class HasRawSession(Protocol):
     def raw_session(self) -> Session:
         """Returns the one inside."""
         ...
-
-
-_under_way: set[PendingSave] = set()
-
-
-def finish_saves(directory: str) -> None:
-    """Waits for the saves into a directory that are under way in this process; who began them tells how they went."""
-    for save in list(_under_way):
-        if os.path.realpath(os.path.dirname(save.path) or ".") == os.path.realpath(directory):
-            save.join()
-
-
-def saves_under_way() -> list[str]:
-    """Returns the checkpoints that this process is writing."""
-    return [save.path for save in list(_under_way)]
-
-
-class PendingSave:
-    """A checkpoint that is being written in the background.
-
-    Wait for it before the process ends: otherwise it is given up, with a line in the log, and does not appear.
-
-    Example:
-        >>> pending = PendingSave("runs/a/model.ckpt-1", finish=lambda: None)
-        >>> pending.wait()
-        >>> pending.done(), pending.path
-        (True, 'runs/a/model.ckpt-1')
-    """
-
-    def __init__(self, path: str, finish: Callable[[], None]) -> None:
-        self.path = path
-        self._error: BaseException | None = None
-        self._told = False
-        # Only the thread knows `finish`, and forgets it: it holds the copied values.
-        self._thread = threading.Thread(
-            target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
-        )
-        _under_way.add(self)
-        try:
-            self._thread.start()
-        except BaseException:
-            _under_way.discard(self)
-            raise
-
-    def _run(self, finish: Callable[[], None]) -> None:
-        try:
-            finish()
-        except BaseException as error:
-            self._error = error
-            _logger.error("%s", error)
-        finally:
-            _under_way.discard(self)
-
-    def join(self) -> None:
-        """Blocks until it is over, well or badly."""
-        self._thread.join()
-
-    def done(self) -> bool:
-        """Returns whether it is over, well or badly. Never blocks."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Blocks until the checkpoint is complete.
-
-        Raises:
-            OpError: It could not be written; the cause is attached. Raised by each call.
-        """
-        self._thread.join()
-        self._told = True
-        if self._error is not None:
-            raise self._error
-
-    def wait_unless_told(self) -> None:
-        """Blocks likewise, but does not raise again what `wait` has raised before."""
-        if self._told:
-            self._thread.join()
-        else:
-            self.wait()
 
 
 class Saver:
@@ -144,6 +67,9 @@ class Saver:
         **without_effect: Other documented arguments (`sharded`, `restore_sequentially`, `saver_def`, `builder`,
             `defer_build`, `write_version`, `save_relative_paths`, `filename`) are taken, and a log line says once that
             they do nothing.
+
+    Attributes:
+        rollbacks: How often `roll_back` has gone back.
 
     Raises:
         TypeError: An item of `var_list` is not a variable; an argument that is not documented.
@@ -199,6 +125,7 @@ class Saver:
         self._best_step: int | None = None
         self._state_lock = threading.Lock()
         self._state_file: str | None = None
+        self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
         # What a process that was killed had still to remove: to be done once there is something newer.
@@ -511,7 +438,7 @@ class Saver:
 
         What counts runs goes on: the global step, the counters of random keys, the positions of iterators. So what has
         led from there to here is not done a second time: no batch is used again, and no step has two checkpoints.
-        Checkpoints that have not proved good by now are not taken for good any more.
+        Other checkpoints that have not proved good by now are not taken for good any more.
 
         Returns:
             The checkpoint.
@@ -526,7 +453,8 @@ class Saver:
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
         self._load(sess, path, variables, whole=False)
         self._proven_step = None
-        self._retention.doubt()
+        self._retention.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
+        self.rollbacks += 1
         return path
 
     def _take_proof(self, retention: Retention) -> None:

@@ -15,6 +15,7 @@ from hookline.monitored import RecoveryPolicy
 
 FAILED = 1
 MISUSED = 2
+MAX_RESTARTS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,9 +77,9 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-restarts",
         type=_positive,
-        default=10,
+        default=None,
         metavar="N",
-        help="how often each task at most, with waits that grow from 1 to 60 seconds (default: 10)",
+        help=f"how often each task at most, with waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
     )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
@@ -114,8 +115,10 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 def _restarts(arguments: argparse.Namespace) -> RecoveryPolicy | None:
     if arguments.restart == "none":
+        if arguments.max_restarts is not None:
+            raise ValueError("--max-restarts requires --restart on-failure: without it no task is started again.")
         return None
-    return RecoveryPolicy(arguments.max_restarts, initial_backoff_secs=1.0)
+    return RecoveryPolicy(arguments.max_restarts or MAX_RESTARTS, initial_backoff_secs=1.0)
 
 
 def _stop(arguments: argparse.Namespace) -> int:

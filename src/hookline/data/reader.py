@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from hookline import clock
+from hookline import clock, preemption
 from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.sequences import START, BrokenOff, Read, Sequence
@@ -71,12 +71,12 @@ class _Ahead:
 
     def _wait_for_room(self) -> bool:
         with self._changed:
-            while not self._has_stopped and len(self._items) >= self._limit:
-                clock.wait_for(self._changed, lambda: self._has_stopped or len(self._items) < self._limit)
-            return not self._has_stopped
+            while not self.has_stopped and len(self._items) >= self._limit:
+                clock.wait_for(self._changed, lambda: self.has_stopped or len(self._items) < self._limit)
+            return not self.has_stopped
 
     @property
-    def _has_stopped(self) -> bool:
+    def has_stopped(self) -> bool:
         return self._stopped.is_set()
 
     def read_one(self) -> bool:
@@ -94,7 +94,7 @@ class _Ahead:
 
     def _read(self) -> Item | None:
         if self._stream is None:
-            self._stream = self._begin(lambda: not self._has_stopped)
+            self._stream = self._begin(lambda: not self.has_stopped)
         self._count += 1
         try:
             for read in self._stream:
@@ -113,7 +113,7 @@ class _Ahead:
 
     @property
     def is_ready(self) -> bool:
-        return len(self._items) > 0 or self._has_stopped
+        return len(self._items) > 0 or self.has_stopped
 
     @property
     def front(self) -> Item | None:
@@ -148,6 +148,14 @@ class _Ahead:
         with self._changed:
             self._stopped.set()
             self._changed.notify_all()
+
+    def read_on(self) -> None:
+        """Reads one more batch after the stop, for a run that must have it."""
+        self.go_on()
+        try:
+            self.read_one()
+        finally:
+            self.stop()
 
     def go_on(self) -> None:
         with self._starting:
@@ -200,11 +208,15 @@ class Reader:
 
     def is_ready(self) -> bool:
         """Whether the next batch, or what stands in its place, is there."""
-        return self._ahead.is_ready
+        ahead = self._ahead
+        return ahead.front is not None or (ahead.has_stopped and not preemption.must_finish())
 
     def wait(self) -> None:
         """Blocks until it is, which it is too when reading has been stopped."""
-        if self._ahead.is_ready:
+        if self.is_ready():
+            return
+        if self._ahead.has_stopped:
+            self._ahead.read_on()
             return
         if not self._prefetch:
             self._ahead.read_one()

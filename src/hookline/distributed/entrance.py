@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from hookline import clock, errors
+from hookline import clock, errors, preemption
 from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.protocol import Ticket
 from hookline.distributed.transport import Transport
@@ -44,6 +44,7 @@ class Entrance:
 
         Raises:
             CancelledError: The session was closed meanwhile.
+            Preempted: A signal has asked the process to end.
             OutOfRangeError: The training has ended.
             AbortedError, UnavailableError: The step server was lost, or is away.
         """
@@ -52,6 +53,7 @@ class Entrance:
             found = self._transport.call(0, "admit", self._ticket, self._sender, since, _POLL_SECS).get()
             if found is not None:
                 return found
+            preemption.check()
             if clock.monotonic() - said >= _SAY_EVERY_SECS:
                 logger.info("Waiting for slower workers: max_staleness allows no further step before their updates.")
                 said = clock.monotonic()

@@ -197,6 +197,7 @@ class RemoteStore:
         Raises:
             OutOfRangeError: The training has ended.
             CancelledError: The session was closed meanwhile.
+            Preempted: A signal has asked the process to end.
             AbortedError, UnavailableError: The step server was lost, or is away.
             UnimplementedError: The run is nested in another one, with a bound.
         """

@@ -23,6 +23,7 @@ from hookline.graph.initialisers import (
     variables_initializer,
 )
 from hookline.graph.keys import GraphKeys
+from hookline.graph.latch import latch
 from hookline.graph.moving_average import ExponentialMovingAverage
 from hookline.graph.ops import constant, group, host_op, no_op, op, placeholder
 from hookline.graph.optimizer import Optimizer
@@ -53,6 +54,7 @@ __all__ = [
     "gradients",
     "group",
     "host_op",
+    "latch",
     "local_variables",
     "local_variables_initializer",
     "name_scope",

@@ -17,7 +17,7 @@ class Guard(Function):
     """The node behind `skip_updates_if`: a bool of the device, true where the run is to be skipped."""
 
     def __init__(self, condition: Any, name: str) -> None:
-        super().__init__(_as_one_bool, name, (condition,))
+        super().__init__(as_one_bool, name, (condition,))
         self.type = "SkipUpdatesIf"
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
@@ -38,7 +38,8 @@ def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
         name: Name of the operation.
 
     Raises:
-        ValueError: The condition is more than one value.
+        TypeError: The condition is no bool.
+        ValueError: It is more than one value.
 
     Example:
         >>> import hookline as hl
@@ -64,10 +65,13 @@ def counts_runs(variable: Variable) -> bool:
     return variable.per_worker or variable is counted_global_step(variable.graph)
 
 
-def _as_one_bool(condition: Any) -> jax.Array:
+def as_one_bool(condition: Any) -> jax.Array:
+    """Returns a condition as what guards and latches look at."""
     value = jnp.asarray(condition)
     if value.shape:
         raise ValueError(
-            f"skip_updates_if requires one bool, got an array of shape {value.shape}: reduce it, with any() or all()."
+            f"The condition must be one bool, got an array of shape {value.shape}: reduce it, with any() or all()."
         )
-    return value.astype(bool)
+    if value.dtype != bool:
+        raise TypeError(f"skip_updates_if requires a bool, got {value.dtype}: compare it, as in value > 0.")
+    return value

@@ -7,6 +7,7 @@ from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.feed_fn import FeedFnHook
 from hookline.hooks.final_ops import FinalOpsHook
 from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
+from hookline.hooks.late_values import LateValues
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.profiler import ProfilerHook
@@ -25,6 +26,7 @@ __all__ = [
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
+    "LateValues",
     "LoggingTensorHook",
     "NanTensorHook",
     "NeverTriggerTimer",

@@ -25,6 +25,8 @@ class SessionRunArgs(NamedTuple):
         feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
         options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
             the smaller), booleans are or-ed, lists are joined.
+        late: Whether the results are to come as a `LateResults`, so that the run waits neither for the device nor for
+            host operations that only this hook fetches; `train.LateValues` keeps such results.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -37,13 +39,15 @@ class SessionRunArgs(NamedTuple):
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None
     options: RunOptions | None = None
+    late: bool = False
 
 
 class SessionRunValues(NamedTuple):
     """What came of a run, as one hook sees it.
 
     Args:
-        results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
+        results: The values of the hook's own fetches, in their structure (a `LateResults` of them, if it asked with
+            `late=True`); None if it asked for nothing. Device values
             are `jax.Array`s that may still be on their way: whoever reads one waits for it.
         options: The merged options of the run.
         run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
@@ -73,11 +77,14 @@ class SessionRunContext:
         original_args: What the caller asked for, without what hooks add.
         session: The raw session. Running it triggers no hooks.
         settle: Calls the `settle` of every hook; whoever builds the context knows the hooks.
+        runs: As below.
 
     Attributes:
         original_args: As above.
         session: As above.
         stop_requested: Whether a hook has called `request_stop` on this run.
+        runs: How many runs of this session came before, also those that the hook was not called on. A recovery makes a
+            new session.
 
     Example:
         >>> context = SessionRunContext(SessionRunArgs("train_op"), session=None)
@@ -89,11 +96,16 @@ class SessionRunContext:
         `tf.train.SessionRunContext`. Difference: `settle`.
     """
 
-    __slots__ = ("_settle", "original_args", "session", "stop_requested")
+    __slots__ = ("_settle", "original_args", "runs", "session", "stop_requested")
 
     def __init__(
-        self, original_args: SessionRunArgs, session: Session, settle: Callable[[], None] = _nothing_to_settle
+        self,
+        original_args: SessionRunArgs,
+        session: Session,
+        settle: Callable[[], None] = _nothing_to_settle,
+        runs: int = 0,
     ) -> None:
+        self.runs = runs
         self.original_args = original_args
         self.session = session
         self.stop_requested = False
@@ -124,7 +136,7 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Four more callbacks are looked up by name and are not defined here, so that a hook
+    Hooks are called in list order. Six more callbacks are looked up by name and are not defined here, so that a hook
     without them costs nothing:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
@@ -134,14 +146,19 @@ class SessionRunHook:
       written and before the first `end`.
     - `steps_until_trigger(global_step) -> int`: the number of steps after which the run that reaches
       `global_step + n` must be seen; 1, which is also the answer of a hook without this method, means the next run.
-      The session may leave out `before_run` and `after_run` of the runs that end before that step, so a hook that
-      counts runs must answer 1. It asks again after each run that the hook has seen. Where the device alone knows by
-      how much a run advances the step, and that is more than before, the hook may be seen one run late. Where a
-      subclass overrides `before_run` or `after_run` below the class that defines this method, the hook is called on
-      every run: the answer was not written for what the subclass does.
+      The session may leave out `before_run` and `after_run` of the runs that end before that step. It asks again after
+      each run that the hook has seen. Where the device alone knows by how much a run advances the step, and that is
+      more than before, the hook may be seen one run late. Where a subclass overrides `before_run` or `after_run` below
+      the class that defines this method, the hook is called on every run: the answer was not written for what the
+      subclass does.
     - `secs_until_trigger() -> float`: the number of seconds after which the next run must be seen, also before that
       step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
       with this method alone may be left out until then.
+
+    - `runs_until_trigger() -> int`: the number of runs after which the hook must be seen, also before that step; for a
+      hook that counts runs, with `run_context.runs`.
+    - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
+      runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all.
 
     A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
     hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.
@@ -154,7 +171,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Differences: the four optional callbacks, and what it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the six optional callbacks, and what it may say of its order.
     """
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.

@@ -14,9 +14,10 @@ from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import Foresight, chosen_trigger
+from hookline.hooks.late_values import LateValues
 from hookline.hooks.lookup import find_tensor, require_global_step
 from hookline.hooks.timers import NeverTriggerTimer
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.triggers import NEVER, Trigger
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -28,8 +29,10 @@ _logger = logging.getLogger(__name__)
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
 
-    The values are asked for on the runs that are logged, and on no other. Numbers print without scientific notation.
-    Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`; nothing after an exception.
+    The values are asked for on the runs that are logged, and on no other, and are logged when they have arrived: on a
+    later run, before the next checkpoint, or at the end. The training does not wait for them. Numbers print without
+    scientific notation. Runs `begin`, `after_create_session`, `before_run`, `after_run`, `settle` and `end`; after an
+    exception what has arrived is logged.
 
     To make another line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
 
@@ -93,7 +96,8 @@ class LoggingTensorHook(SessionRunHook):
         self._at_end = at_end
         self._formatter = formatter
         self._args = SessionRunArgs(None)
-        self._runs = 0
+        self._late = LateValues(self._log)
+        self._runs = self._next_run = 0
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to make another.
@@ -131,9 +135,9 @@ class LoggingTensorHook(SessionRunHook):
         Raises:
             KeyError: One of them is not in the graph.
         """
-        self._args = SessionRunArgs({tag: find_tensor(self, item) for tag, item in self._tensors.items()})
+        self._args = SessionRunArgs({tag: find_tensor(self, item) for tag, item in self._tensors.items()}, late=True)
         self.trigger.reset()
-        self._runs = 0
+        self._runs = self._next_run = 0
         if self._foresight is not None:
             require_global_step(self)
             self._foresight = Foresight()
@@ -148,28 +152,42 @@ class LoggingTensorHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves a trigger back with a session that was restored from an earlier step."""
+        self._late.salvage()
+        self._next_run = 0
         if self._foresight is not None:
             self._foresight.start(session)
             self.trigger.start(session.global_step)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be logged."""
+        self._runs += max(run_context.runs - self._next_run, 0)  # Those that it was not called on.
         step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
         return self._args if self.trigger.should_trigger_for_step(step) else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Logs what was asked for."""
+        """Logs what has arrived."""
         step = self._runs
         if self._foresight is not None:
             step = run_context.session.global_step
             self._foresight.learn(step)
         # Asked anew, for the run may have gained less than was foreseen.
         if run_values.results is not None and self.trigger.should_trigger_for_step(step):
-            self._log(run_values.results, step)
-        self._runs += 1
+            elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
+            self._late.add(run_values.results, elapsed_secs)
+        self._late.write_ready()
+        self._runs, self._next_run = self._runs + 1, run_context.runs + 1
+
+    def settle(self, session: Session) -> None:
+        """Logs what has not arrived yet."""
+        self._late.write_all()
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Logs what has arrived."""
+        self._late.salvage()
 
     def end(self, session: Session) -> None:
         """Logs once more, if `at_end`."""
+        self._late.write_all()
         if not self._at_end:
             return
         try:
@@ -180,18 +198,24 @@ class LoggingTensorHook(SessionRunHook):
                 ", ".join(self._tensors),
             )
             return
-        self._log(values, self._runs if self._foresight is None else session.global_step)
+        step = self._runs if self._foresight is None else session.global_step
+        self._log(values, self.trigger.update_last_triggered_step(step)[0])
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; 1 where it counts runs."""
-        return 1 if self._counts_runs else self.trigger.steps_until_trigger(global_step)
+        """Returns when the next line is due; where it counts runs, steps do not matter."""
+        if self._late:
+            return 1
+        return NEVER if self._counts_runs else self.trigger.steps_until_trigger(global_step)
+
+    def runs_until_trigger(self) -> int:
+        """Returns when the next line is due, where it counts runs."""
+        return self.trigger.steps_until_trigger(self._runs - 1) if self._counts_runs else NEVER
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next line is due."""
         return self.trigger.secs_until_trigger()
 
-    def _log(self, values: dict[str, Any], step: int) -> None:
-        elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
+    def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         with np.printoptions(suppress=True):
             self.log({tag: values[tag] for tag in self._tensors}, elapsed_secs)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,10 +16,11 @@ from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.checkpoint.serving import savers_of
 from hookline.errors import NanLossDuringTrainingError
-from hookline.graph import Tensor, get_default_graph, op, skip_updates_if
+from hookline.graph import Operation, Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, require_global_step
+from hookline.session.latches import WINDOW_RUNS
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -29,6 +31,7 @@ _logger = logging.getLogger(__name__)
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
 _CHECKS = "hookline/nan_checks"
+_LATCHES = "hookline/nan_latches"
 _MAX_UNREAD = 32
 # When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
 _ROLLBACK_LAG = 8
@@ -38,16 +41,16 @@ _MAX_TIMES = 10
 class NanTensorHook(SessionRunHook):
     """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
 
-    The device reduces the value to one bool, in the step. The hook reads the bool of a run once it has arrived, and so
-    never waits for the device, unless more than 32 runs are unread. A NaN is therefore reported some runs late, but
-    before any checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs
-    `begin`, `after_create_session`, `before_run`, `after_run` and `settle`; nothing after an exception.
+    The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
+    hook looks every 32 steps at what has arrived. A NaN is therefore reported up to 64 runs late, but before any
+    checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs `begin`,
+    `after_create_session`, `settle`, and every 32 steps `before_run` and `after_run`; nothing after an exception.
 
     What it does is said by `on_nan`:
 
     - "raise": it ends the training with an error; "stop": with a warning.
     - "skip": the run changes nothing. The device decides that, in the same program, as of `hookline.skip_updates_if`:
-      the step counts, keys and data go on, every other update is held back.
+      the step counts, keys and data go on, every other update is held back. The hook then reads the check of each run.
     - "rollback": weights, slots and averages go back to the last checkpoint from which a finite value was computed, or
       else to the newest (`Saver.roll_back`). The global step, keys and data go on, so no batch between is used again.
       It comes eight runs late, always. A checkpoint that is not known to be good yet leaves the one before it in place.
@@ -59,7 +62,7 @@ class NanTensorHook(SessionRunHook):
         strict: Whether to wait for each run and report in its own `after_run`.
         on_nan: "raise", "stop", "skip" or "rollback".
         max_times: How often in a row a run may be skipped, or the training go back; 10 by default. The next time is an
-            error. Rollbacks are in a row until a later checkpoint has proved good.
+            error. Rollbacks are in a row until a later checkpoint has proved good. A restart goes on counting.
         saver: Whose checkpoints to go back to; by default the saver of the session's `CheckpointSaverHook`.
 
     Raises:
@@ -97,16 +100,20 @@ class NanTensorHook(SessionRunHook):
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
         self._waits_its_time = self._reaction == ROLLBACK
+        self._latches = not strict and self._reaction in (RAISE, STOP)
+        self._latch: Operation | None = None
         self._max_unread = 0 if strict else _ROLLBACK_LAG if self._waits_its_time else _MAX_UNREAD
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
         self._args = SessionRunArgs(None)
-        self._unread: collections.deque[tuple[int, Any]] = collections.deque()
+        self._unread: collections.deque[tuple[int, int, Any]] = collections.deque()
         self._coord: Coordinator | None = None
         self.has_found_nan = False
         self._saver: Saver | None = None
         self._last_step = 0
+        # How often the training had gone back when the run began; not only this hook may have it go back.
+        self._rollbacks = 0
         self._times = 0
         self._gone_back_to: str | None = None
 
@@ -121,7 +128,23 @@ class NanTensorHook(SessionRunHook):
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
-        self._args = SessionRunArgs(_check_of(loss, self._include_inf, self._reaction == SKIP))
+        check = _check_of(loss, self._include_inf, self._reaction == SKIP)
+        self._latch = _latch_of(check) if self._latches else None
+        self._args = SessionRunArgs(self._latch or check)
+
+    def standing_operations(self) -> Sequence[Operation]:
+        """Returns the latch: every run carries it, also those that the hook does not look at."""
+        return [] if self._latch is None else [self._latch]
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns how often in a row it has skipped, or gone back to which checkpoint."""
+        if self._reaction not in (SKIP, ROLLBACK):
+            return None
+        return {"times": self._times, "gone_back_to": self._gone_back_to}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on counting after a restart."""
+        self._times, self._gone_back_to = state["times"], state["gone_back_to"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
@@ -138,19 +161,36 @@ class NanTensorHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Asks for the check."""
+        if self._saver is not None:
+            self._rollbacks = self._saver.rollbacks
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Reads the checks that have arrived."""
+        """Reads what has arrived."""
+        if self._latch is not None:
+            self._look(run_context.session, run_context.request_stop, wait=False)
+            return
         unread = self._unread
-        unread.append((run_context.session.global_step, run_values.results))
-        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][1].is_ready())):
+        unread.append((run_context.session.global_step, self._rollbacks, run_values.results))
+        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][2].is_ready())):
             self._read(run_context.session, run_context.request_stop)
 
     def settle(self, session: Session) -> None:
         """Waits for the runs not yet read, and reads them."""
+        if self._latch is not None:
+            self._look(session, self._request_stop, wait=True)
         while self._unread:
             self._read(session, self._request_stop)
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when to look at the latch again; 1 where each run has a check of its own."""
+        return WINDOW_RUNS if self._latches else 1
+
+    def _look(self, session: Session, request_stop: Callable[[], None], *, wait: bool) -> None:
+        assert self._latch is not None, "begin comes before"
+        step = session.latched(self._latch, wait=wait)
+        if step is not None and not self.has_found_nan:
+            self._react(session, step, request_stop)
 
     def _request_stop(self) -> None:
         if self._coord is not None:
@@ -158,9 +198,11 @@ class NanTensorHook(SessionRunHook):
 
     def _read(self, session: Session, request_stop: Callable[[], None]) -> None:
         """Reads the oldest check, and does what is to be done about it."""
-        step, check = self._unread.popleft()
+        step, rollbacks, check = self._unread.popleft()
         # Where the run before it had led to.
         began, self._last_step = self._last_step, step
+        if self._saver is not None and rollbacks != self._saver.rollbacks:
+            return  # What this run did has been taken back already.
         # NumPy's view of a bool that is there is the cheapest way to read it.
         if np.asarray(check):
             self._react(session, step, request_stop)
@@ -189,10 +231,12 @@ class NanTensorHook(SessionRunHook):
 
     def _go_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"
-        if self._saver.last_good != self._gone_back_to:
+        good = self._saver.last_good
+        good = None if good is None else os.path.basename(good)
+        if good != self._gone_back_to:
             self._times = 0
         self._count(message)
-        self._gone_back_to = self._saver.last_good
+        self._gone_back_to = good
         path = self._saver.roll_back(session)
         self._last_step = session.global_step
         _logger.warning(
@@ -258,6 +302,17 @@ def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
         check = op(_has_bad, name="nan_check").node(loss, include_inf=include_inf)
     graph.add_to_collection(_CHECKS, (loss, include_inf, skips, check))
     return check
+
+
+def _latch_of(check: Tensor) -> Operation:
+    """Returns the latch of a check, which all hooks on this graph share."""
+    graph = get_default_graph()
+    for known, latched in graph.get_collection(_LATCHES):
+        if known is check:
+            return latched
+    latched = latch(check, name="nan_latch")
+    graph.add_to_collection(_LATCHES, (check, latched))
+    return latched
 
 
 def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookline import summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import Foresight, chosen_trigger
+from hookline.hooks.late_values import LateValues
 from hookline.hooks.lookup import require_global_step
 from hookline.hooks.triggers import NEVER, Trigger
 from hookline.summary import FileWriter, FileWriterCache
@@ -29,10 +30,11 @@ class _HasSummaryOp(Protocol):
 class SummarySaverHook(SessionRunHook):
     """Fetches summaries on the first run and then at a cadence, and writes them with the global step after the run.
 
-    On other runs the summaries are not asked for, so nothing of them is computed. Before the first run of each session
-    it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop what a crashed run had
-    written at that step and later. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which
-    flushes; nothing after an exception.
+    On other runs the summaries are not asked for, so nothing of them is computed. They are written when they have
+    arrived: on a later run, before the next checkpoint, or at the end; the training does not wait for them. Before the
+    first run of each session it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop
+    what a crashed run had written at that step and later. Runs `begin`, `after_create_session`, `before_run`,
+    `after_run`, `settle` and `end`, which flushes; after an exception what has arrived is written.
 
     To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
 
@@ -88,6 +90,7 @@ class SummarySaverHook(SessionRunHook):
         self._args: SessionRunArgs | None = None
         self._started = False
         self._foresight = Foresight()
+        self._late = LateValues(lambda summaries, step: self.write(summaries, step))
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -155,6 +158,7 @@ class SummarySaverHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
+        self._late.salvage()
         self._foresight.start(session)
         self.trigger.start(session.global_step)
         self._started = False
@@ -163,7 +167,7 @@ class SummarySaverHook(SessionRunHook):
             raise TypeError(
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
-        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries))
+        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries), late=True)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
@@ -180,17 +184,27 @@ class SummarySaverHook(SessionRunHook):
         return self._args if self.trigger.should_trigger_for_step(step) else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes what was asked for, with the step as it is now."""
+        """Writes what has arrived, with the step to which its run led."""
         summaries = run_values.results
         step = run_context.session.global_step
         self._foresight.learn(step)
         # Asked anew, for the run may have gained less.
         if summaries is not None and self.trigger.should_trigger_for_step(step):
             self.trigger.update_last_triggered_step(step)
-            self.write(summaries, step)
+            self._late.add(summaries, step)
+        self._late.write_ready()
+
+    def settle(self, session: Session) -> None:
+        """Writes what has not arrived yet."""
+        self._late.write_all()
+
+    def on_exception(self, session: Session, exception: BaseException) -> None:
+        """Writes what has arrived."""
+        self._late.salvage()
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
+        self._late.write_all()
         if self._writer is not None:
             self._writer.flush()
 
@@ -198,6 +212,8 @@ class SummarySaverHook(SessionRunHook):
         """Returns when the next summaries are due."""
         if not self._writes or (self._started and self._args is None):
             return NEVER
+        if self._late:
+            return 1
         return self.trigger.steps_until_trigger(global_step) if self._started else 1
 
     def secs_until_trigger(self) -> float:

@@ -69,6 +69,7 @@ class BoundHook:
         self.hook = hook
         self._bound_to = fetches
         self._operations: set[Operation] | None = None
+        self._rides = 0
         self._riding = False
 
     def __getattr__(self, name: str) -> Any:
@@ -86,6 +87,7 @@ class BoundHook:
             self._operations = _operations(self._bound_to, session.graph)
         except (KeyError, ValueError) as exc:
             raise type(exc)(f"train.when of {type(self.hook).__name__}: {exc.args[0] if exc.args else exc}") from exc
+        self._rides = 0
         if callback := getattr(self.hook, "after_create_session", None):
             callback(session, coord)
 
@@ -106,13 +108,22 @@ class BoundHook:
         assert self._operations is not None, "after_create_session comes before"
         self._riding = not self._operations.isdisjoint(_operations(run_context.original_args.fetches, graph))
         callback = getattr(self.hook, "before_run", None)
-        return callback(run_context) if self._riding and callback else None
+        return self._call(callback, run_context) if self._riding and callback else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Tells the hook, if it rode along."""
         callback = getattr(self.hook, "after_run", None)
         if self._riding and callback:
-            callback(run_context, run_values)
+            self._call(callback, run_context, run_values)
+        self._rides += self._riding
+
+    def _call(self, callback: Any, run_context: SessionRunContext, *more: Any) -> Any:
+        # To the hook, the runs that it does not ride on are none.
+        runs, run_context.runs = run_context.runs, self._rides
+        try:
+            return callback(run_context, *more)
+        finally:
+            run_context.runs = runs
 
 
 def bare(hook: Any) -> Any:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from hookline.coordination import Coordinator
+from hookline.graph import Operation
 from hookline.hooks.base import SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.triggers import Trigger
@@ -36,6 +37,8 @@ CALLBACKS = (
     "settle",
     "steps_until_trigger",
     "secs_until_trigger",
+    "runs_until_trigger",
+    "standing_operations",
 )
 """What a session calls of a hook. Each is optional."""
 
@@ -136,6 +139,11 @@ class HookList:
             kind = f"{type(bare(hook)).__module__}.{type(bare(hook)).__qualname__}"
             yield f"{kind}/{numbers[kind]}", hook
             numbers[kind] += 1
+
+    def standing_operations(self) -> tuple[Operation, ...]:
+        """Returns what every run carries for hooks; one that is bound to some runs asks for it on those itself."""
+        found = [operations() for hook, operations in self.overrides("standing_operations") if bare(hook) is hook]
+        return tuple(dict.fromkeys(operation for operations in found for operation in operations))
 
     def settle(self, session: Session) -> None:
         """Lets every hook read what it has asked for and not looked at yet."""

@@ -80,13 +80,14 @@ class HookedSession:
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
         self._failed_inside = False
+        self._runs = 0
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
 
     def use(self, hooks: HookList) -> None:
         """Lets these hooks ride along from the next run on."""
         self._hooks = hooks
-        self._everyone = Ridership(hooks.hooks)
+        self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
         self._pacing = Pacing.of(self.raw, hooks, self._everyone)
 
     @property
@@ -120,15 +121,16 @@ class HookedSession:
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
         writes, self._at_callbacks, self._failed_inside = self.raw.writes, False, False
+        self._runs += 1
         try:
             pacing = self._pacing
             if pacing is None:
                 if not self._everyone.riding:
-                    return self.raw.run(fetches, feed_dict, options, run_metadata)
+                    return self._run_alone(self._everyone, fetches, feed_dict, options, run_metadata)
                 return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
             due = pacing.due(fetches, feed_dict)
             if not due.riding:
-                return self.raw.run(fetches, feed_dict, options, run_metadata)
+                return self._run_alone(due, fetches, feed_dict, options, run_metadata)
             result = self._run_with(due, fetches, feed_dict, options, run_metadata)
             if pacing.overdue:
                 pacing.plan()
@@ -139,6 +141,12 @@ class HookedSession:
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
+
+    def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+        """Runs without calling a hook."""
+        if not riders.watches:
+            return self.raw.run(fetches, feed_dict, options, run_metadata)
+        return self.raw.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
 
     def _run_with(
         self,
@@ -155,7 +163,7 @@ class HookedSession:
             results.deliver()
             self._hooks.settle(self.raw)
 
-        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle)
+        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle, self._runs - 1)
         try:
             self._at_callbacks = True
             riders.ask(context)
@@ -166,7 +174,7 @@ class HookedSession:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 run_metadata = run_metadata or self._no_metadata
                 self._at_callbacks = True
-                results.arrived(riders.after, context, riders.watched, options or _NO_OPTIONS, run_metadata)
+                results.arrived(riders.after, context, riders.watched.fetches, options or _NO_OPTIONS, run_metadata)
                 results.deliver()
         except BaseException:
             if context.stop_requested:
@@ -195,7 +203,7 @@ class HookedSession:
         feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
         if not riders.watches:
             result = self.raw.run(fetches, feeds, merged, run_metadata)
-            watched = riders.watched
+            watched = riders.watched.fetches
         else:
             try:
                 result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)

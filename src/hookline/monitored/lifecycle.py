@@ -7,7 +7,6 @@ import functools
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +17,7 @@ from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
 from hookline.hooks.when import bare
+from hookline.monitored import finalized
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
@@ -68,7 +68,9 @@ class MonitoredLifecycle:
         who = type(self).__name__
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
-        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing)
+        # One that was made in a callback of another, as an evaluation is, is finished before the other is left.
+        heeds = SCOPE.get() is None or not preemption.heeded()
+        self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
         self._stop = StopRequest()
         # What hooks have been told of bears this mark; to keep it here would keep its traceback, and so what was fed.
@@ -83,12 +85,10 @@ class MonitoredLifecycle:
         self._written_in_step: int | None = None
         self._raw: Session | None = None
         self._hooks.claim(self)
-        _hold_finalized(self._graph, self)
+        finalized.hold(self._graph, self)
         self._turn.take()
         try:
-            # A worker saves nothing; it leaves in order for those who go on.
-            if self._hooks.savers or isinstance(session_creator, WorkerSessionCreator):
-                self._preemption.open()
+            self._heed_signals()
             self._hooks.begin()
             self._session = RecoverableSession(self._create, recovery)
             if self._preemption.number is not None:
@@ -185,6 +185,7 @@ class MonitoredLifecycle:
                 raise mapped from mapped.__cause__
             self._hooks = hooks
             self._session.current.hooked.use(hooks)
+            self._heed_signals()
 
     def _begin_late(self, hook: Any) -> None:
         begin = override(hook, "begin")
@@ -259,10 +260,12 @@ class MonitoredLifecycle:
         check_step_fn(step_fn)
 
         def step(session: CoordinatedSession) -> Any:
-            self._stepping = session
-            self._written_in_step = session.hooked.raw.writes
+            self._stepping, raw = session, session.hooked.raw
+            begun = self._written_in_step = raw.writes
             run_with_hooks = functools.partial(self._run_in_step, session)
-            return step_fn(StepContext(session.hooked.raw, run_with_hooks, self.request_stop))
+            # Half of a step function is no state to leave a training in.
+            with preemption.finishing(lambda: raw.writes != begun):
+                return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
 
         with self._alone("call a step function"):
             try:
@@ -337,6 +340,12 @@ class MonitoredLifecycle:
         preempted = self._preemption.error()
         if preempted is not None:
             raise preempted
+
+    def _heed_signals(self) -> None:
+        """Has signals caught where leaving in order is worth it."""
+        # A worker saves nothing; it leaves in order for those who go on.
+        if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
+            self._preemption.open()
 
     def _wake(self) -> None:
         """Tells threads, and what waits for the coordinator, that a signal has asked the process to end."""
@@ -523,7 +532,7 @@ class MonitoredLifecycle:
         if self._raw is not None:
             self._raw.hook_states = dict
         self._hooks.release()
-        _release_finalized(self._graph, self)
+        finalized.release(self._graph, self)
 
     def _create(self) -> CoordinatedSession:
         self._stepping = None
@@ -559,29 +568,6 @@ _AT_WORK = frozenset(
 _TOLD = "_hookline_told"
 # With what a session is left in order: `end` is called then.
 _IN_ORDER = (*END_OF_INPUT, Preempted)
-
-# The sessions that run a graph which the first of them found open: the last one opens it again.
-_held_finalized: weakref.WeakKeyDictionary[Graph, weakref.WeakSet[MonitoredLifecycle]] = weakref.WeakKeyDictionary()
-_held_lock = threading.Lock()
-
-
-def _hold_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
-    with _held_lock:
-        if not graph.finalized:
-            _held_finalized.setdefault(graph, weakref.WeakSet())
-        if graph in _held_finalized:
-            _held_finalized[graph].add(session)
-
-
-def _release_finalized(graph: Graph, session: MonitoredLifecycle) -> None:
-    with _held_lock:
-        sessions = _held_finalized.get(graph)
-        if sessions is None:
-            return
-        sessions.discard(session)
-        if not sessions:
-            del _held_finalized[graph]
-            graph.reopen()
 
 
 def _first(failures: list[BaseException]) -> BaseException:

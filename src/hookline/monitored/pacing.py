@@ -19,7 +19,7 @@ _LOOK_AGAIN_RUNS = 64
 _NONE_YET = object()
 
 
-_SAYS_WHEN = ("steps_until_trigger", "secs_until_trigger")
+_SAYS_WHEN = ("steps_until_trigger", "secs_until_trigger", "runs_until_trigger")
 
 
 def _speaks_for_all(hook: Any) -> bool:
@@ -37,13 +37,20 @@ def _speaks_for_all(hook: Any) -> bool:
     return min(map(depth, _SAYS_WHEN)) <= min(depth("before_run"), depth("after_run"))
 
 
+def _asks_on_some_runs(hook: Any) -> bool:
+    """Whether it must be called on all runs that it is bound to: it counts them, or asks for something on each."""
+    needs = (override(hook, name) for name in ("standing_operations", "runs_until_trigger"))
+    return bare(hook) is not hook and any(needs)
+
+
 class Pacing:
     """Decides before each run who rides along: everyone, or only those that look at every step.
 
     A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, and through
     `secs_until_trigger()` in how many seconds; then the clock is read once before each run. How many steps a run gains
     the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
-    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless.
+    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless;
+    everyone is seen every 64 runs in any case, for runs need not take steps.
 
     Args:
         session: The raw session.
@@ -66,7 +73,9 @@ class Pacing:
         "_gain_since_plan",
         "_last_step",
         "_paced",
+        "_patience",
         "_planned_gain",
+        "_runs_left",
         "_session",
         "_unpaced",
         "overdue",
@@ -76,12 +85,12 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        self._paced: list[tuple[Any, Callback | None, Callback | None]] = []
+        self._paced: list[tuple[Any, list[Callback | None]]] = []
         self._unpaced: list[Any] = []
         for hook in everyone.hooks:
-            steps, secs = (override(hook, name) for name in _SAYS_WHEN)
-            if (steps or secs) and _speaks_for_all(hook):
-                self._paced.append((hook, steps, secs))
+            says = [override(hook, name) for name in _SAYS_WHEN]
+            if any(says) and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
+                self._paced.append((hook, says))
             else:
                 self._unpaced.append(hook)
         self._always = everyone
@@ -90,6 +99,8 @@ class Pacing:
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
         self._planned_gain = 0
+        self._runs_left = 0
+        self._patience = 1
         self._changes = 1  # of the step by one of the caller's runs
         self._expected_changes = session.step_changes
 
@@ -121,8 +132,10 @@ class Pacing:
             self._look_up(fetches, feed_dict)
         gain = max(self._gain, self._planned_gain)
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
+        self._runs_left -= 1
         self.overdue = (
             is_set
+            or self._runs_left < 0
             or gained < 0
             or step + gain >= self._due_step
             or (self._due_secs != math.inf and clock.monotonic() >= self._due_secs)
@@ -148,25 +161,31 @@ class Pacing:
         step = self._session.global_step
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
-        due_step, due_in_secs = sys.maxsize, math.inf
+        due_step, due_in_secs, due_in_runs = sys.maxsize, math.inf, _LOOK_AGAIN_RUNS
         always = list(self._unpaced)
-        for hook, steps_until_trigger, secs_until_trigger in self._paced:
+        for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
             steps = steps_until_trigger(step) if steps_until_trigger else sys.maxsize
             secs = secs_until_trigger() if secs_until_trigger else math.inf
-            if not all(isinstance(answer, numbers.Real) for answer in (steps, secs)):
+            runs = runs_until_trigger() if runs_until_trigger else sys.maxsize
+            if not all(isinstance(answer, numbers.Real) for answer in (steps, secs, runs)):
                 raise TypeError(
-                    f"The {describe(hook)} must return numbers from steps_until_trigger and secs_until_trigger, "
-                    f"got {steps!r} and {secs!r}."
+                    f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
+                    f"and {runs!r}."
                 )
-            if steps <= 1 or secs <= 0:
+            if steps <= 1 or secs <= 0 or runs <= 1:
                 always.append(hook)
-                due_step = min(due_step, step + _LOOK_AGAIN_RUNS * self._gain)
             else:
                 due_step, due_in_secs = min(due_step, step + steps), min(due_in_secs, secs)
-        self._due_step = due_step
+                due_in_runs = min(due_in_runs, int(runs))
+        # One that must be seen at once is asked again soon, and less and less often while it goes on so.
+        at_once = len(always) > len(self._unpaced)
+        self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1
+        if at_once:
+            due_in_runs = min(due_in_runs, self._patience)
+        self._due_step, self._runs_left = due_step, due_in_runs - 1
         self._due_secs = clock.monotonic() + due_in_secs if due_in_secs < math.inf else math.inf
         if len(always) == len(self._everyone.hooks):
             self._always = self._everyone
         elif {id(hook) for hook in always} != {id(hook) for hook in self._always.hooks}:
             ids = {id(hook) for hook in always}
-            self._always = Ridership([hook for hook in self._everyone.hooks if id(hook) in ids])
+            self._always = Ridership([h for h in self._everyone.hooks if id(h) in ids], self._everyone.standing)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hookline.graph import Graph
+from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hook_list import describe, override
-from hookline.session import RunOptions, merge_options
+from hookline.session import RunOptions, Watched, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
 
@@ -20,14 +20,16 @@ class Ridership:
 
     Args:
         hooks: The hooks that are called on the run, in list order.
+        standing: What every run carries, whoever is called; see `HookList.standing_operations`.
 
     Attributes:
         hooks: Those of them that have a callback for a run at all.
         riding: Whether there are any.
         after: Their `after_run`, each with its place in `watched`.
         asks: Whether any asked for something, as of the last `ask`.
-        watches: Whether any asked for fetches.
-        watched: The fetches of each, or None.
+        watches: Whether there is anything in `watched`.
+        watched: The fetches of each, or None; what every run carries comes behind them.
+        standing: As above.
         feeders: Those that feed something, each with its feed.
     """
 
@@ -43,11 +45,13 @@ class Ridership:
         "feeders",
         "hooks",
         "riding",
+        "standing",
         "watched",
         "watches",
     )
 
-    def __init__(self, hooks: Sequence[Any]) -> None:
+    def __init__(self, hooks: Sequence[Any], standing: tuple[Operation, ...] = ()) -> None:
+        self.standing = standing
         self._before = []
         self.after = []
         riding = []
@@ -132,7 +136,7 @@ class Ridership:
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
-        for hook, fetches in zip(self.hooks, self.watched, strict=True):
+        for hook, fetches in zip(self.hooks, self.watched.fetches, strict=False):  # What every run carries is behind.
             try:
                 for leaf in leaves(fetches):
                     graph.as_graph_element(leaf)
@@ -158,8 +162,10 @@ class Ridership:
                         f"The {describe(hook)} must give None or a {kind.__name__} as {name} of its SessionRunArgs, "
                         f"got {value!r}."
                     )
-        self.watched: tuple[Any, ...] = tuple(None if args is None else args.fetches for args in self._asked)
-        self.watches: bool = any(fetches is not None for fetches in self.watched)
+        asked = [None if args is None else args.fetches for args in self._asked]
+        late = frozenset(i for i, args in enumerate(self._asked) if args is not None and args.late)
+        self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late)
+        self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
         given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict

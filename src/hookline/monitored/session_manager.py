@@ -10,8 +10,8 @@ from typing import Any
 
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
+from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
-from hookline.checkpoint.saver import finish_saves
 from hookline.checkpoint.state import leaving, write_state
 from hookline.errors import (
     PREEMPTION_ERRORS,

@@ -1,21 +1,27 @@
 """Computing it: sessions, their options, and the store of variables."""
 
+from hookline.session.config import SessionConfig
+from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions, merge_options
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.sources import OpenSource, Position
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
+from hookline.session.watched import Watched
 
 __all__ = [
     "RETRY",
+    "LateResults",
     "OpenSource",
     "Position",
     "Retry",
     "RunMetadata",
     "RunOptions",
     "Session",
+    "SessionConfig",
     "StoreTarget",
     "VariableStore",
+    "Watched",
     "merge_options",
     "resolve_target",
 ]

@@ -12,6 +12,7 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import ancestors
 from hookline.graph.variable import Update, Variable
 from hookline.session.execution import Execution, Run
+from hookline.session.latches import Latches
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan
 from hookline.session.program import Program
@@ -19,7 +20,12 @@ from hookline.session.store import VariableStore
 
 
 def dispatch(
-    execution: Execution, store: VariableStore, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    execution: Execution,
+    store: VariableStore,
+    latches: Latches,
+    run: Run,
+    options: RunOptions | None,
+    metadata: RunMetadata | None,
 ) -> None:
     """Starts the program of an execution and exchanges the values of its variables, without waiting for the device."""
     program = execution.program
@@ -32,18 +38,20 @@ def dispatch(
         values = store.take(program.taken), store.take(program.kept)
     except FailedPreconditionError as error:
         raise explained(execution.plan, error) from None
-    arguments = (*values, tuple([get(run) for get in execution.input_getters]))
+    arguments = (*values, tuple([get(run) for get in execution.input_getters]), latches.take(program.latches))
     if options is None:
-        _run(execution, program, store, run, arguments, None, metadata)
+        _run(execution, program, store, latches, run, arguments, None, metadata)
     else:
         if metadata is not None and options.output_partition_graphs:
             metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
         if options.last_step is None or execution.step_gain == 0:
-            _run(execution, program, store, run, arguments, options.last_step, metadata)
+            _run(execution, program, store, latches, run, arguments, options.last_step, metadata)
         else:
-            _run_up_to(execution, program, store, run, arguments, options.last_step, metadata)
+            _run_up_to(execution, program, store, latches, run, arguments, options.last_step, metadata)
         if options.trace_level and metadata is not None:
             jax.block_until_ready((store.take(program.written), run.outputs))
+    if program.compilations.untold:
+        program.compilations.end()
     for update in execution.pulled:
         run.hosts[update] = _result(store, update)
 
@@ -78,15 +86,16 @@ def _run(
     execution: Execution,
     program: Program,
     store: VariableStore,
+    latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any],
+    arguments: tuple[Any, Any, Any, Any],
     last_step: int | None,
     metadata: RunMetadata | None,
 ) -> None:
     remote = execution.plan.remote
     # A run that is refused changes nothing here either; values that were given away could not be kept.
     refusable = bool(remote) and last_step is not None and bool(program.written)
-    new, run.outputs, sent = (program.dry if refusable else program.run)(*arguments)
+    new, run.outputs, sent, latched = (program.dry if refusable else program.run)(*arguments)
     values = zip(program.written, new, program.structures_out, execution.gains, strict=True)
     if not refusable:
         store.put(values)
@@ -98,24 +107,39 @@ def _run(
             store.put(values)
         if metadata is not None:
             metadata.applied = run.applied
+    if latched:
+        latches.put(program.latches, latched, _step_of(store))
 
 
 def _run_up_to(
     execution: Execution,
     program: Program,
     store: VariableStore,
+    latches: Latches,
     run: Run,
-    arguments: tuple[Any, Any, Any],
+    arguments: tuple[Any, Any, Any, Any],
     last_step: int,
     metadata: RunMetadata | None,
 ) -> None:
     """Applies nothing if the run begins at the limit or past it; the fetches are computed all the same."""
     if store.step() < last_step:
-        return _run(execution, program, store, run, arguments, None, metadata)
-    _, run.outputs, _ = program.dry(*arguments)
+        return _run(execution, program, store, latches, run, arguments, None, metadata)
+    _, run.outputs, _, latched = program.dry(*arguments)
+    if latched:
+        latches.put(program.latches, latched, _step_of(store))
     if metadata is not None:
         metadata.applied = False
     return None
+
+
+def _step_of(store: VariableStore) -> int | None:
+    step = store.known_step()
+    if step is not None:
+        return step
+    try:
+        return store.step()
+    except RuntimeError:  # The graph has none.
+        return None
 
 
 def _result(store: VariableStore, update: Update) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,10 @@ import numpy as np
 from hookline.errors import OutOfRangeError
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, Group, HostCall, SessionCall, Source
-from hookline.graph.variable import Variable, VariableRead
+from hookline.graph.variable import Update, Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session.feeds import feeder
+from hookline.session.late import LateResults
 from hookline.session.plan import Key, Plan, input_tensors
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
@@ -36,7 +37,7 @@ class Run:
         self.outputs: Sequence[Any] = ()
         self.counters: dict[Variable, int] = {}
         self.hosts: dict[Operation, Any] = {}
-        self.pulled: Sequence[Any] = ()
+        self.pulled: dict[int, Any] = {}
 
 
 class Execution:
@@ -45,8 +46,10 @@ class Execution:
     Args:
         fetched: What the caller asked for.
         watched: What hooks asked for.
+        late: What hooks asked for that no run waits for.
         fed: Tensors that are fed.
         programs: Programs made so far in this session, which plans of the same device work share.
+        constants: Large constants that are on the device already.
         global_step: The graph's global step, if it has one.
         store: Where the variables live.
     """
@@ -55,19 +58,26 @@ class Execution:
         self,
         fetched: Sequence[Tensor | Operation],
         watched: Sequence[Tensor | Operation],
+        late: Sequence[Tensor | Operation],
         fed: tuple[Tensor, ...],
-        programs: dict[Any, Program],
+        programs: MutableMapping[Any, Program],
+        constants: MutableMapping[Constant, Any],
         global_step: Variable | None,
         store: VariableStore,
     ) -> None:
+        awaited, watched = watched, [*watched, *late]
         self.plan = plan = Plan(fetched, watched, fed, store.is_remote)
+        self.deferred = self._deferred([*fetched, *awaited]) if late else []
+        self.hosts_after = [operation for operation in plan.late if operation not in self.deferred]
         self.feeders = [feeder(tensor) for tensor in fed]
         self.late_inputs = input_tensors(plan.late, plan.needs_device)
         self.program = self._program(fetched, watched, fed, programs, store)
         places = {tensor.key: i for i, tensor in enumerate(self.program.outputs)} if self.program else {}
-        self.input_getters = [self._getter(tensor, {}) for tensor in self.program.inputs] if self.program else []
+        self.input_getters = [self._input_getter(t, constants) for t in self.program.inputs] if self.program else []
         self._places = places
-        self.getters = [self._fetch_getter(element, places) for element in (*fetched, *watched)]
+        self.getters = [self._fetch_getter(element, places) for element in (*fetched, *awaited)]
+        self.late_getters = [self._fetch_getter(element, places) for element in late]
+        self.late_places = self._late_places(late)
         self.counters = self._counters(fetched, watched)
         self._host_arguments = {o: [self._host_getter(t, o) for t in o.inputs] for o in (*plan.early, *plan.late)}
         # They need what only the lock keeps still: counters, the session, or which batch is this run's.
@@ -119,9 +129,10 @@ class Execution:
             tuple(operation.index for operation in plan.device if operation in plan.trained),
             *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch)),
         )
-        if key not in programs:
-            programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
-        return programs[key]
+        found = programs.get(key)
+        if found is None:
+            found = programs[key] = Program(plan, inputs, out, watch, store.structure, store.worker_index)
+        return found
 
     def _comes_from_device(self, tensor: Tensor) -> bool:
         return self.plan.needs_device(tensor)
@@ -179,6 +190,15 @@ class Execution:
             return lambda run: constant
         return lambda run: take_path(run.hosts[op], path)
 
+    def _input_getter(self, tensor: Tensor, constants: MutableMapping[Constant, Any]) -> Getter:
+        if not isinstance(tensor.op, Constant) or self.plan.fed_place(tensor) is not None:
+            return self._getter(tensor, {})
+        # It would travel from the host on every run.
+        if tensor.op not in constants:
+            constants[tensor.op] = tensor.op.on_device()
+        value = take_path(constants[tensor.op], tensor.path)
+        return lambda run: value
+
     def _fetch_getter(self, element: Tensor | Operation, places: dict[Key, int]) -> Getter:
         get = self._getter(element, places)
         if isinstance(element, Tensor) and isinstance(element.op, Constant) and self.plan.fed_place(element) is None:
@@ -195,12 +215,37 @@ class Execution:
             return lambda run: run.pulled[place]
         return self._getter(tensor, {}, reader)
 
+    # What no run waits for ----------------------------------------------------------------------------------------
+
+    def _deferred(self, awaited: Sequence[Tensor | Operation]) -> list[HostCall | SessionCall]:
+        """Returns the host operations that need not run in the run itself."""
+        needed = set(self.plan.needed(awaited))
+        for operation in self.plan.operations:
+            if isinstance(operation, SessionCall | Update):  # They belong into the run, and so does what they need.
+                needed.update(self.plan.needed([operation]))
+        return [operation for operation in self.plan.late if operation not in needed]
+
+    def _late_places(self, late: Sequence[Tensor | Operation]) -> list[int]:
+        tensors = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
+        return [self._places[tensor.key] for tensor in tensors if tensor.key in self._places]
+
+    def late_results(self, run: Run, session: Any, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
+        """Returns the results that the run has not waited for."""
+
+        def compute() -> Any:
+            self.compute_hosts(self.deferred, run, session)
+            return assemble([get(run) for get in self.late_getters])
+
+        return LateResults(compute, jax.tree.leaves([run.outputs[place] for place in self.late_places]))
+
     # Running ----------------------------------------------------------------------------------------------------
 
     def compute_hosts(self, operations: Sequence[HostCall | SessionCall], run: Run, session: Any) -> None:
         """Runs host operations, in creation order, on the values that the run has so far."""
         if run.outputs and self.late_inputs:
-            run.pulled = jax.device_get([run.outputs[self._places[t.key]] for t in self.late_inputs])
+            wanted = {tensor.key for operation in operations for tensor in operation.inputs}
+            found = {i: self._places[t.key] for i, t in enumerate(self.late_inputs) if t.key in wanted}
+            run.pulled.update(zip(found, jax.device_get([run.outputs[p] for p in found.values()]), strict=True))
         for operation in operations:
             if isinstance(operation, SessionCall):
                 run.hosts[operation] = operation.fn(session)

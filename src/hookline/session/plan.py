@@ -57,8 +57,8 @@ class Plan:
         is_remote: Callable[[Variable], bool] = lambda variable: False,
     ) -> None:
         self._fed = {tensor.key: place for place, tensor in enumerate(fed)}
-        self.operations = self._needed([*fetched, *watched])
-        self.trained = frozenset(self._needed(fetched))
+        self.operations = self.needed([*fetched, *watched])
+        self.trained = frozenset(self.needed(fetched))
         self.updates: dict[Variable, list[Update]] = {}
         self.remote: list[Update] = []
         for operation in self.operations:
@@ -69,7 +69,7 @@ class Plan:
                 for variable in operation.variables:
                     self.updates.setdefault(variable, []).append(operation)
         self.guards = [operation for operation in self.operations if isinstance(operation, Guard)]
-        self._check_guards()
+        self._check_guards(fed)
         self._is_remote = is_remote
         self._latest = self._latest_updates()
         self.stages = self._assign_stages()
@@ -99,7 +99,8 @@ class Plan:
                 yield tensor.op
         yield from operation.control_inputs
 
-    def _needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+    def needed(self, elements: Iterable[Tensor | Operation]) -> list[Operation]:
+        """Returns the operations that these need, themselves included, in creation order."""
         needed: set[Operation] = set()
         pending = [e if isinstance(e, Operation) else e.op for e in elements if self._is_computed(e)]
         while pending:
@@ -211,7 +212,11 @@ class Plan:
         initialised = any(update.initialises for update in self.updates[variable])
         return bool(self.guards) and not initialised and not counts_runs(variable)
 
-    def _check_guards(self) -> None:
+    def _check_guards(self, fed: Sequence[Tensor]) -> None:
+        for guard in (tensor.op for tensor in fed if isinstance(tensor.op, Guard)):
+            raise InvalidArgumentError(
+                guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
+            )
         if self.guards and self.remote:
             raise UnimplementedError(
                 self.guards[0].node_def,

@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+import weakref
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation, ancestors
-from hookline.session.execution import Execution
-from hookline.session.feeds import feed_key, resolve_feeds
+from hookline.graph.graph import Graph, Operation, Tensor, ancestors
+from hookline.graph.nodes import Constant
+from hookline.session.execution import Execution, Run
+from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
+from hookline.session.watched import Watched
 
 logger = logging.getLogger(__name__)
 
+_MANY = 64
+_NOTHING = Watched(())
+
 
 class Prepared(NamedTuple):
-    """An execution, and the functions that put its values into the structures of the caller and of the hooks."""
+    """An execution, and the functions that put its values into the structures of the caller and of the hooks.
+
+    Args:
+        execution: As above.
+        assemble: For the caller.
+        assemble_watched: For the hooks.
+        has_structures: Whether a key of the feeds is a structure of tensors.
+    """
 
     execution: Execution
     assemble: Assemble
-    assemble_watched: Assemble
+    assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
+    has_structures: bool
 
 
-def plan_key(fetches: Any, watched: tuple[Any, ...] | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
+def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
     """Returns what two runs have in common that one plan serves."""
-    asked = watched and tuple([None if item is None else fetch_key(item) for item in watched])
-    return (fetch_key(fetches), asked, feed_key(feed_dict))
+    return (fetch_key(fetches), watched and watched.key, feed_key(feed_dict))
 
 
 class PlanCache:
     """Executions by what was asked for, and the programs that they share.
 
+    It has two generations, so that finding one costs one look: what was made or used since the older one was closed,
+    and that one, which is forgotten when the younger one is full.
+
     Args:
         graph: The graph that is run.
+        max_plans: How many to remember at most.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, max_plans: int) -> None:
         self._graph = graph
-        self._prepared: dict[Hashable, Prepared] = {}
-        self._programs: dict[Any, Program] = {}
+        self._max_young = max(max_plans // 2, 1)
+        self._young: dict[Hashable, Prepared] = {}
+        self._old: dict[Hashable, Prepared] = {}
+        self._programs: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
+        self._constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
         self._told: set[Operation] = set()
-        self.get = self._prepared.get
+        self._made = 0
+        self._latest: Any = None
+        self.get = self._young.get
+
+    def find(self, key: Hashable) -> Prepared | None:
+        """Returns one of either generation, which is young from then on; None if there is none."""
+        found = self._young.get(key) or self._old.get(key)
+        if found is not None:
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: Hashable, prepared: Prepared) -> None:
+        if len(self._young) >= self._max_young and key not in self._young:
+            self._old, self._young = self._young, {}
+            self.get = self._young.get
+        self._young[key] = prepared
 
     def make(
         self,
         key: Hashable,
         store: VariableStore,
         fetches: Any,
-        watched: tuple[Any, ...] | None,
+        watched: Watched | None,
         feed_dict: Mapping[Any, Any] | None,
     ) -> Prepared:
         """Plans a run and remembers the plan.
@@ -59,25 +94,59 @@ class PlanCache:
             key: That of `plan_key`.
             store: Where the variables live.
             fetches: What the caller asks for.
-            watched: For each hook what it asks for, or `None`.
+            watched: What hooks ask for, if they do.
             feed_dict: What is fed.
         """
         elements, assemble = flatten(self._graph, fetches)
+        watched = watched or _NOTHING
+        late = watched.late
         # A hook that asks for nothing gets None and not the empty structure that stands for it here.
-        asked = [item is not None for item in watched or ()]
-        wanted, assemble_all = flatten(self._graph, tuple(() if item is None else item for item in watched or ()))
-        fed = resolve_feeds(self._graph, feed_dict or {})
+        asked = [() if item is None else item for item in watched.fetches]
+        wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
+        waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
+        flat = flat_feeds(feed_dict)
+        fed = resolve_feeds(self._graph, flat or {})
         step = counted_global_step(self._graph)
-        execution = Execution(elements, wanted, fed, self._programs, step, store)
+        execution = Execution(elements, wanted, waiting, fed, self._programs, self._constants, step, store)
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
-        def assemble_watched(values: Any) -> Any:
-            results = assemble_all(values[len(elements) :])
-            return tuple(value if given else None for value, given in zip(results, asked, strict=True))
+        def put_together(values: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+            now = assemble_now(values)
+            every = [results[i] if i in late else now[i] for i in range(len(asked))]
+            return tuple(None if item is None else result for item, result in zip(watched.fetches, every, strict=True))
 
-        self._prepared[key] = Prepared(execution, assemble, assemble_watched)
-        return self._prepared[key]
+        def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
+            whole = execution.late_results(run, session, assemble_late) if late else None
+            parts = [whole.part(i) for i in range(len(asked))] if whole else ()
+            return put_together(values[len(elements) :], parts)
+
+        if not late and all(isinstance(element, Operation) for element in wanted):
+            # Operations alone have no values: the results are the same each time.
+            nothing = put_together([None] * len(wanted), ())
+            assemble_watched = lambda values, run, session: nothing  # noqa: E731
+
+        self._warn_of_many(
+            {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
+        )
+        prepared = Prepared(execution, assemble, assemble_watched, flat is not feed_dict)
+        self._keep(key, prepared)
+        return prepared
+
+    def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
+        self._made += 1
+        latest, self._latest = self._latest, asked
+        if self._made == _MANY:
+            changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
+            different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
+            logger.warning(
+                "This session was asked for %d different things, and has planned and compiled each of them. The last "
+                "two differ in %s. Make what is fetched once, before the loop. Beyond %d the ones used least lately "
+                "are forgotten (SessionConfig.max_plans).",
+                _MANY,
+                " and ".join(different) or "the form in which they were asked for",
+                2 * self._max_young,
+            )
 
     def _warn_of_unknown_step(self, execution: Execution) -> None:
         step = counted_global_step(self._graph)
@@ -104,3 +173,7 @@ class PlanCache:
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
+
+
+def _names(elements: Sequence[Tensor | Operation]) -> str:
+    return ", ".join(element.name for element in elements) or "nothing"

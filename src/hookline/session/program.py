@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,12 +13,14 @@ from jax.core import Tracer
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Tensor
+from hookline.graph.guard import counts_runs
+from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
+from hookline.session.compilation import Compilations
+from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.trace import Trace
-
-logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 32 * 2**20
 _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -28,10 +29,11 @@ _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 _HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
 
 Flat = tuple[tuple[jax.Array, ...], ...]
+Traced = tuple[Flat, tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
 
 class Program:
-    """One compiled program: (values of variables, inputs) to (new values, outputs).
+    """One compiled program: (values of variables, inputs, latches) to (new values, outputs, ..., latches).
 
     Variables travel flattened: a step then never rebuilds the user's trees. What is written is donated.
 
@@ -60,12 +62,18 @@ class Program:
         self.outputs = [*outputs, *watched]
         self.watched = frozenset(tensor.key for tensor in watched) - {tensor.key for tensor in outputs}
         self.written = list(plan.updates)
+        self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
-        self.taken = [v for v in self.written if self._needs_old(v)]
-        self.kept = reads
+        needed = [v for v in self.written if self._needs_old(v)]
+        # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
+        self.taken = [v for v in needed if not counts_runs(v)]
+        self.kept = [*reads, *(v for v in needed if counts_runs(v))]
         self.structure_in = structure
         self.structures_out: list[Any] = []
-        self._traces = 0
+        names = ", ".join(tensor.name for tensor in self.outputs) or "none"
+        writes = ", ".join(variable.op.name for variable in self.written) or "none"
+        watching = " and what hooks watch" if self.watched else ""
+        self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
         self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         self._dry: Any = None
@@ -77,6 +85,11 @@ class Program:
             # A function of its own, so that JAX traces it, and the log says so.
             self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
         return self._dry
+
+    def _named(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+        """Returns the arguments with their names, for the log."""
+        yield from zip((variable.op.name for variable in (*self.taken, *self.kept)), (*taken, *kept), strict=True)
+        yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
         read: dict[Variable, None] = {}
@@ -104,17 +117,16 @@ class Program:
         readers = [o for o in self.plan.device if any(tensor.op is variable.op for tensor in o.inputs)]
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
-    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
-        self._log()
+    def _trace(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
+        # The body of a traced function runs when JAX compiles, and only then.
+        self.compilations.begins(self._named(taken, kept, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            return self._traced(taken, kept, inputs)
+            return self._traced(taken, kept, inputs, latched)
         finally:
             WORKER_INDEX.reset(token)
 
-    def _traced(
-        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]
-    ) -> tuple[Flat, tuple[Any, ...], tuple[Any, ...]]:
+    def _traced(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...]) -> Traced:
         values = [*zip(self.taken, taken, strict=True), *zip(self.kept, kept, strict=True)]
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in values}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
@@ -140,7 +152,8 @@ class Program:
             self.structures_out.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self.outputs)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
-        return tuple(new), outputs, sent
+        conditions = [frame.value(latch) for latch in self.latches]
+        return tuple(new), outputs, sent, tuple(map(after, latched, conditions))
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
         """Checks that either value may be the one that stays."""
@@ -163,15 +176,6 @@ class Program:
         except TypeError as error:
             tensor.op.note(error)
             raise
-
-    def _log(self) -> None:
-        # The body of a traced function runs when JAX compiles, and only then.
-        self._traces += 1
-        names = ", ".join(tensor.name for tensor in self.outputs) or "none"
-        writes = ", ".join(variable.op.name for variable in self.written) or "none"
-        cause = "first run" if self._traces == 1 else "the shapes of its inputs changed"
-        watching = " and what hooks watch" if self.watched else ""
-        logger.info("Compiling a program (%s): outputs %s%s; writes %s.", cause, names, watching, writes)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:

@@ -10,21 +10,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from hookline import clock, errors
+from hookline import arguments, clock, errors
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, get_default_graph
+from hookline.graph.guard import counts_runs
 from hookline.graph.keys import GraphKeys
+from hookline.graph.latch import Latch
 from hookline.graph.variable import Variable
+from hookline.session.config import SessionConfig
 from hookline.session.dispatch import dispatch, explained
 from hookline.session.execution import Execution, Run
 from hookline.session.feeds import fed_parts, flat_feeds
+from hookline.session.latches import Latches
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
 from hookline.session.retry import RETRY
+from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
+from hookline.session.watched import Watched
 
 
 class Session:
@@ -37,7 +44,7 @@ class Session:
     Args:
         target: Where variables live: empty for this process, or a `hookline.distributed.Cluster`, or its `target`.
         graph: What to run; by default the default graph.
-        config: Must be `None`. Devices and precision are configured in JAX itself, with `jax.config`.
+        config: Its bounds; by default those of `SessionConfig()`.
 
     Attributes:
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
@@ -53,16 +60,19 @@ class Session:
         `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
     """
 
-    def __init__(self, target: str | StoreTarget = "", graph: Graph | None = None, config: None = None) -> None:
-        if config is not None:
-            raise ValueError(f"Session: config must be None, got {config!r}; configure JAX itself, with jax.config.")
+    def __init__(
+        self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
+    ) -> None:
+        arguments.instance("Session", "config", config, SessionConfig)
+        config = config or SessionConfig()
         if graph is not None and not isinstance(graph, Graph):
             raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
         self._graph = graph or get_default_graph()
         self._store: VariableStore | None = None
         self._lock = threading.RLock()
         self._target = resolve_target(target)
-        self._plans = PlanCache(self._graph)
+        self._max_plans = config.max_plans
+        self._plans = PlanCache(self._graph, self._max_plans)
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
@@ -70,6 +80,8 @@ class Session:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
+        self._latches = Latches()
+        self._ahead = RunAhead(config.max_runs_ahead)
         self.origin = ""
         self.writes = 0
         # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
@@ -98,7 +110,8 @@ class Session:
             if self._store is not None:
                 self._store.close()
             self._store = None
-            self._plans = PlanCache(self._graph)
+            self._plans = PlanCache(self._graph, self._max_plans)
+            self._latches.reset()
         _call_all(self._at_close)
 
     def when_closed(self, function: Callable[[], None]) -> None:
@@ -183,7 +196,7 @@ class Session:
     def run_watched(
         self,
         fetches: Any,
-        watched: tuple[Any, ...],
+        watched: tuple[Any, ...] | Watched,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
@@ -194,7 +207,7 @@ class Session:
 
         Args:
             fetches: The caller's fetches.
-            watched: For each hook a fetch structure, or `None`.
+            watched: For each hook a fetch structure, or `None`; a `Watched`, where that is asked for often.
             feed_dict: As in `run`.
             options: As in `run`.
             run_metadata: As in `run`.
@@ -202,6 +215,8 @@ class Session:
         Returns:
             The caller's results, and a tuple of the hooks'.
         """
+        if not isinstance(watched, Watched):
+            watched = Watched(tuple(watched))
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
     def make_callable(
@@ -255,14 +270,20 @@ class Session:
         return call if accept_options else lambda *values: call(*values)
 
     def _run(
-        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions | None, metadata: RunMetadata | None
+        self,
+        fetches: Any,
+        watched: Watched | None,
+        feed_dict: Any,
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
     ) -> tuple[Any, Any]:
         if options is not None and options.debug_tensor_watches and metadata is not None:
             return self._run_recorded(fetches, watched, feed_dict, options, metadata)
-        if feed_dict:
-            feed_dict = flat_feeds(feed_dict)
         prepared = self._prepared(fetches, watched, feed_dict)
-        return self._run_prepared(prepared, feed_dict.values() if feed_dict else (), options, metadata, watched)
+        if not feed_dict:
+            return self._run_prepared(prepared, (), options, metadata, watched)
+        feeds = (flat_feeds(feed_dict) or {}) if prepared.has_structures else feed_dict
+        return self._run_prepared(prepared, feeds.values(), options, metadata, watched)
 
     def _run_prepared(
         self,
@@ -270,34 +291,40 @@ class Session:
         values: Iterable[Any],
         options: RunOptions | None,
         metadata: RunMetadata | None,
-        watched: Any = None,
+        watched: Watched | None = None,
     ) -> tuple[Any, Any]:
-        execution, assemble, assemble_watched = prepared
+        execution, assemble, assemble_watched, _ = prepared
         run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)])
         try:
             self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
         results = [get(run) for get in execution.getters]
-        return assemble(results), watched and assemble_watched(results)
+        return assemble(results), watched and assemble_watched(results, run, self)
 
     def _run_recorded(
-        self, fetches: Any, watched: Any, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+        self,
+        fetches: Any,
+        watched: Watched | None,
+        feed_dict: Any,
+        options: RunOptions,
+        metadata: RunMetadata,
     ) -> tuple[Any, Any]:
         """Runs with the tensors of `debug_tensor_watches` watched as well."""
         names = options.debug_tensor_watches
         options = dataclasses.replace(options, debug_tensor_watches=())
-        result, results = self._run(fetches, (*(watched or ()), *names), feed_dict, options, metadata)
+        asked, late = (watched.fetches, watched.late) if watched else ((), frozenset())
+        result, results = self._run(fetches, Watched((*asked, *names), late), feed_dict, options, metadata)
         metadata.watched.update(zip(names, results[-len(names) :], strict=True))
         return result, watched and results[: -len(names)]
 
-    def _prepared(self, fetches: Any, watched: Any, feed_dict: Any) -> Prepared:
+    def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
         key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
         if found is None or self._closed or self._lost is not None:
             with self._lock:
                 self._check_usable()
-                found = self._plans.get(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
+                found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -320,12 +347,26 @@ class Session:
                 begun = self._exchange(execution, run, options, metadata)
         else:
             begun = self._exchange(execution, run, options, metadata)
+            if execution.program is not None:
+                self._ahead.ran(lambda: self._token(execution.program, run))
         done = clock.monotonic() if traced else 0.0
-        if plan.late:
-            execution.compute_hosts(plan.late, run, self)
+        if execution.hosts_after:
+            execution.compute_hosts(execution.hosts_after, run, self)
         if traced and metadata is not None:
             times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
+
+    def _token(self, program: Any, run: Run) -> jax.Array | None:
+        """Returns an array that is there once a run is computed, and is given to no later run."""
+        outputs = jax.tree.leaves(run.outputs)
+        if outputs:
+            return min(outputs, key=lambda leaf: leaf.size)
+        with self._lock:
+            if self._store is None or not program.written:
+                return None
+            counters = [variable for variable in program.written if counts_runs(variable)]
+            leaves = jax.tree.leaves(self._store.take(counters or program.written))
+            return leaves[0] if counters else jnp.copy(min(leaves, key=lambda leaf: leaf.size))
 
     def _exchange(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
@@ -410,7 +451,7 @@ class Session:
                 self._host_thread = outer
         begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
         try:
-            dispatch(execution, store, run, options, metadata)
+            dispatch(execution, store, self._latches, run, options, metadata)
         except Exception as error:
             self._check_lost(error, store)
             raise
@@ -449,6 +490,31 @@ class Session:
             RuntimeError: The graph has none.
         """
         return self.store.step()
+
+    def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
+        """Returns the global step to which the first run led in which the condition of a `hookline.latch` held.
+
+        Args:
+            operation: The latch.
+            wait: Whether to wait for all runs so far. Otherwise it waits only where the device is more than 32 runs
+                behind, and tells of a run when that has been computed.
+
+        Returns:
+            The global step; None where the condition has not held in any run that is looked at. In a graph without a
+            global step, the number of the run, from 1 on.
+
+        Raises:
+            TypeError: It is no latch.
+        """
+        if not isinstance(operation, Latch):
+            raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
+        with self._lock:
+            value = self._latches.to_read(operation, wait=wait)
+        if value is None:
+            return None
+        jax.block_until_ready(value)
+        with self._lock:
+            return self._latches.read(operation, value)
 
     @property
     def shared(self) -> bool:
@@ -529,12 +595,15 @@ class Session:
         """
         known = {v.op.name: v for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
                  for v in self._graph.get_collection(key)}  # fmt: skip
+        model = {v.op.name for v in self._graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)} or known.keys()
         for name in values:
             if name not in known:
                 raise KeyError(f"The graph has no variable {name!r} to load a value into.")
         with self._lock:
             self._check_usable()
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+            if model <= values.keys():
+                self._latches.reset()
             self._sources.go_to(positions or {})
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:

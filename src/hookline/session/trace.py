@@ -74,6 +74,10 @@ class Trace:
         """Returns the value of a written variable after the run."""
         return self._versions[variable, len(self.plan.updates[variable])]
 
+    def value(self, operation: Operation) -> Any:
+        """Returns the value of a device operation."""
+        return self._values[operation]
+
     def skip(self) -> Any:
         """Returns whether the updates of the run are to be held back; None where nothing can."""
         found = [self._values[guard] for guard in self.plan.guards]

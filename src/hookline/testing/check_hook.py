@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -225,6 +226,21 @@ class _Watched:
         wanted = isinstance(secs, int | float) and secs >= 0
         assert wanted, f"secs_until_trigger must return a number of at least 0, got {secs!r}."
         return secs
+
+    def runs_until_trigger(self) -> int:
+        if not hasattr(self._hook, "runs_until_trigger"):
+            return sys.maxsize
+        runs = self._hook.runs_until_trigger()
+        wanted = isinstance(runs, int) and runs >= 1
+        assert wanted, f"runs_until_trigger must return an int of at least 1, got {runs!r}."
+        return runs
+
+    def standing_operations(self) -> Any:
+        operations = list(_call(self._hook, "standing_operations") or ())
+        assert all(isinstance(operation, Operation) for operation in operations), (
+            f"standing_operations must return operations, got {operations!r}."
+        )
+        return operations
 
     def __getattr__(self, name: str) -> Any:
         # The hook need not have the callback; anything else is its own.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from hookline import errors
 from hookline.graph import Graph
-from hookline.session import RunMetadata, RunOptions
+from hookline.session import LateResults, RunMetadata, RunOptions, Watched
 from hookline.session.fetches import mapped
 
 
@@ -129,13 +129,15 @@ class ScriptedSession:
     def run_watched(
         self,
         fetches: Any,
-        watched: tuple[Any, ...],
+        watched: tuple[Any, ...] | Watched,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """As `run`, with the values of what the hooks asked for beside."""
-        return self._run(Asked(fetches, watched, feed_dict, options, run_metadata))
+        asked, late = (watched.fetches, watched.late) if isinstance(watched, Watched) else (watched, ())
+        result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
+        return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and forgets the rest."""

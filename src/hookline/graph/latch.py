@@ -1,0 +1,53 @@
+"""Latches: nodes that remember, on the device, the first run in which a condition held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookline.graph.graph import Function, Operation, Tensor
+from hookline.graph.guard import as_one_bool
+
+
+class Latch(Function):
+    """The node behind `latch`: a bool of the device. What it has latched belongs to the session that runs it."""
+
+    def __init__(self, condition: Any, name: str) -> None:
+        super().__init__(as_one_bool, name, (condition,))
+        self.type = "Latch"
+
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
+        ((condition,), _) = self.bind(resolve)
+        return Latch(condition, name)
+
+
+def latch(condition: Any, name: str = "latch") -> Operation:
+    """Returns an operation that remembers the first run in which a condition held.
+
+    A run that needs the operation gives back no value for it, and nobody waits: the device keeps the number of that
+    run, beside the variables, and `Session.latched(operation)` asks for it when it is convenient. A hook that watches
+    for something rare names its latch in `standing_operations`; then it costs a step next to nothing.
+
+    What was latched belongs to one session. It is no variable and in no checkpoint, and is forgotten when the
+    trained variables are loaded or restored.
+
+    Args:
+        condition: A bool, or a tensor of one. It may be computed from anything in the run.
+        name: Name of the operation.
+
+    Raises:
+        ValueError: The condition is more than one value.
+
+    Example:
+        >>> import hookline as hl
+        >>> step, norm = hl.train.create_global_step(), hl.placeholder("float32", ())
+        >>> too_large = hl.latch(norm > 10.0)
+        >>> train_op = hl.group(step.assign_add(1), too_large)
+        >>> with hl.Session() as sess:
+        ...     sess.run(hl.global_variables_initializer())
+        ...     for value in (3.0, 30.0, 300.0, 3.0):
+        ...         sess.run(train_op, {norm: value})
+        ...     sess.latched(too_large, wait=True)
+        2
+    """
+    return Latch(condition, name)

@@ -1,0 +1,79 @@
+"""What a program says of its compilations: why there is one, how long it took, and when there are too many."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from hookline import clock
+
+logger = logging.getLogger(__name__)
+
+_MANY = 16
+
+Named = Iterable[tuple[str, Any]]
+
+
+class Compilations:
+    """The compilations of one program, told in the log as they happen.
+
+    Args:
+        what: What the program computes, for the log.
+
+    Attributes:
+        traces: How many there were.
+        untold: Whether the log does not say yet how long the last one took.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.traces = 0
+        self.untold = False
+        self._what = what
+        self._forms: dict[str, list[str]] = {}
+        self._began = 0.0
+
+    def begins(self, arguments: Named, why: str = "") -> None:
+        """Says that JAX has begun to trace the program, for arguments of these forms.
+
+        Args:
+            arguments: The arguments as JAX sees them, each with its name.
+            why: The cause, where it is known.
+        """
+        forms = {name: [_form(leaf) for leaf in jax.tree.leaves(value)] for name, value in arguments}
+        before, self._forms = self._forms, forms
+        self.traces += 1
+        self._began, self.untold = clock.monotonic(), True
+        cause = why or ("first run" if self.traces == 1 else _difference(before, forms))
+        logger.info("Compiling a program (%s): %s.", cause, self._what)
+        if self.traces == _MANY:
+            logger.warning(
+                "A program was compiled %d times, the last time because %s. Each new shape is compiled anew: pad "
+                "batches to one shape, or to few. It computes %s.",
+                _MANY,
+                cause,
+                self._what,
+            )
+
+    def end(self) -> None:
+        """Says how long the last one took; called when the program has started."""
+        self.untold = False
+        logger.info("Compiled it in %.2f s.", clock.monotonic() - self._began)
+
+
+def _form(leaf: Any) -> str:
+    aval = jax.typeof(leaf)
+    return f"{aval.str_short()}{' (weak)' if getattr(aval, 'weak_type', False) else ''}"
+
+
+def _difference(before: dict[str, list[str]], now: dict[str, list[str]]) -> str:
+    for name, forms in now.items():
+        old = before.get(name, [])
+        if len(old) != len(forms):
+            return f"{name} has {len(forms)} arrays, it had {len(old)}"
+        for one, other in zip(old, forms, strict=True):
+            if one != other:
+                return f"{name} is {other}, it was {one}"
+    return "its arguments lie on other devices, or JAX was configured otherwise"

@@ -1,0 +1,56 @@
+"""Results that need not have arrived: what a hook asked for, to be read when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+
+class LateResults:
+    """The results of a hook's fetches, in `SessionRunValues.results`, where it asked with `SessionRunArgs(late=True)`.
+
+    Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
+
+    Args:
+        compute: Gives the results, in the structure of the fetches. It is called once.
+        arrays: What has to arrive first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> results = LateResults.of({"loss": jnp.asarray(0.5)})
+        >>> results.get()
+        {'loss': Array(0.5, dtype=float32, weak_type=True)}
+    """
+
+    def __init__(self, compute: Callable[[], Any], arrays: Iterable[Any]) -> None:
+        self._compute = compute
+        self._arrays = [array for array in arrays if hasattr(array, "is_ready")]
+        self._results: Any = None
+        self._is_computed = False
+
+    @classmethod
+    def of(cls, results: Any) -> LateResults:
+        """Returns results that are what they are, and as late as the arrays in them."""
+        return cls(lambda: results, jax.tree.leaves(results))
+
+    def part(self, place: int) -> LateResults:
+        """Returns one item of these results, which arrives with all of them."""
+        return LateResults(lambda: self.get()[place], self._arrays)
+
+    def is_ready(self) -> bool:
+        """Returns whether reading them would not wait for the device."""
+        return all(array.is_ready() for array in self._arrays)
+
+    def get(self) -> Any:
+        """Returns the results.
+
+        Raises:
+            BaseException: What a host operation raised, or the error of the run on the device.
+        """
+        if not self._is_computed:
+            jax.block_until_ready(self._arrays)
+            self._results = self._compute()
+            self._is_computed = True
+        return self._results

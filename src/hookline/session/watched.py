@@ -1,0 +1,40 @@
+"""What hooks ask of a run beside its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from hookline.session.fetches import fetch_key
+
+
+class Watched:
+    """The fetches of the hooks of a run; made once for many runs, so that its key is made once.
+
+    Args:
+        fetches: For each hook a fetch structure, or None.
+        late: The places in `fetches` whose results come as `LateResults`.
+
+    Attributes:
+        fetches: As above.
+        late: As above.
+        key: What two of them have in common that one plan serves.
+
+    Example:
+        >>> Watched(("loss:0", None)).key == Watched(("loss:0", None)).key
+        True
+    """
+
+    __slots__ = ("fetches", "key", "late")
+    key: Hashable
+
+    def __init__(self, fetches: tuple[Any, ...], late: frozenset[int] = frozenset()) -> None:
+        self.fetches = fetches
+        self.late = late
+
+    def __getattr__(self, name: str) -> Any:
+        # Not in the constructor, where whoever asks for what cannot be fetched would not be told by the run.
+        if name != "key":
+            raise AttributeError(name)
+        self.key = (self.late, *[None if item is None else fetch_key(item) for item in self.fetches])
+        return self.key
