@@ -24,6 +24,7 @@ LAYERS = [
     {"summary", "checkpoint", "data"},
     {"hooks"},
     {"monitored"},
+    {"loop"},
     {"distributed"},
     {"testing", "cli"},
 ]

@@ -58,6 +58,7 @@ from hookline.hooks import (
     steps_where,
     when,
 )
+from hookline.loop import Evaluate, Loop, StopIfNoImprovement, load
 from hookline.monitored import (
     ChiefSessionCreator,
     MonitoredSession,
@@ -78,12 +79,14 @@ __all__ = [
     "CheckpointState",
     "ChiefSessionCreator",
     "Coordinator",
+    "Evaluate",
     "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
     "GlobalStepWaiterHook",
     "LateValues",
     "LoggingTensorHook",
+    "Loop",
     "LooperThread",
     "MonitoredSession",
     "MonitoredTrainingSession",
@@ -108,6 +111,7 @@ __all__ = [
     "StepCounterHook",
     "StopAfterNEvalsHook",
     "StopAtStepHook",
+    "StopIfNoImprovement",
     "SummaryAtEndHook",
     "SummarySaverHook",
     "Trigger",
@@ -131,6 +135,7 @@ __all__ = [
     "init_from_checkpoint",
     "latest_checkpoint",
     "list_variables",
+    "load",
     "load_variable",
     "log_spaced",
     "steps_where",

@@ -88,3 +88,18 @@ def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
         assert str(number) not in retention.add(str(number), float(moment))
         assert retention.paths[-1] == str(number)
         assert len(set(retention.paths)) == len(retention.paths) == len(retention.timestamps) <= 3
+
+
+def test_the_best_stays_until_another_is_and_then_goes_with_its_age():
+    retention = Retention(max_to_keep=2)
+    assert not retention.prefer(1)
+    for step in (1, 2, 3):
+        assert retention.add(f"c-{step}", float(step), step=step) == ([] if step < 3 else ["c-1"])
+    assert retention.prefer(2)
+    assert [retention.add(f"c-{step}", float(step), step=step) for step in (4, 5)] == [[], ["c-3"]]
+    assert retention.paths == ["c-2", "c-4", "c-5"]
+    assert retention.prefer(5)
+    assert retention.add("c-6", 6.0, step=6) == ["c-2", "c-4"]
+    recovered = Retention(max_to_keep=2)
+    recovered.recover([Kept("c-1", 1.0, step=1)], best="c-1")
+    assert recovered.best == "c-1"

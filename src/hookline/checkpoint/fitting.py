@@ -30,7 +30,14 @@ ADVICE = (
 
 
 def fit(
-    path: str, manifest: Manifest, wanted: Mapping[str, Any], *, reshape: bool = False, advice: str = ADVICE
+    path: str,
+    manifest: Manifest,
+    wanted: Mapping[str, Any],
+    *,
+    reshape: bool = False,
+    what: str = "the variables to restore; nothing was changed",
+    where: str = "the graph",
+    advice: str = ADVICE,
 ) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
@@ -38,10 +45,12 @@ def fit(
 
     Args:
         path: The checkpoint, for messages.
-        manifest: Its contents.
-        wanted: For each name in the checkpoint, the spec of the variable to restore, or `UNKNOWN`.
-        reshape: Whether another shape with as many elements fits too.
-        advice: The last line of the error.
+        manifest: What is in it.
+        wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
+        reshape: Another shape with as many elements fits too.
+        what: What the error says that the checkpoint does not fit.
+        where: Where the error says that something is otherwise.
+        advice: What the error says at its end.
 
     Returns:
         A match for each wanted name.
@@ -62,11 +71,11 @@ def fit(
             matches[name] = _as_saved(name, entry, different)
         else:
             same_shape = _same_size if reshape else _same_shape
-            matches[name] = _compare(name, spec, entry, same_shape, missing, unexpected, different)
+            matches[name] = _compare(name, spec, entry, same_shape, where, missing, unexpected, different)
     if not (missing or unexpected or different):
         return matches
     spare = sorted(set(manifest.variables) - set(wanted))
-    lines = [f"Checkpoint '{path}' does not fit the variables to restore; nothing was changed."]
+    lines = [f"Checkpoint '{path}' does not fit {what}."]
     lines += [f"  missing in the checkpoint: {name}" for name in missing]
     lines += [f"  only in the checkpoint: {name}" for name in unexpected + (spare if missing else [])]
     lines += [f"  different: {line}" for line in different]
@@ -97,6 +106,7 @@ def _compare(
     spec: Any,
     entry: Entry,
     same_shape: Callable[[tuple[int, ...], tuple[Any, ...]], bool],
+    where: str,
     missing: list[str],
     unexpected: list[str],
     different: list[str],
@@ -112,9 +122,9 @@ def _compare(
             continue
         found.append(leaf)
         if not same_shape(leaf.shape, leaf_spec.shape):
-            different.append(f"{full} has shape {leaf.shape} in the checkpoint, {_shown(leaf_spec)} in the graph")
+            different.append(f"{full} has shape {leaf.shape} in the checkpoint, {_shown(leaf_spec)} in {where}")
         if leaf.dtype != str(leaf_spec.dtype):
-            different.append(f"{full} has dtype {leaf.dtype} in the checkpoint, {leaf_spec.dtype} in the graph")
+            different.append(f"{full} has dtype {leaf.dtype} in the checkpoint, {leaf_spec.dtype} in {where}")
     unexpected += [f"{name}/{path}" if path else name for path in saved]
     return Match(tuple(found), structure)
 

@@ -23,13 +23,19 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool = True) -> dict[str, Any]:
-    """Reads values of a checkpoint onto the default device.
+def read(
+    path: str,
+    choose: Callable[[Manifest], dict[str, Match]],
+    verify: bool = True,
+    shardings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Reads values of a checkpoint.
 
     Args:
         path: The checkpoint.
-        choose: Returns what to read, given the manifest. Called again if the checkpoint is replaced while it is read.
-        verify: Whether to compare the values with their checksums. If there are none, a warning says so.
+        choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
+        verify: Whether to compare what is read with its checksums. Without any, a warning says so.
+        shardings: By leaf name where to put it; all others go to the default device.
 
     Returns:
         A value for each match.
@@ -45,7 +51,7 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool
         values, failure = {}, None
         matches = choose(manifest)
         try:
-            values = _read(directory, matches, verify)
+            values = _read(directory, matches, verify, shardings or {})
         except Exception as error:
             failure = error
         found = layout.read_manifest(path)
@@ -63,12 +69,12 @@ def read(path: str, choose: Callable[[Manifest], dict[str, Match]], verify: bool
             )
 
 
-def _read(directory: str, matches: dict[str, Match], verify: bool) -> dict[str, Any]:
+def _read(directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Any]) -> dict[str, Any]:
     from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
-    sharding = jnp.zeros(()).sharding
-    abstract = {leaf.name: leaves.abstract(leaf, sharding) for leaf in wanted}
+    default = jnp.zeros(()).sharding
+    abstract = {leaf.name: leaves.abstract(leaf, shardings.get(leaf.name, default)) for leaf in wanted}
     stored = orbax_io.read(
         os.path.abspath(directory),
         {name: array for name, array in abstract.items() if array is not None},

@@ -28,7 +28,8 @@ class Kept(NamedTuple):
 class Retention:
     """The checkpoints that a saver keeps, oldest first, and the rule for removing old ones. Touches no files.
 
-    The newest one that has proved good stays in addition to those that count, until a newer one has.
+    The newest that has proved good stays beside those that count, until a newer one has; so does the best, until
+    another one is.
 
     Args:
         max_to_keep: How many of the newest stay; None or 0 keeps all.
@@ -37,6 +38,7 @@ class Retention:
 
     Attributes:
         good: The newest that has proved good; None if none has.
+        best: The one that was said to be the best; None if none was.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
 
@@ -62,6 +64,7 @@ class Retention:
         self._kept: list[Kept] = []
         self.preserved: float | None = None
         self.good: str | None = None
+        self.best: str | None = None
         self._unproven: list[Kept] = []
 
     @property
@@ -74,7 +77,13 @@ class Retention:
         """When each of `paths` was written, in seconds since the epoch."""
         return [kept.timestamp for kept in self._kept]
 
-    def recover(self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None) -> None:
+    def recover(
+        self,
+        checkpoints: list[Kept],
+        good: str | None = None,
+        preserved: float | None = None,
+        best: str | None = None,
+    ) -> None:
         """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
         self._kept = list(checkpoints)
         paths = [kept.path for kept in checkpoints]
@@ -82,6 +91,7 @@ class Retention:
         self._unproven = list(checkpoints[paths.index(good) + 1 :] if good in paths else checkpoints)
         self.preserved = preserved
         self.good = good
+        self.best = best
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
         """Adds a new complete checkpoint.
@@ -93,16 +103,17 @@ class Retention:
             step: As in `Kept`.
 
         Returns:
-            The checkpoints to remove now, oldest first; never `path`, nor the newest that has proved good.
+            The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.
         """
         new = Kept(path, timestamp, extra, step)
-        removed = [old.path for old in self._kept if extra and old.extra and old.path not in (path, self.good)]
+        stays = (path, self.good, self.best)
+        removed = [old.path for old in self._kept if extra and old.extra and old.path not in stays]
         self._kept = [old for old in self._kept if old.path not in (path, *removed)] + [new]
         counted = [kept for kept in self._kept if not kept.extra]
         if self.preserved is None and self._period_secs is not None and counted:
             self.preserved = counted[0].timestamp
         for old in counted[: -self._max_to_keep] if self._max_to_keep else ():
-            if old.path == self.good:
+            if old.path in stays:
                 continue
             self._kept.remove(old)
             if not self._is_for_good(old):
@@ -128,6 +139,13 @@ class Retention:
         if proven:
             self.good = proven[-1].path
             self._unproven = [kept for kept in self._unproven if kept not in proven]
+
+    def prefer(self, step: int | None) -> bool:
+        """Keeps the checkpoint of this step as the best; returns whether there is one."""
+        found = [kept.path for kept in self._kept if step is not None and kept.step == step]
+        if found:
+            self.best = found[-1]
+        return bool(found)
 
     def doubt(self, restored: str, step: int | None) -> None:
         """Records that the weights of this step are those of `restored` again, because the steps since then are undone.

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
@@ -121,6 +122,9 @@ class Saver:
         self._variables = None if var_list is None else _by_name(var_list, allow_empty)
         self._retention = Retention(max_to_keep, keep_checkpoint_every_n_hours)
         self._proven_step: int | None = None
+        self._best_step: int | None = None
+        self._state_lock = threading.Lock()
+        self._state_file: str | None = None
         self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
@@ -147,6 +151,7 @@ class Saver:
         *,
         last_good: str | None = None,
         last_preserved_timestamp: float | None = None,
+        best: str | None = None,
     ) -> None:
         """Takes over the checkpoints of an earlier run, so that they count towards `max_to_keep`.
 
@@ -155,6 +160,7 @@ class Saver:
                 warning and stay where they are.
             last_good: The newest of them that has proved good.
             last_preserved_timestamp: As in their `CheckpointState`.
+            best: Which of them is the best.
         """
         self.wait()
         found = []
@@ -164,9 +170,10 @@ class Saver:
                 found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
             except OpError as error:
                 _logger.warning("%s leaves it alone and goes on: %s", self.name, error)
-        self._proven_step = None
-        good = last_good if any(kept.path == last_good for kept in found) else None
-        self._retention.recover(found, good, last_preserved_timestamp)
+        self._proven_step = self._best_step = None
+        there = [kept.path for kept in found]
+        good, best = (path if path in there else None for path in (last_good, best))
+        self._retention.recover(found, good, last_preserved_timestamp, best)
 
     def save(
         self,
@@ -331,28 +338,45 @@ class Saver:
 
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
         """Writes the state file, and removes the checkpoints that the new one replaces."""
-        retention = copy.deepcopy(self._retention)
-        self._take_proof(retention)
-        removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
-        self._take_proof(retention)
-        removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        state = CheckpointState(
-            path, tuple(retention.paths), tuple(retention.timestamps), retention.good, retention.preserved
-        )
-        directory = os.path.dirname(path) or "."
-
-        def write() -> None:
-            lease.check()
-            write_state(directory, state, latest_filename, removed)
-
-        self._retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
-        self._retention, self._leaving = retention, []
+        with self._state_lock:
+            removed = self._note(path, manifest, latest_filename, lease)
         for old in removed:
             if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
                 lease.check()
                 layout.remove(old)
             else:
                 self._remove_elsewhere(old)
+
+    def _note(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> list[str]:
+        """Writes a new checkpoint into the state file, and returns what it has made superfluous."""
+        retention = copy.deepcopy(self._retention)
+        self._take_proof(retention)
+        removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
+        self._take_proof(retention)
+        retention.prefer(self._best_step)
+        removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+        self._write_state(path, retention, latest_filename, lease, removed)
+        self._retention, self._leaving = retention, []
+        return removed
+
+    def _write_state(
+        self, newest: str, retention: Retention, latest_filename: str | None, lease: Lease, leaving: list[str]
+    ) -> None:
+        directory, self._state_file = os.path.dirname(newest) or ".", latest_filename
+        state = CheckpointState(
+            newest,
+            tuple(retention.paths),
+            tuple(retention.timestamps),
+            retention.good,
+            retention.preserved,
+            retention.best,
+        )
+
+        def write() -> None:
+            lease.check()
+            write_state(directory, state, latest_filename, leaving)
+
+        self._retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
 
     def _remove_elsewhere(self, path: str) -> None:
         try:
@@ -388,6 +412,21 @@ class Saver:
         So the newest checkpoint up to that step is good. It is kept beyond `max_to_keep` until a newer one proves good.
         """
         self._proven_step = step  # The only thing that another thread may read in the meantime.
+
+    def keep_best(self, step: int) -> None:
+        """Keeps the checkpoint of this global step beyond `max_to_keep`, until that of another step is kept so.
+
+        One that is being written, or is written next, counts as well. `CheckpointState.best` names it, and
+        `train.load(..., step="best")` reads it.
+        """
+        with self._state_lock:
+            self._best_step = step
+            before = self._retention.best
+            if self._retention.prefer(step) and self._retention.best != before:
+                newest = self._retention.paths[-1]
+                held = lease.of(os.path.dirname(os.path.abspath(newest)))
+                if held is not None:  # Else nobody saves there any more.
+                    self._write_state(newest, self._retention, self._state_file, held, self._leaving)
 
     @property
     def last_good(self) -> str | None:

@@ -29,6 +29,7 @@ class CheckpointState:
             `NanTensorHook`.
         last_preserved_timestamp: The time up to which `keep_checkpoint_every_n_hours` has been applied, in seconds
             since the epoch.
+        best: The one that was said to be the best; see `train.Evaluate`.
 
     References:
         `tf.train.CheckpointState`. Every path in it exists and is complete.
@@ -39,6 +40,7 @@ class CheckpointState:
     timestamps: tuple[float, ...] = ()
     last_good: str | None = None
     last_preserved_timestamp: float | None = None
+    best: str | None = None
 
 
 def write_state(
@@ -62,6 +64,7 @@ def write_state(
             "leaving": [os.path.relpath(path, directory) for path in leaving],
             "last_good": state.last_good and os.path.relpath(state.last_good, directory),
             "last_preserved_timestamp": state.last_preserved_timestamp,
+            "best": state.best and os.path.relpath(state.best, directory),
         },
         indent=1,
     )
@@ -94,6 +97,7 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
             tuple(float(timestamp) for timestamp in fields["timestamps"]),
             os.path.join(directory, fields["last_good"]) if fields.get("last_good") else None,
             fields.get("last_preserved_timestamp"),
+            os.path.join(directory, fields["best"]) if fields.get("best") else None,
         )
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
@@ -155,11 +159,11 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         newest = listed[-1][0]
     if newest is None:
         return None
-    good = state.last_good if state is not None and state.last_good in [path for path, _ in listed] else None
+    paths = tuple(path for path, _ in listed)
+    good = state.last_good if state is not None and state.last_good in paths else None
+    best = state.best if state is not None and state.best in paths else None
     preserved = None if state is None else state.last_preserved_timestamp
-    return CheckpointState(
-        newest, tuple(path for path, _ in listed), tuple(time for _, time in listed), good, preserved
-    )
+    return CheckpointState(newest, paths, tuple(time for _, time in listed), good, preserved, best)
 
 
 def base_of(path: str) -> str:

@@ -103,8 +103,9 @@ class Form:
         last_batch: What to do with a batch of fewer examples than this one.
 
     Attributes:
-        spec: The spec of the value that a run gets.
-        host_only: Whether it is text or objects.
+        spec: Of what a run gets.
+        example: Of what the first run gets: the number of examples is known in it.
+        host_only: It is text, or objects.
     """
 
     def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
@@ -117,7 +118,7 @@ class Form:
             self._wanted = jax.tree.map(_opened, self._fixed)
         self._leaves, self._structure = jax.tree.flatten(self._wanted)
         self._seen: set[Any] = set()
-        self.spec = self._wanted
+        self.spec, self.example = self._wanted, self._fixed
         is_text = example is not None and self._fixed is specs.UNKNOWN
         if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
             raise InvalidArgumentError(
@@ -131,7 +132,7 @@ class Form:
                 raise InvalidArgumentError(
                     None, None, f"{who}: last_batch='pad' requires batches of numbers; text and objects have no zero."
                 )
-            self.spec = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
+            self.spec = self.example = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
 
     def fit(self, batch: Any) -> Any | None:
         """Returns the batch in this form; `None` for a batch to be dropped.

@@ -103,7 +103,10 @@ def iterator(
             )
     form = Form(who, spec, last_batch)
     open_for = _Openings(sequence, form, prefetch, device, begun)
-    return Source(name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume).output
+    node = Source(
+        name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume, example=form.example
+    )
+    return node.output
 
 
 def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None, Exception | None]:

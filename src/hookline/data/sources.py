@@ -27,7 +27,7 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
     if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)
-        if hasattr(source, "__next__"):
+        if is_one_shot(source):
             return OneShot(source, who, keep_bytes)
         if hasattr(source, "__iter__") and not isinstance(source, _MISTAKEN):
             return Repeatable(lambda: source, who)
@@ -40,5 +40,10 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
     )
 
 
-# Iterable types that do not yield batches.
+def is_one_shot(source: Any) -> bool:
+    """Whether it is an iterator that gives each batch once and cannot go to a position: neither back, nor on."""
+    return hasattr(source, "__next__") and not isinstance(source, type) and accessors(source) is None
+
+
+# What is iterable, but not batch by batch.
 _MISTAKEN = (str, bytes, Mapping, np.ndarray, jax.Array)

@@ -158,15 +158,27 @@ class Source(Operation):
             it; `shared` says that the session's variables outlive it, so the sequence continues where this process was.
         spec: The spec of each value, as far as it is known.
         host_only: The values are text or objects.
-        resumes: A restored session continues at the checkpoint's position instead of starting from the beginning.
+        resumes: A session that is restored goes on where the checkpoint is, instead of beginning anew.
+        example: Spec of the first value; `UNKNOWN` as well where that is not known.
+
+    Attributes:
+        example: As above: what `spec` leaves open is known in it.
     """
 
     type = "Iterator"
 
     def __init__(
-        self, name: str, open_for: Callable[[Source, bool], Any], spec: Any, *, host_only: bool, resumes: bool
+        self,
+        name: str,
+        open_for: Callable[[Source, bool], Any],
+        spec: Any,
+        *,
+        host_only: bool,
+        resumes: bool,
+        example: Any = specs.UNKNOWN,
     ) -> None:
         self.open_for = open_for
+        self.example = example
         self.resumes = resumes
         self.host_only = host_only
         with get_default_graph().control_dependencies(None):

@@ -209,6 +209,15 @@ class CheckpointSaverHook(SessionRunHook):
         self._note_commit(self._saver.save(session, self._save_path, global_step=step))
         return self._call_listeners("after_save", session, global_step)
 
+    def save_now(self, session: Session) -> None:
+        """Saves whatever the cadence says, unless the last save was at this very step.
+
+        Raises:
+            OpError: As of `save`.
+        """
+        if session.global_step != self._saved_step:
+            self._save_and_note(session, session.global_step)
+
     def begin(self) -> None:
         """Opens the writer, and calls the listeners' `begin`."""
         require_global_step(self)
@@ -245,7 +254,7 @@ class CheckpointSaverHook(SessionRunHook):
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
         self._saver = saver
-        serving.serve(session, saver)
+        serving.serve(session, saver, self.save_now)
         # Summaries up to the saved step must be on the disk with the checkpoint.
         saver.call_before_commit(FileWriterCache.sync)
         self._args = SessionRunArgs(free_global_step(session))

@@ -1,0 +1,8 @@
+"""A plain train step under sessions and hooks."""
+
+from hookline.loop.evaluate import Evaluate
+from hookline.loop.load import load
+from hookline.loop.loop import Loop
+from hookline.loop.stop_if_no_improvement import StopIfNoImprovement
+
+__all__ = ["Evaluate", "Loop", "StopIfNoImprovement", "load"]

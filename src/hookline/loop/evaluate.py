@@ -1,0 +1,230 @@
+"""Evaluate: means over other data, at a cadence, beside the training."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from hookline import summary
+from hookline.checkpoint import Saver
+from hookline.checkpoint.serving import save_with, savers_of
+from hookline.hooks import CheckpointSaverHook, SessionRunContext, SessionRunHook, SessionRunValues, every
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.triggers import Trigger
+from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
+from hookline.loop.evaluation import Evaluation
+from hookline.summary import FileWriter, FileWriterCache
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class Evaluate(SessionRunHook):
+    """Evaluates on other data at a cadence: the mean of each metric, weighted by the size of the batches.
+
+    With `train.Loop`, `eval_step(state, batch)` returns metrics, as a train step does, and is compiled likewise. Of NNX
+    objects it gets as many as it requires, the first ones: `eval_step(model, batch)`. They are copies, so
+    `model.eval()` in it does nothing to the training. With a graph, tensors and feeds stand in the place of the
+    function and its batches.
+
+    The means are in the log, and in a run of their own, a directory called `name` beside the training's summaries,
+    under the names of the metrics: TensorBoard draws loss over loss. The best value of each metric is remembered over
+    restarts. The training stands still meanwhile. Runs `begin`, `after_create_session`, `after_run` and `end`, which
+    evaluates once more unless the last step has been; nothing after an exception.
+
+    Args:
+        eval_step: A function; or tensors, nested in dicts, or one, of a graph.
+        batches: A function that makes an iterable of batches, or an iterable that can be gone through again and again;
+            with tensors, of dicts to feed.
+        every: Global steps from one evaluation to the next, or a trigger.
+        name: What the run, and the evaluation in the log, is called.
+        keep_best: A metric. The checkpoint of the step where it was best stays beyond `max_to_keep`, and is written if
+            the step has none; `train.load(logdir, like, step="best")` reads it.
+        mode: "min" or "max": which values of that metric are good. By default the name tells: "loss", "accuracy".
+        output_dir: Where its summaries go; by default, with a `Loop`, below its `logdir`.
+
+    Attributes:
+        values: The means of the last evaluation, by name.
+        step: The global step of the last evaluation; `None` before.
+        best: For each metric of which it is known what is good, its best value, and the step of that.
+        trigger: Says when.
+
+    Raises:
+        TypeError: `eval_step` is neither a function nor tensors.
+        ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. From the first
+            run: the session saves no checkpoints to keep.
+
+    Example:
+        >>> import hookline as hl, numpy as np
+        >>> def train_step(state, batch):
+        ...     return {"w": state["w"] + 1.0}, {}
+        >>> def eval_step(state, batch):
+        ...     return {"loss": abs(batch - state["w"]).mean()}
+        >>> evaluate = Evaluate(eval_step, hl.data.arrays(np.arange(5.0), batch_size=2), every=2)
+        >>> loop = hl.train.Loop(train_step, {"w": 0.0}, hl.data.arrays(np.arange(8), batch_size=1))
+        >>> _ = loop.run(last_step=6, hooks=[evaluate])
+        >>> evaluate.values, evaluate.best
+        ({'loss': 4.0}, {'loss': Best(value=1.2, step=2)})
+
+    References:
+        None in `tf.train`; `tf.estimator.train_and_evaluate` evaluated from checkpoints, as `train.evaluate_repeatedly`
+        does. `tf.estimator.BestExporter` is what `keep_best` is.
+    """
+
+    # Who saves a step must find what was best then, and keeps it where it asks for that.
+    comes_before = CheckpointSaverHook
+
+    def __init__(
+        self,
+        eval_step: Any,
+        batches: Any,
+        every: int | Trigger,
+        name: str = "eval",
+        *,
+        keep_best: str | None = None,
+        mode: str | None = None,
+        output_dir: str | None = None,
+    ) -> None:
+        self.trigger = _trigger(every)
+        self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches)
+        self.name, self._output_dir = name, output_dir
+        self._keep_best = keep_best
+        if mode is not None and keep_best is None:
+            raise ValueError("Evaluate takes mode with keep_best, got mode alone.")
+        self._mode: Mode | None = None if keep_best is None else mode_of("Evaluate", keep_best, mode)
+        self.values: dict[str, float] = {}
+        self.step: int | None = None
+        self.best: dict[str, Best] = {}
+        self._writer: FileWriter | None = None
+        self._created_at = 0
+        self._is_begun = self._is_marked = False
+
+    def begin(self) -> None:
+        """Adds the evaluation to the graph, unless it is there, and opens the writer."""
+        require_global_step(self)
+        self.trigger.reset()
+        self.values, self.step, self.best = {}, None, {}
+        names = self._evaluation.build()
+        if self._keep_best is not None and self._keep_best not in names:
+            raise ValueError(
+                f"Evaluate cannot keep what is best by {self._keep_best!r}, which is no metric of {self.name!r}. There "
+                f"are: {', '.join(names) or 'none'}."
+            )
+        directory = self._output_dir or self._evaluation.beside(self.name)
+        self._writer = FileWriterCache.get(directory) if directory else None
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what was best, and the phase of its trigger."""
+        best = {name: tuple(found) for name, found in self.best.items()}
+        return {"trigger": self.trigger.get_state(), "best": best, "values": self.values, "step": self.step}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where that one stood."""
+        self.trigger.set_state(state["trigger"])
+        self.best = {name: Best(*found) for name, found in state["best"].items()}
+        self.values, self.step = dict(state["values"]), state["step"]
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Moves back with a session that was restored from an earlier step."""
+        step = self._created_at = session.global_step
+        self.trigger.start(step)
+        self.best = {name: found for name, found in self.best.items() if found.step <= step}
+        if self.step is not None and self.step > step:
+            self.values, self.step = {}, None
+        self._is_begun = self._is_marked = False
+        _evaluations.setdefault(session, {})[self.name] = self
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Evaluates if it is due, and has the best checkpoint kept."""
+        session = run_context.session
+        if not self._is_begun:
+            self._begin_to_keep(session)
+        step = session.global_step
+        if self.trigger.should_trigger_for_step(step):
+            self.trigger.update_last_triggered_step(step)
+            if self._evaluate(session, step):
+                run_context.settle()
+                self._keep(session, step)
+
+    def end(self, session: Session) -> None:
+        """Evaluates the last step, if steps were made and it was not evaluated."""
+        step = session.global_step
+        if self._is_begun and self.step != step and self._evaluate(session, step):
+            self._keep(session, step)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next evaluation is due."""
+        return self.trigger.steps_until_trigger(global_step) if self._is_begun else 1
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next evaluation is due."""
+        return self.trigger.secs_until_trigger()
+
+    def _evaluate(self, session: Session, step: int) -> bool:
+        """Evaluates; returns whether there is a checkpoint to keep."""
+        self.values, self.step = self._evaluation.means(session), step
+        improved = []
+        for name, value in self.values.items():
+            mode = self._mode if name == self._keep_best else known_mode(name)
+            so_far = self.best.get(name)
+            if mode is not None and is_better(mode, value, so_far and so_far.value):
+                self.best[name] = Best(value, step)
+                improved.append(name)
+        self._tell(step, improved)
+        return self._keep_best in improved
+
+    def _tell(self, step: int, improved: list[str]) -> None:
+        shown = ", ".join(
+            f"{name} = {value:.6g}{' (the best so far)' if name in improved else ''}"
+            for name, value in sorted(self.values.items())
+        )
+        _logger.info("%s at step %d: %s", self.name, step, shown)
+        if self._writer is None:
+            return
+        if not self._is_marked:
+            self._is_marked = True
+            # What a run that came to nothing has written from there on is no more.
+            self._writer.add_session_log(summary.SessionLog(status=summary.SessionLog.START), self._created_at + 1)
+        values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in self.values.items()]
+        self._writer.add_summary(summary.Summary(value=values), step)
+
+    def _begin_to_keep(self, session: Session) -> None:
+        """Checks that there is who saves; makes up for what a process that was killed may have left undone."""
+        self._is_begun = True
+        found = None if self._keep_best is None else self.best.get(self._keep_best)
+        if self._keep_best is not None:
+            saver = self._saver(session)
+            if found is not None:
+                saver.keep_best(found.step)
+
+    def _keep(self, session: Session, step: int) -> None:
+        saver = self._saver(session)
+        save_with(saver, session)
+        saver.keep_best(step)
+
+    def _saver(self, session: Session) -> Saver:
+        found = savers_of(session)
+        if len(found) != 1:
+            raise ValueError(
+                f"Evaluate keeps what is best by {self._keep_best!r} where the session saves with one saver, and this "
+                f"one has {len(found)}. Give it a directory for its checkpoints, or leave out keep_best."
+            )
+        return found[0]
+
+
+_evaluations: weakref.WeakKeyDictionary[Any, dict[str, Evaluate]] = weakref.WeakKeyDictionary()
+
+
+def evaluations_of(session: Session) -> dict[str, Evaluate]:
+    """Returns the evaluations that ride along on a session, by name."""
+    return _evaluations.get(session, {})
+
+
+def _trigger(when: Any) -> Trigger:
+    return when if isinstance(when, Trigger) else every(when)

@@ -1,0 +1,157 @@
+"""An evaluation: what it computes of a batch, and the mean over all of them."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from hookline.data.sequences import START
+from hookline.data.sources import is_one_shot, sequence_of
+from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
+from hookline.loop.loop import Loop, loop_of
+from hookline.loop.metrics import flat
+from hookline.loop.step import called, required, says, traced
+
+if TYPE_CHECKING:
+    from hookline.session import Session
+
+# So many batches may be under way; each holds its arrays on the device.
+_MAX_UNREAD = 8
+
+
+class Evaluation:
+    """Metrics of batches, as part of a graph.
+
+    Args:
+        who: Whose, for messages.
+        what: A function of a loop's state and a batch, or tensors.
+        batches: What to go through: batches, or feeds.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: `batches` can be gone through once only.
+    """
+
+    def __init__(self, who: str, what: Any, batches: Any) -> None:
+        self._who, self._what = who, what
+        self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
+        if self._tensors is None:
+            required(who, what)
+        if is_one_shot(batches):
+            raise ValueError(
+                f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
+                f"function that makes it, a list, or hookline.data.arrays."
+            )
+        self._sequence = sequence_of(batches, who, None)
+        self._graph: Graph | None = None
+        self._fetches: dict[str, Tensor] = {}
+        self._places: list[Tensor] = []
+
+    def build(self) -> list[str]:
+        """Adds what it needs to the default graph, unless it has; returns the names of its metrics.
+
+        Raises:
+            TypeError: The function takes or returns something else.
+            ValueError: There is no batch, or no loop for a function.
+        """
+        graph = get_default_graph()
+        if self._graph is graph:
+            return list(self._fetches)
+        self._fetches = self._made_of(loop_of(graph)) if self._tensors is None else self._tensors
+        self._graph = graph
+        return list(self._fetches)
+
+    def beside(self, name: str) -> str | None:
+        """Returns the directory of that name beside what the loop of the graph writes; `None` where there is none."""
+        loop = loop_of(get_default_graph())
+        return os.path.join(loop.logdir, name) if loop is not None and loop.logdir else None
+
+    def means(self, session: Session) -> dict[str, float]:
+        """Returns the mean of each metric over all batches, weighted by how many examples each has."""
+        totals, weight = dict.fromkeys(self._fetches, 0.0), 0
+        unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+
+        def read() -> None:
+            size, values = unread.popleft()
+            for name, value in values.items():
+                totals[name] += size * float(np.asarray(value))
+
+        for batch in self._batches():
+            size = self._size(batch)
+            weight += size
+            unread.append((size, session.run(self._fetches, self._feeds(batch))))
+            if len(unread) > _MAX_UNREAD:
+                read()
+        while unread:
+            read()
+        if not weight:
+            raise self._empty()
+        return {name: total / weight for name, total in totals.items()}
+
+    def _made_of(self, loop: Loop | None) -> dict[str, Tensor]:
+        """Returns the metrics of a function, made of the state of a loop and of what will be fed."""
+        if loop is None:
+            raise ValueError(
+                f"{self._who} was given the function {called(self._what)}, which needs the state of a train.Loop. With "
+                f"a graph of your own give tensors, and feeds for batches."
+            )
+        names = required(self._who, self._what)
+        count = loop.form.count if names is None else len(names) - 1
+        if not 1 <= count <= loop.form.count:
+            raise TypeError(
+                f"{self._who}: {called(self._what)} is called with the state ({loop.form!r}) and a batch; it requires "
+                f"{', '.join(names or ()) or 'nothing'}."
+            )
+
+        def evaluate(values: Any, batch: Any) -> dict[str, Any]:
+            returned = self._what(*loop.form.arguments(values)[:count], batch)
+            with says(self._who, called(self._what)):
+                return flat(returned)
+
+        evaluate.__name__ = called(self._what)
+        first = next(self._batches(), None)
+        if first is None:
+            raise self._empty()
+        metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
+        leaves, structure = jax.tree.flatten(first)
+        # Any shape will do: evaluation batches, the last one above all, are of several sizes.
+        self._places = [placeholder(np.asarray(leaf).dtype, name="evaluated") for leaf in leaves]
+        told = op(evaluate)(loop.state, jax.tree.unflatten(structure, self._places))
+        return {name: told[name] for name in metrics}
+
+    def _batches(self) -> Iterator[Any]:
+        return (read.batch for read in self._sequence.read(START, lambda: True))
+
+    def _feeds(self, batch: Any) -> Mapping[Any, Any]:
+        return batch if self._tensors is not None else dict(zip(self._places, jax.tree.leaves(batch), strict=True))
+
+    def _size(self, batch: Any) -> int:
+        arrays = batch.values() if self._tensors is not None else [batch]
+        lengths = {np.shape(leaf)[0] for leaf in jax.tree.leaves(list(arrays)) if np.ndim(leaf)}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"{self._who} weighs batches by the number of examples, the length that their arrays have in common; "
+                f"one has arrays of the lengths {sorted(lengths)}."
+            )
+        return lengths.pop() if lengths else 1
+
+    def _empty(self) -> ValueError:
+        return ValueError(f"{self._who} requires a batch or more, and there is none.")
+
+
+def _tensors(what: Any, name: str = "") -> dict[str, Tensor]:
+    """Returns tensors by name, with slashes where they are nested; one alone is called as it is called."""
+    if isinstance(what, Tensor):
+        return {name or what.op.name: what}
+    if not isinstance(what, Mapping):
+        raise TypeError(f"Evaluate requires a function, or tensors nested in dicts, got {what!r} at {name!r}.")
+    return {
+        full: tensor
+        for key, part in what.items()
+        for full, tensor in _tensors(part, f"{name}/{key}" if name else str(key)).items()
+    }

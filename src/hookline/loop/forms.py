@@ -1,0 +1,312 @@
+"""What a train step carries from step to step, as a variable can hold it: arrays alone, in one pytree."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.checkpoint import leaves as paths
+from hookline.graph import spec as specs
+
+
+class Unfit(Exception):
+    """What a step returned cannot be used; whoever called the step says whose it was.
+
+    Args:
+        message: Why, without a full stop.
+        kind: What is to be raised for it.
+    """
+
+    def __init__(self, message: str, kind: type[Exception] = TypeError) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class StateForm(Protocol):
+    """One way in which train steps carry their state."""
+
+    values: Any
+    """The state that was given, as a variable holds it: a pytree of arrays."""
+
+    count: int
+    """How many arguments of the step the state is."""
+
+    def arguments(self, values: Any) -> tuple[Any, ...]:
+        """Returns the arguments of the step that these values mean."""
+        ...
+
+    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:
+        """Returns the values and the metrics after the step.
+
+        Args:
+            arguments: What it was given.
+            returned: What it returned.
+
+        Raises:
+            Unfit: It returned something else, or a state of another form than it was given.
+        """
+        ...
+
+    def finished(self, values: Any) -> Any:
+        """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
+        ...
+
+
+def form_of(state: Any) -> StateForm:
+    """Returns the form of a state.
+
+    Raises:
+        TypeError: NNX objects among other things; something that accumulates metrics; no arrays at all.
+    """
+    _refuse_accumulators(state)
+    if is_nnx(state) or (isinstance(state, tuple) and state and all(map(is_nnx, state))):
+        return NnxObjects(state)
+    inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
+    if inside:
+        raise TypeError(
+            f"Loop requires a state of NNX objects alone, as a tuple, or of none: {type(inside[0]).__name__} stands "
+            f"among other things in {type(state).__name__}. Put the other things into a module, as nnx.Variable; or "
+            f"take the functional form, `graphdef, state = nnx.split(...)`."
+        )
+    if not any(map(_is_value, jax.tree.leaves(state))):
+        raise TypeError(f"Loop requires a state that holds arrays, got {state!r}.")
+    return Tree(state)
+
+
+def is_nnx(value: Any) -> bool:
+    """Whether it is an object of Flax NNX, such as a module or an optimizer. Flax need not be there."""
+    return any(
+        kind.__module__.startswith("flax.nnx") and kind.__name__ in ("Pytree", "Object", "Module")
+        for kind in type(value).__mro__
+    )
+
+
+class NnxObjects:
+    """Objects of Flax NNX, which the step changes; it returns metrics alone."""
+
+    def __init__(self, state: Any) -> None:
+        from flax import nnx
+
+        self._objects = state
+        self._graphdef, held = nnx.split(state)
+        self._held = jax.tree.structure(held)
+        self.values = _strong(nnx.to_pure_dict(held))
+        self.count = len(state) if isinstance(state, tuple) else 1
+
+    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
+        from flax import nnx
+
+        # A state and its plain dict have their leaves in one order: both sort the same keys.
+        objects = nnx.merge(self._graphdef, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
+        return tuple(objects) if isinstance(self._objects, tuple) else (objects,)
+
+    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:  # noqa: D102
+        from flax import nnx
+
+        if any(map(is_nnx, jax.tree.leaves(returned, is_leaf=is_nnx))):
+            raise Unfit(
+                "a step that is given NNX objects changes them and returns its metrics alone, but it returned such "
+                "objects as well. Return the metrics: `return {'loss': loss}`"
+            )
+        after = nnx.to_pure_dict(nnx.state(arguments if isinstance(self._objects, tuple) else arguments[0]))
+        check_alike(self.values, after)
+        return _as_given(self.values, after), returned
+
+    def finished(self, values: Any) -> Any:  # noqa: D102
+        from flax import nnx
+
+        nnx.update(self._objects, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
+        return self._objects
+
+    def __repr__(self) -> str:
+        objects = self._objects if isinstance(self._objects, tuple) else (self._objects,)
+        return f"NNX objects: {', '.join(type(item).__name__ for item in objects)}"
+
+
+class Tree:
+    """A pytree, which the step returns anew beside its metrics.
+
+    Leaves that are no arrays (functions, text, flags) stay outside of the variable. So do numbers of Python as long as
+    the step returns them as they were: `learn` finds out which it does not.
+
+    Attributes:
+        recompiling: Numbers of Python that the step returns in another dtype than JAX gives them: by path, that dtype.
+    """
+
+    count = 1
+
+    def __init__(self, state: Any) -> None:
+        self._leaves, self._structure = jax.tree.flatten(state)
+        self._inside = [_is_array(leaf) for leaf in self._leaves]
+        self.recompiling: dict[str, Any] = {}
+        self._seen: list[Any] = []
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        kept = [leaf if inside else None for leaf, inside in zip(self._leaves, self._inside, strict=True)]
+        self.values = _strong(jax.tree.unflatten(self._structure, kept))
+
+    def learn(self) -> bool:
+        """Takes in the numbers that the step, which was just traced, gave back changed; returns whether there were any.
+
+        Raises:
+            Unfit: It changed something that no variable can hold.
+        """
+        changed = False
+        for index, (before, after) in enumerate(zip(self._leaves, self._seen, strict=True)):
+            if self._inside[index] or _same(before, after):
+                continue
+            path = self._paths()[index]
+            if not is_number(before):
+                raise Unfit(
+                    f"the state at {path!r} is no array, so it stays as it is; but the step made {after!r} of "
+                    f"{before!r}. Keep there what does not change",
+                    ValueError,
+                )
+            if not _is_value(after):
+                raise Unfit(
+                    f"the state at {path!r} was given as the number {before!r}, and returned as {after!r}", ValueError
+                )
+            dtype, changed = _dtype(after), True
+            if not _is_weak(after) or dtype != jax.dtypes.result_type(before):
+                self.recompiling[path] = dtype
+            self._leaves[index], self._inside[index] = jnp.asarray(before, dtype), True
+        if changed:
+            self._rebuild()
+        return changed
+
+    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
+        arrays = iter(jax.tree.leaves(values))
+        filled = zip(self._leaves, self._inside, strict=True)
+        return (self._whole([next(arrays) if inside else leaf for leaf, inside in filled]),)
+
+    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:  # noqa: D102
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            shown = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+            raise Unfit(
+                f"a step returns a pair, the new state and its metrics, but it returned {shown}. Write `return state, "
+                f"{{'loss': loss}}`; a step without metrics returns {{}} for them"
+            )
+        state, metrics = returned
+        leaves, structure = jax.tree.flatten(state)
+        if structure != self._structure:
+            check_alike(self._whole(self._leaves), state)
+            raise Unfit(
+                f"it returned a state of another structure: {structure} instead of {self._structure}", ValueError
+            )
+        self._seen = leaves
+        kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
+        after = jax.tree.unflatten(structure, kept)
+        check_alike(self.values, after)
+        return _as_given(self.values, after), metrics
+
+    def finished(self, values: Any) -> Any:  # noqa: D102
+        return self.arguments(values)[0]
+
+    def _whole(self, leaves: list[Any]) -> Any:
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def _paths(self) -> list[str]:
+        return [path for path, _ in paths.with_paths(self._whole(self._leaves))[0]]
+
+    def __repr__(self) -> str:
+        return f"a {type(self._whole(self._leaves)).__name__}"
+
+
+def check_alike(before: Any, after: Any) -> None:
+    """Raises `Unfit` unless two states have the same paths, shapes and dtypes."""
+    given, found = dict(paths.with_paths(before)[0]), dict(paths.with_paths(after)[0])
+    lines = [f"{path or 'it'} is gone" for path in given.keys() - found.keys()]
+    lines += [f"{path or 'it'} is new" for path in found.keys() - given.keys()]
+    for path in given.keys() & found.keys():
+        one, other = given[path], found[path]
+        if _is_array(one) and _shown(one) != _shown(other):
+            lines.append(f"{path or 'it'} was {_shown(one)} and is {_shown(other)}")
+    if lines:
+        raise Unfit(
+            f"a step returns the state in the form that it was given in, but {'; '.join(sorted(lines))}", ValueError
+        )
+
+
+def _shown(leaf: Any) -> str:
+    return f"{_dtype(leaf)}[{','.join(map(str, np.shape(leaf)))}]" if _is_value(leaf) else repr(leaf)
+
+
+def _dtype(leaf: Any) -> Any:
+    return getattr(leaf, "dtype", None) or jax.dtypes.result_type(leaf)
+
+
+def _as_given(before: Any, after: Any) -> Any:
+    """Returns the values after a step as arrays that are typed as strongly as those before it."""
+    return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype) if _is_weak(other) else other, before, after)
+
+
+def _is_weak(leaf: Any) -> bool:
+    return not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False)
+
+
+def _strong(tree: Any) -> Any:
+    """Returns arrays as variables hold them; a weak type, above all, would compile the second step anew."""
+
+    def strong(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray | np.generic):
+            return np.asarray(leaf, specs.canonical_dtype(leaf.dtype))
+        return jnp.asarray(leaf, leaf.dtype) if _is_weak(leaf) else leaf
+
+    return jax.tree.map(strong, tree)
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return True
+    return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSUMm"
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether it is a number of Python."""
+    return isinstance(leaf, bool | int | float | complex)
+
+
+def _is_value(leaf: Any) -> bool:
+    return _is_array(leaf) or is_number(leaf)
+
+
+def _same(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    if type(before) is not type(after) or _is_array(after):
+        return False
+    try:
+        return bool(before == after) or before != before  # Not a number, as it was.
+    except Exception:
+        return False
+
+
+_ACCUMULATES = ("merge", "update", "reset")
+
+
+def is_computed(value: Any) -> bool:
+    """Whether it is a metric that says by `compute()` what it comes to."""
+    return not isinstance(value, type) and callable(getattr(value, "compute", None))
+
+
+def _refuse_accumulators(state: Any) -> None:
+    found = [leaf for leaf in jax.tree.leaves(state, is_leaf=_accumulates) if _accumulates(leaf)]
+    objects: list[Any] = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
+    if objects and not found:
+        from flax import nnx
+
+        found = [node for _, node in nnx.iter_graph(tuple(objects)) if _accumulates(node)]
+    if found:
+        raise TypeError(
+            f"Loop: the state holds a {type(found[0]).__name__}, which accumulates over steps until somebody resets "
+            f"it, and nobody here does. Take it out of the state and return what this batch gives as metrics, "
+            f"`{{'loss': loss}}`: they are logged and drawn as they are, and train.Evaluate averages over batches."
+        )
+
+
+def _accumulates(value: Any) -> bool:
+    return is_computed(value) and any(callable(getattr(value, name, None)) for name in _ACCUMULATES)

@@ -1,0 +1,279 @@
+"""Loop: a train step, run under a monitored session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from hookline import arguments, summary
+from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
+from hookline.data import iterator
+from hookline.data.sources import is_one_shot
+from hookline.errors import FailedPreconditionError, OutOfRangeError
+from hookline.graph import (
+    Graph,
+    Tensor,
+    Variable,
+    constant,
+    create_global_step,
+    get_global_step,
+    group,
+    op,
+    random_key,
+)
+from hookline.graph import spec as specs
+from hookline.graph.nodes import Source
+from hookline.hooks import NanTensorHook, StepCounterHook, StopAtStepHook
+from hookline.loop.counter import CounterHook, counter_in
+from hookline.loop.final import FinalStateHook
+from hookline.loop.forms import Tree, form_of
+from hookline.loop.metrics import ALONE
+from hookline.loop.metrics_log import MetricsLog
+from hookline.loop.step import Step
+from hookline.monitored import MonitoredSession, MonitoredTrainingSession
+from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+_LOOPS = "hookline/loop"
+_BATCHES = "batches"
+STATE = "state"
+"""What the variable of the state is called, and so what checkpoints call it."""
+
+
+class Loop:
+    """A train step as you have it, run under a monitored session and hooks.
+
+    `train_step(state, batch)` returns the new state and metrics. It becomes one operation of a graph, its state one
+    variable called `state`, its batches an iterator; so checkpoints, resume, recovery, preemption, summaries and every
+    hook work on it as on any graph. One more required positional parameter gets a random key, another one in each step.
+
+    The state is any pytree: a `TrainState`, a dict, Equinox modules, the functional form of Flax NNX. Leaves that are
+    no arrays stay outside of the variable. A tuple of NNX objects is spread: `train_step(model, optimizer, batch)`
+    changes them and returns its metrics alone; when a run is over, the objects that were given hold what came of it.
+
+    The step must be traceable, jitted or not. Metrics are a dict, nested if you like, a named tuple, a dataclass, or
+    one number, which is then called `loss`; of an object with `compute()` that is taken.
+
+    Args:
+        train_step: The step.
+        state: What it begins with, unless there is a checkpoint. It is copied, and a step may donate it.
+        batches: Whatever `hookline.data.iterator` takes: a function that makes an iterable, an iterable, an iterator.
+            Or the tensor that it returned, for its options: the loop is then built in the graph of that.
+        seed: Of the random keys.
+
+    Attributes:
+        graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
+            it: `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
+        state: The variable.
+        metrics: Tensors by name; a nested metric's name has slashes.
+        train_op: One step, and one more global step.
+        form: How the state is held.
+        logdir: Of the last session.
+        result: The state when the last session was closed in order; `None` before.
+
+    Raises:
+        TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
+        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty.
+
+    Example:
+        >>> import hookline as hl, jax, numpy as np
+        >>> def train_step(state, batch):
+        ...     loss, slope = jax.value_and_grad(lambda w: ((w - batch) ** 2).mean())(state["w"])
+        ...     return {"w": state["w"] - 0.1 * slope}, {"loss": loss}
+        >>> loop = hl.train.Loop(train_step, {"w": 0.0}, lambda: iter(np.ones((50, 4), np.float32)))
+        >>> state = loop.run(last_step=20)
+        >>> print(f"{state['w']:.2f}")
+        0.99
+
+    References:
+        None in `tf.train`. `clu`, Keras's `fit` and Lightning's `Trainer` stand where it stands.
+    """
+
+    def __init__(self, train_step: Any, state: Any, batches: Any, *, seed: int | None = None) -> None:
+        self.form = form_of(state)
+        self._step = Step("Loop", train_step, self.form)
+        if seed is not None:
+            arguments.whole("Loop", "seed", seed)
+        self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
+        if self.graph.get_collection(_LOOPS):
+            raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
+        self._is_one_shot = is_one_shot(batches)
+        self._has_run = False
+        self.logdir: str | None = None
+        self.result: Any = None
+        with self.graph.as_default():
+            batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
+            self._build(batch, seed)
+            self.graph.add_to_collection(_LOOPS, self)
+
+    def _build(self, batch: Tensor, seed: int | None) -> None:
+        _, metrics = self._step.spec(_first_spec(batch))
+        self._say_numbers()
+        self.state = Variable(self.form.values, name=STATE, trainable=False)
+        found = counter_in(self.form.values)
+        step = get_global_step()
+        if step is None:
+            step = create_global_step()
+            if found is not None and found.value:
+                step.initialize_from(constant(found.value, dtype=step.dtype))
+        key = [random_key(seed)] if self._step.takes_key else []
+        after = op(self._step).node(self.state, batch, *key)
+        self._global_step = step
+        self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
+        self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
+        self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
+        for name, metric in self.metrics.items():
+            summary.scalar(name, metric)
+
+    def _say_numbers(self) -> None:
+        numbers = self.form.recompiling if isinstance(self.form, Tree) else {}
+        if numbers:
+            _logger.warning(
+                "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
+                "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
+                "jnp.zeros(()), say.",
+                self._step.name,
+                ", ".join(f"{path} ({dtype})" for path, dtype in numbers.items()),
+            )
+
+    def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
+        """Trains to a step, or to the end of the data, and returns the state.
+
+        Where `logdir` has a checkpoint, it goes on from there; with its `last_step` reached, it trains no step.
+
+        Args:
+            logdir: As in `session`, like everything else.
+            last_step: As in `session`.
+            **arguments: As in `session`.
+
+        Returns:
+            The state, in the form in which it was given; NNX objects are those that were given.
+
+        Raises:
+            Preempted: SIGTERM or Ctrl-C came; what was trained is saved, and `result` holds it.
+            NanLossDuringTrainingError: The loss is NaN.
+        """
+        with self.session(logdir, last_step, **arguments) as session:
+            while not session.should_stop():
+                session.run(self.train_op)
+        return self.result
+
+    def session(
+        self,
+        logdir: str | None = None,
+        last_step: int | None = None,
+        *,
+        hooks: Iterable[Any] = (),
+        log_steps: int | None = 100,
+        watch: str | None = "loss",
+        on_nan: str = "raise",
+        **arguments: Any,
+    ) -> MonitoredSession:
+        """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
+
+        Args:
+            logdir: Where checkpoints and summaries go, and where to go on from; None for neither.
+            last_step: The global step to stop at; None for the end of the data, or a hook.
+            hooks: More hooks: `train.Evaluate`, your own.
+            log_steps: Global steps from one line of metrics in the log to the next; None for none.
+            watch: The metric to watch for NaN; None for none.
+            on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
+            **arguments: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
+                `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
+
+        Raises:
+            ValueError: `watch` is no metric; or it is to train on parameter servers.
+            FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
+        """
+        _refuse_servers(arguments)
+        own: list[Any] = [FinalStateHook(self._finish)]
+        if last_step is not None:
+            own.append(StopAtStepHook(last_step=last_step))
+        if watch is not None:
+            own += self._watching(watch, on_nan)
+        if log_steps is not None and self.metrics:
+            own.append(MetricsLog(self._global_step, self.metrics, log_steps))
+        if self._counter is not None:
+            own.append(self._counter)
+        if logdir is None and not arguments.get("summary_dir"):
+            steps = arguments.get("log_step_count_steps", 100)
+            own += [StepCounterHook(every_n_steps=steps)] if steps else []
+        else:
+            self._check_repeatable(logdir)
+        self.logdir = arguments.get("summary_dir") or logdir
+        with self.graph.as_default():
+            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **arguments)
+        self._has_run = True
+        return session
+
+    def _watching(self, watch: str, on_nan: str) -> list[Any]:
+        if watch in self.metrics:
+            return [NanTensorHook(self.metrics[watch], on_nan=on_nan)]
+        if watch != ALONE or on_nan != "raise":
+            raise ValueError(
+                f"Loop: there is no metric {watch!r} to watch for NaN. There are: {', '.join(self.metrics) or 'none'}."
+            )
+        if self.metrics:
+            _logger.warning(
+                "Loop: no metric is called 'loss', so nothing is watched for NaN. Name one of them, watch=%r, or None.",
+                next(iter(self.metrics)),
+            )
+        return []
+
+    def _check_repeatable(self, logdir: str | None) -> None:
+        """Refuses to go on where a checkpoint is with batches that this process has only from there on."""
+        path = latest_checkpoint(logdir) if logdir and self._is_one_shot and not self._has_run else None
+        names = [name for name, _ in list_variables(path)] if path else []
+        if path and f"{_BATCHES}/count" in names and load_variable(path, f"{_BATCHES}/count"):
+            raise FailedPreconditionError(
+                None,
+                None,
+                f"Loop cannot go on from '{path}': its batches are an iterator, which gives each once, and those "
+                f"before are needed to come to where the checkpoint is. Give a function that makes it, `lambda: "
+                f"batches()`, or a source with a state.",
+            )
+
+    def _finish(self, session: Session) -> None:
+        self.result = self.form.finished(session.snapshot([self.state])[self.state.op.name])
+
+
+def loop_of(graph: Graph) -> Loop | None:
+    """Returns the loop that a graph was built for, if it was."""
+    return next(iter(graph.get_collection(_LOOPS)), None)
+
+
+def _first_spec(batch: Tensor) -> Any:
+    """Returns the spec of the first batch.
+
+    Raises:
+        ValueError: There is none.
+        TypeError: It holds text or objects.
+        Exception: What its source raises.
+    """
+    spec = batch.op.example if isinstance(batch.op, Source) else batch.spec
+    if spec is not specs.UNKNOWN:
+        return spec
+    with Session(graph=batch.graph) as session:
+        try:
+            value = session.run(batch)
+        except OutOfRangeError:
+            raise ValueError(
+                "Loop requires a batch or more, and batches is empty. An iterator that was used up before gives no "
+                "more: give a function that makes it."
+            ) from None
+    raise TypeError(
+        f"Loop requires batches of arrays and numbers, got {value!r}. What a device cannot hold is for the source to "
+        f"turn into numbers."
+    )
+
+
+def _refuse_servers(arguments: dict[str, Any]) -> None:
+    for name in ("master", "is_chief"):
+        if name in arguments and arguments[name] not in ("", True):
+            raise ValueError(
+                f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "
+                f"where the variables live, and a step that returns the whole state says of no part of it how it came "
+                f"about. Build a graph with train.Optimizer for that; see docs/distributed.md."
+            )

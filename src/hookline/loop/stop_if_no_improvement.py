@@ -1,0 +1,127 @@
+"""StopIfNoImprovement: ends the training when evaluations get no better."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from hookline import arguments
+from hookline.hooks import SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.loop.best import Mode, is_better, mode_of
+from hookline.loop.evaluate import Evaluate, evaluations_of
+
+if TYPE_CHECKING:
+    from hookline.coordination import Coordinator
+    from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class StopIfNoImprovement(SessionRunHook):
+    """Requests a stop when a metric of an `Evaluate` hook has not improved for so many evaluations in a row.
+
+    It looks at the means that the other hook has computed, and computes none. How long it has waited is remembered over
+    restarts. Runs `after_create_session` and `after_run`; nothing after an exception.
+
+    Args:
+        metric: The metric.
+        patience: How many evaluations without an improvement it takes, at least 1.
+        mode: "min" or "max": which values are good. By default the name tells: "loss", "accuracy".
+        min_delta: An improvement is one by more than this.
+        name: The name of the `Evaluate` hook.
+
+    Raises:
+        TypeError: A number that is none.
+        ValueError: `mode` is missing; a number that is too small. From `after_create_session`: there is no such
+            evaluation. From `after_run`: it has no such metric.
+
+    Example:
+        >>> hook = StopIfNoImprovement("accuracy", patience=5)
+        >>> StopIfNoImprovement("score", patience=5)
+        Traceback (most recent call last):
+        ...
+        ValueError: StopIfNoImprovement: whether a small or a large 'score' is good is not known: give mode='min' ...
+
+    References:
+        `tf.estimator.experimental.stop_if_no_decrease_hook` and `stop_if_no_increase_hook`, which count steps.
+    """
+
+    comes_after = Evaluate
+
+    def __init__(
+        self, metric: str, patience: int, *, mode: str | None = None, min_delta: float = 0.0, name: str = "eval"
+    ) -> None:
+        self._metric, self._name = metric, name
+        self._patience = arguments.whole("StopIfNoImprovement", "patience", patience, at_least=1)
+        self._min_delta = arguments.number("StopIfNoImprovement", "min_delta", min_delta, at_least=0)
+        self._mode: Mode = mode_of("StopIfNoImprovement", metric, mode)
+        self._evaluate: Evaluate | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best: float | None = None
+        self._waited = 0
+        self._seen: int | None = None
+
+    def begin(self) -> None:
+        """Forgets an earlier session."""
+        self._forget()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what was best, and how long ago."""
+        return {"best": self._best, "waited": self._waited, "seen": self._seen}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where that one stood."""
+        self._best, self._waited, self._seen = state["best"], state["waited"], state["seen"]
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Finds the evaluation."""
+        found = evaluations_of(session)
+        if self._name not in found:
+            raise ValueError(
+                f"StopIfNoImprovement looks at an Evaluate hook called {self._name!r}, and this session has "
+                f"{', '.join(map(repr, found)) or 'none'}. Give it one, or say which by name=."
+            )
+        self._evaluate = found[self._name]
+        if self._seen is not None and self._seen > session.global_step:
+            self._forget()
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Looks at an evaluation that is new.
+
+        Raises:
+            ValueError: It does not have the metric.
+        """
+        evaluate = self._evaluate
+        if evaluate is None or evaluate.step is None or evaluate.step == self._seen:
+            return
+        self._seen = evaluate.step
+        if self._metric not in evaluate.values:
+            raise ValueError(
+                f"StopIfNoImprovement: {self._name!r} has no metric {self._metric!r}. There are: "
+                f"{', '.join(evaluate.values) or 'none'}."
+            )
+        value = evaluate.values[self._metric]
+        if is_better(self._mode, value, self._best, self._min_delta):
+            self._best, self._waited = value, 0
+            return
+        self._waited += 1
+        if self._waited >= self._patience:
+            _logger.info(
+                "Stopping: %s of %r has not improved on %s for %d evaluations.",
+                self._metric,
+                self._name,
+                "anything" if self._best is None else f"{self._best:.6g}",
+                self._waited,
+            )
+            run_context.request_stop()
+
+    def steps_until_trigger(self, global_step: int) -> int:
+        """Returns when the next evaluation is due."""
+        return 1 if self._evaluate is None else self._evaluate.steps_until_trigger(global_step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds until the next evaluation is due."""
+        return math.inf if self._evaluate is None else self._evaluate.secs_until_trigger()

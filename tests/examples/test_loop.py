@@ -1,0 +1,24 @@
+"""The example of a plain train step trains, goes on where it stopped, and ends with its best model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hookline as hl
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "loop.py"
+
+
+def run(logdir, steps):
+    command = [sys.executable, str(SCRIPT), "--logdir", str(logdir), "--steps", str(steps)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=280)
+
+
+def test_it_trains_and_goes_on(tmp_path):
+    run(tmp_path, 60)
+    again = run(tmp_path, 120)
+    assert "model.ckpt-60" in again.stderr
+    assert hl.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-120")
+    assert float(again.stdout.rpartition(":")[2]) > 0.8

@@ -1,0 +1,1 @@
+"""Tests of `train.Loop` and what goes with it."""

@@ -1,0 +1,256 @@
+"""Evaluation beside the training: means, runs of their own, the best checkpoint, and stopping for want of one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import hookline as hl
+from hookline.testing import check_hook, read_events
+
+from .steps import X, Y, batches, mse, nnx_objects
+
+# What the state counts to, and how good that is: best at 4, and again at 8.
+GOOD = {2: 0.5, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.2, 12: 0.1}
+
+
+def train_step(state, batch):
+    return {"n": state["n"] + 1}, {"loss": 1.0 / (state["n"] + 1)}
+
+
+def eval_step(state, batch):
+    table = jnp.asarray([GOOD.get(step, 0.0) for step in range(13)])
+    return {"accuracy": table[state["n"]] + 0.0 * batch.mean(), "loss": (batch - state["n"]).mean()}
+
+
+def counting():
+    return hl.train.Loop(train_step, {"n": jnp.zeros((), int)}, batches())
+
+
+def evaluating(every=2, **arguments):
+    return hl.train.Evaluate(eval_step, hl.data.arrays(np.arange(5.0), batch_size=2), every=every, **arguments)
+
+
+def shown(folder, tag):
+    return [
+        (event.step, round(value.simple_value, 4))
+        for event in read_events(str(folder))
+        for value in event.summary.value
+        if value.tag == tag
+    ]
+
+
+def test_means_are_weighted_by_the_size_of_the_batches(tmp_path, caplog):
+    evaluate = evaluating()
+    with caplog.at_level(logging.INFO, "hookline"):
+        counting().run(str(tmp_path), last_step=5, hooks=[evaluate])
+    # 0 to 4 in batches of 2, 2 and 1: their mean is 2, that of the means of batches would be 2.33.
+    assert shown(tmp_path / "eval", "loss") == [(2, 0.0), (4, -2.0), (5, -3.0)]
+    assert evaluate.values["loss"] == pytest.approx(-3.0)
+    assert shown(tmp_path, "loss") == [(1, 1.0)], "the same tag, in a run of its own"
+    assert any(
+        line.startswith("eval at step 4: accuracy = 0.9 (the best so far), loss = -2") for line in caplog.messages
+    )
+
+
+def test_nnx_objects_get_as_many_as_the_step_requires_and_keep_what_they_are():
+    job = nnx_objects(jit=True)
+
+    def of_model(model, batch):
+        model.eval()
+        x, y = batch
+        return {"loss": mse(model(x), y)}
+
+    def of_both(model, optimizer, batch):
+        return {"steps": optimizer.step[...]}
+
+    first = hl.train.Evaluate(of_model, hl.data.arrays((X, Y), 100), every=10)
+    second = hl.train.Evaluate(nnx.jit(of_both), [X], every=10, name="both")
+    model, _ = hl.train.Loop(job.step, job.state, batches()).run(last_step=20, hooks=[first, second])
+    assert not model.dropout.deterministic, "it was a copy that was set to evaluate"
+    model.eval()
+    assert first.values["loss"] == pytest.approx(float(mse(model(X), Y)), rel=1e-4)
+    assert second.values == {"steps": 20}
+
+
+def test_the_best_checkpoint_stays_and_is_written_where_there_is_none(tmp_path):
+    counting().run(str(tmp_path), last_step=12, hooks=[evaluating(keep_best="accuracy")], save_checkpoint_steps=3)
+    state = hl.train.get_checkpoint_state(str(tmp_path))
+    assert state.best == str(tmp_path / "model.ckpt-4")
+    assert hl.train.load(str(tmp_path), like={"n": 0}, step="best")["n"] == 4
+    assert hl.train.load(str(tmp_path), like={"n": 0})["n"] == 12
+
+
+def test_beyond_max_to_keep_the_best_stays_and_the_one_before_goes(tmp_path):
+    def run(last_step):
+        loop = counting()
+        with loop.graph.as_default():
+            scaffold = hl.train.Scaffold(saver=hl.train.Saver(max_to_keep=2))
+        loop.run(
+            str(tmp_path),
+            last_step,
+            hooks=[evaluating(keep_best="accuracy")],
+            save_checkpoint_steps=1,
+            scaffold=scaffold,
+        )
+        return sorted(int(name.rpartition("-")[2]) for name in os.listdir(tmp_path) if name.startswith("model.ckpt-"))
+
+    assert run(3) == [2, 3]
+    assert run(7) == [4, 6, 7], "known over a restart, and 2 is not the best any more"
+    assert run(12) == [4, 11, 12]
+
+
+def test_a_step_whose_checkpoint_is_due_is_written_once(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "hookline"):
+        counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")], save_checkpoint_steps=2)
+    saved = [line for line in caplog.messages if line.startswith("Saved checkpoint")]
+    assert [line.rstrip(".").rpartition("-")[2] for line in saved] == ["0", "2", "4"]
+    assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
+
+
+def test_a_small_value_may_be_the_best_one(tmp_path):
+    counting().run(str(tmp_path), last_step=12, hooks=[evaluating(every=6, keep_best="accuracy", mode="min")])
+    assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-12")
+
+
+def test_the_best_value_is_remembered_over_a_restart(tmp_path):
+    counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
+    again = evaluating(keep_best="accuracy")
+    counting().run(str(tmp_path), last_step=10, hooks=[again])
+    assert again.best["accuracy"] == (pytest.approx(0.9), 4)
+    assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
+    assert [step for step, _ in shown(tmp_path / "eval", "loss")] == [2, 4, 6, 8, 10]
+
+
+def test_the_best_is_kept_though_the_process_was_killed_before_it_could_say_so(tmp_path):
+    counting().run(str(tmp_path), last_step=4, hooks=[evaluating(keep_best="accuracy")])
+    state_file = tmp_path / "checkpoint"
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "best": None}))
+    counting().run(str(tmp_path), last_step=6, hooks=[evaluating(keep_best="accuracy")])
+    assert hl.train.get_checkpoint_state(str(tmp_path)).best.endswith("-4")
+
+
+def test_steps_that_are_trained_again_are_shown_once(tmp_path):
+    class Lose(hl.train.SessionRunHook):
+        lost = False
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 7 and not self.lost:
+                self.lost = True
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    evaluate = evaluating()
+    recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
+    counting().run(str(tmp_path), 8, hooks=[evaluate, Lose()], save_checkpoint_steps=5, recovery=recovery)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "eval")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8]
+    assert evaluate.best["loss"].step == 8
+
+
+# For graphs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_evaluated_with_tensors_and_feeds(tmp_path):
+    x = hl.placeholder("float32", [None], name="x")
+    w = hl.Variable(0.0, name="w")
+    step = hl.train.get_or_create_global_step()
+    train_op = hl.group(w.assign_add(1.0), step.assign_add(1))
+    loss = hl.op(lambda w, x: jnp.mean(x - w))(w, x)
+    feeds = [{x: np.array([0.0, 1.0])}, {x: np.array([5.0])}]
+    evaluate = hl.train.Evaluate(
+        {"loss": loss, "top": {"w": w}}, feeds, every=3, keep_best="loss", output_dir=str(tmp_path / "test")
+    )
+    hooks = [hl.train.StopAtStepHook(last_step=4), evaluate]
+    with hl.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), hooks=hooks) as session:
+        while not session.should_stop():
+            session.run(train_op)
+    assert evaluate.values == {"loss": pytest.approx(-2.0), "top/w": 4.0}
+    assert shown(tmp_path / "test", "top/w") == [(3, 3.0), (4, 4.0)]
+    assert hl.train.load(str(tmp_path), like={"w": 0.0}, step="best")["w"] == 4.0
+
+
+# Stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_stops_when_so_many_evaluations_were_no_better(tmp_path):
+    hooks = [hl.train.StopIfNoImprovement("accuracy", patience=3), evaluating()]
+    assert counting().run(str(tmp_path), last_step=12, hooks=hooks)["n"] == 10
+
+
+def test_how_long_it_has_waited_is_remembered_over_a_restart(tmp_path):
+    def hooks():
+        return [evaluating(), hl.train.StopIfNoImprovement("accuracy", patience=3)]
+
+    counting().run(str(tmp_path), last_step=7, hooks=hooks())
+    assert counting().run(str(tmp_path), last_step=12, hooks=hooks())["n"] == 10
+
+
+def test_an_improvement_is_one_by_more_than_min_delta():
+    hooks = [evaluating(), hl.train.StopIfNoImprovement("accuracy", patience=1, min_delta=0.5)]
+    assert counting().run(last_step=12, hooks=hooks)["n"] == 4
+
+
+def test_what_is_wrong_with_it_is_said():
+    with pytest.raises(ValueError, match="small or a large 'score' is good is not known"):
+        hl.train.StopIfNoImprovement("score", patience=1)
+    with pytest.raises(ValueError, match="called 'eval', and this session has none"):
+        counting().run(last_step=2, hooks=[hl.train.StopIfNoImprovement("loss", patience=1)])
+    stop = hl.train.StopIfNoImprovement("top/accuracy", patience=1)
+    with pytest.raises(ValueError, match="'eval' has no metric 'top/accuracy'. There are: accuracy, loss"):
+        counting().run(last_step=2, hooks=[evaluating(), stop])
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_batches_that_come_once_only_are_refused():
+    with pytest.raises(ValueError, match="a generator gives each once"):
+        hl.train.Evaluate(eval_step, (batch for batch in [np.ones(2)]), every=2)
+    with pytest.raises(ValueError, match="requires a batch or more"):
+        counting().run(last_step=2, hooks=[hl.train.Evaluate(eval_step, [], every=2)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"keep_best": "accuracy", "mode": "most"}, "'min' or 'max' as mode, got 'most'"),
+        ({"keep_best": "score"}, "small or a large 'score'"),
+        ({"mode": "min"}, "mode with keep_best"),
+        ({"every": 0}, ">= 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        evaluating(**arguments)
+
+
+def test_what_cannot_be_kept_or_computed_is_refused():
+    with pytest.raises(ValueError, match="'top/accuracy', which is no metric of 'eval'"):
+        counting().run(last_step=2, hooks=[evaluating(keep_best="top/accuracy")])
+    with pytest.raises(ValueError, match="where the session saves with one saver, and this one has 0"):
+        counting().run(last_step=1, hooks=[evaluating(keep_best="accuracy")])
+    reads = hl.train.Evaluate(lambda state, batch: {"loss": float(state["n"])}, [X], every=1)
+    with pytest.raises(TypeError, match=r"reads a value at .*test_evaluate.py"):
+        counting().run(last_step=1, hooks=[reads])
+    ragged = hl.train.Evaluate(lambda state, batch: {"loss": 0.0}, [(np.ones(2), np.ones(3))], every=1)
+    with pytest.raises(ValueError, match=r"arrays of the lengths \[2, 3\]"):
+        counting().run(last_step=1, hooks=[ragged])
+    hl.train.get_or_create_global_step()
+    with pytest.raises(ValueError, match="needs the state of a train.Loop"):
+        hl.train.MonitoredSession(hooks=[evaluating()])
+
+
+def test_it_keeps_the_contract_of_hooks(tmp_path):
+    def tensors():
+        loss = hl.get_default_graph().get_tensor_by_name("loss:0")
+        return hl.train.Evaluate(loss, [{}, {}], every=2, output_dir=str(tmp_path))
+
+    check_hook(tensors)

@@ -1,0 +1,377 @@
+"""The loop takes the train steps that people write, and comes to what their own loops come to."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import hookline as hl
+from hookline.testing import read_events
+
+from .steps import WRITTEN, X, batches, by_hand, nnx_objects, plain
+
+
+def close(one, other):
+    return all(
+        np.allclose(a, b, rtol=1e-4, atol=1e-5)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def count_step(state, batch):
+    """The smallest step: it counts, and says what it has come to."""
+    return {"n": state["n"] + 1}, {"loss": (state["n"] + 1).astype(float)}
+
+
+def counting(data=None, **metrics):
+    return hl.train.Loop(count_step, {"n": jnp.zeros((), int)}, batches() if data is None else data)
+
+
+def written(logdir, tag):
+    return {
+        event.step: value.simple_value
+        for event in read_events(str(logdir))
+        for value in event.summary.value
+        if value.tag == tag
+    }
+
+
+# What people write -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
+    wanted, losses = by_hand(WRITTEN[kind](), 30)
+    job = WRITTEN[kind]()
+
+    loop = hl.train.Loop(job.step, job.state, batches())
+    state = loop.run(str(tmp_path), last_step=30, save_summaries_steps=10)
+
+    assert close(job.weights(state), job.weights(wanted))
+    shown = written(tmp_path, "loss")
+    assert list(shown) == [1, 11, 21]
+    assert np.allclose([*shown.values()], [losses[step - 1] for step in shown], rtol=1e-3)
+    assert jax.tree.structure(state) == jax.tree.structure(job.state)
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_interrupted_and_started_again_it_ends_with_the_bits_of_the_one_that_was_not(kind, tmp_path):
+    def run(name, *last_steps):
+        for last_step in last_steps:
+            job = WRITTEN[kind]()  # as in a new process
+            state = hl.train.Loop(job.step, job.state, batches()).run(str(tmp_path / name), last_step=last_step)
+        return jax.tree.leaves(job.weights(state))
+
+    whole, parts = run("whole", 20), run("parts", 7, 20)
+    assert all(np.array_equal(one, other) for one, other in zip(whole, parts, strict=True))
+
+
+def test_nnx_objects_hold_the_final_values_and_are_what_comes_back():
+    job = nnx_objects(jit=True)
+    model, optimizer = job.state
+    before = jax.tree.map(jnp.copy, nnx.state(model))
+    state = hl.train.Loop(job.step, job.state, batches()).run(last_step=5)
+    assert state[0] is model
+    assert state[1] is optimizer
+    assert optimizer.step[...] == 5
+    assert not close(nnx.state(model, nnx.Param), nnx.filter_state(before, nnx.Param))
+
+
+def test_one_nnx_object_needs_no_tuple():
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.count = nnx.Variable(jnp.zeros((), int))
+
+    def step(counter, batch):
+        counter.count[...] += 1
+        return {"loss": 0.0}
+
+    counter = Counter()
+    assert hl.train.Loop(step, counter, batches()).run(last_step=3) is counter
+    assert counter.count[...] == 3
+
+
+def test_what_was_given_is_not_given_away():
+    job = plain(lambda step: jax.jit(step, donate_argnums=0))
+    hl.train.Loop(job.step, job.state, batches()).run(last_step=3)
+    assert jax.tree.map(lambda leaf: np.isfinite(leaf).all(), job.state)
+
+
+def test_a_key_for_whoever_wants_one_another_in_each_step_and_the_same_after_a_restart(tmp_path):
+    def step(state, batch, key):
+        draw = jax.random.uniform(key)
+        return {"sum": state["sum"] + draw}, {"loss": draw}
+
+    def loop(seed=None):
+        return hl.train.Loop(step, {"sum": jnp.zeros(())}, batches(), seed=seed)
+
+    whole = loop().run(str(tmp_path / "a"), 6, save_summaries_steps=1)
+    loop().run(str(tmp_path / "b"), 2)
+    again = loop().run(str(tmp_path / "b"), 6)
+    other = loop(seed=7).run(last_step=6)
+
+    assert len(set(written(tmp_path / "a", "loss").values())) == 6
+    assert whole["sum"] == again["sum"] != other["sum"]
+
+
+def test_the_smaller_last_batch_is_trained_too():
+    sizes = []
+
+    def step(state, batch):
+        sizes.append(len(batch))
+        return {"seen": state["seen"] + len(batch)}, {"loss": 0.0}
+
+    data = hl.data.arrays(X, 100)
+    state = hl.train.Loop(step, {"seen": jnp.zeros((), int)}, data).run()
+    assert state["seen"] == 256
+    assert {100, 56} <= {size for size in sizes if isinstance(size, int)}
+
+
+def test_batches_may_be_a_tensor_with_options():
+    def step(state, batch):
+        x, mask = batch
+        return {"seen": state["seen"] + mask.sum()}, {"loss": x.sum()}
+
+    with hl.Graph().as_default() as graph:
+        padded = hl.data.iterator(hl.data.arrays(X, 100), last_batch="pad")
+        loop = hl.train.Loop(step, {"seen": jnp.zeros((), int)}, padded)
+        assert loop.graph is graph
+        assert loop.run()["seen"] == 256
+        with pytest.raises(ValueError, match="a graph without another Loop"):
+            hl.train.Loop(step, {"seen": jnp.zeros((), int)}, padded)
+
+
+# What comes with it ------------------------------------------------------------------------------------------------
+
+
+Named = collections.namedtuple("Named", ["loss", "accuracy"])
+
+
+@dataclasses.dataclass
+class Told:
+    loss: object
+    accuracy: object
+
+
+class Average:
+    """As `clu.metrics` has them: a metric that says by `compute` what it comes to."""
+
+    def __init__(self, total, count):
+        self.total, self.count = total, count
+
+    def compute(self):
+        return self.total / self.count
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda loss: {"loss": loss, "top": {"1": loss * 2}}, {"loss", "top/1"}),
+        (lambda loss: Named(loss, loss), {"loss", "accuracy"}),
+        (lambda loss: Told(loss, {"a": loss}), {"loss", "accuracy/a"}),
+        (lambda loss: loss, {"loss"}),
+        (lambda loss: Average(loss * 4, 4), {"loss"}),
+        (lambda loss: {"loss": Average(loss * 4, 4), "epoch": 3, "wild": True}, {"loss", "epoch", "wild"}),
+        (lambda loss: nnx.MultiMetric(loss=nnx.metrics.Average("values")), {"loss"}),
+        (lambda loss: {}, set()),
+        (lambda loss: None, set()),
+    ],
+)
+def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog):
+    def step(state, batch):
+        metrics = make(state["n"] + 1.0)
+        if isinstance(metrics, nnx.MultiMetric):
+            metrics.update(values=state["n"] + 1.0)
+        return {"n": state["n"] + 1}, metrics
+
+    loop = hl.train.Loop(step, {"n": jnp.zeros((), int)}, batches())
+    with caplog.at_level(logging.INFO, "hookline"):
+        loop.run(str(tmp_path), last_step=3, save_summaries_steps=1, log_steps=1)
+
+    assert loop.metrics.keys() == names
+    for name in names:
+        assert len(written(tmp_path, name)) == 3
+    if "loss" in names:
+        assert written(tmp_path, "loss") == {1: 1.0, 2: 2.0, 3: 3.0}
+        assert any(line.startswith("step 3: ") and "loss = 3.0" in line for line in caplog.messages)
+
+
+def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "hookline"):
+        counting().run(
+            str(tmp_path),
+            last_step=5,
+            log_steps=None,
+            watch=None,
+            save_summaries_steps=None,
+            save_checkpoint_secs=None,
+            log_step_count_steps=None,
+        )
+    assert os.listdir(tmp_path) == []
+    assert not any("loss" in line or "sec" in line for line in caplog.messages)
+
+
+def test_without_a_directory_steps_a_second_are_in_the_log(caplog):
+    with caplog.at_level(logging.INFO, "hookline"):
+        counting().run(last_step=30, log_step_count_steps=10)
+    assert any(line.startswith("global_step/sec") for line in caplog.messages)
+
+
+def nan_at(step):
+    def train_step(state, batch):
+        n = state["n"] + 1
+        return {"n": n}, {"loss": jnp.where(n == step, jnp.nan, 1.0)}
+
+    return hl.train.Loop(train_step, {"n": jnp.zeros((), int)}, batches())
+
+
+def test_a_loss_that_is_nan_ends_the_training_or_does_what_is_said(tmp_path):
+    with pytest.raises(hl.train.NanLossDuringTrainingError, match="global step 4"):
+        nan_at(4).run(str(tmp_path / "raise"), last_step=10)
+    assert nan_at(4).run(last_step=10, watch=None)["n"] == 10
+    assert nan_at(4).run(last_step=5, on_nan="skip", recovery=None)["n"] == 3
+
+
+def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
+    def step(state, batch):
+        return state, {"error": jnp.zeros(())}
+
+    loop = hl.train.Loop(step, {"n": jnp.zeros(())}, batches())
+    loop.run(last_step=1)
+    assert "watch='error'" in caplog.text
+    with pytest.raises(ValueError, match="no metric 'accuracy' to watch.*There are: error"):
+        loop.run(last_step=2, watch="accuracy")
+
+
+def test_it_recovers_from_a_lost_session(tmp_path):
+    class LoseOnce(hl.train.SessionRunHook):
+        lost = False
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 5 and not self.lost:
+                self.lost = True
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    hook = LoseOnce()
+    recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
+    state = counting().run(str(tmp_path), 8, hooks=[hook], save_checkpoint_steps=2, recovery=recovery)
+    assert hook.lost
+    assert state["n"] == 8
+
+
+def test_preempted_it_saves_and_holds_what_was_trained(tmp_path):
+    class Signal(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+    loop = counting()
+    with pytest.raises(hl.train.Preempted):
+        loop.run(str(tmp_path), last_step=100, hooks=[Signal()])
+    assert loop.result["n"] == 3
+    assert counting().run(str(tmp_path), last_step=4)["n"] == 4
+
+
+def test_at_its_last_step_already_it_trains_none_and_gives_what_was_saved(tmp_path):
+    counting().run(str(tmp_path), last_step=4)
+    assert counting().run(str(tmp_path), last_step=4)["n"] == 4
+
+
+def test_one_loop_may_run_several_times(tmp_path):
+    loop = counting()
+    assert [int(loop.run(str(tmp_path), last_step=step)["n"]) for step in (2, 5, 9)] == [2, 5, 9]
+
+
+# Both forms --------------------------------------------------------------------------------------------------------
+
+
+class Seen(hl.train.SessionRunHook):
+    def __init__(self, fetches):
+        self.fetches, self.values = fetches, []
+
+    def before_run(self, run_context):
+        return hl.train.SessionRunArgs(self.fetches)
+
+    def after_run(self, run_context, run_values):
+        self.values.append(jax.tree.map(float, run_values.results))
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_hooks_ride_along_and_fetch_metrics_and_what_is_made_of_the_state(by_hand):
+    loop = counting()
+    with loop.graph.as_default():
+        double = hl.op(lambda state: state["n"] * 2)(loop.state)
+    seen = Seen([loop.metrics["loss"], loop.state["n"], double])
+    if by_hand:
+        with loop.session(last_step=2, hooks=[seen]) as session:
+            while not session.should_stop():
+                session.run(loop.train_op)
+    else:
+        loop.run(last_step=2, hooks=[seen])
+    assert seen.values == [[1.0, 0.0, 0.0], [2.0, 1.0, 2.0]]
+    assert loop.result["n"] == 2
+
+
+def test_a_loop_of_ones_own_may_fetch_what_it_likes():
+    loop = counting()
+    with loop.session(last_step=3) as session:
+        losses = []
+        while not session.should_stop():
+            losses.append(float(session.run((loop.train_op, loop.metrics["loss"]))[1]))
+    assert losses == [1.0, 2.0, 3.0]
+
+
+# Two step counters -------------------------------------------------------------------------------------------------
+
+
+def stepping(by, start=0):
+    def step(state, batch):
+        return {"step": state["step"] + by, "w": state["w"]}, {"loss": jnp.zeros(())}
+
+    return hl.train.Loop(step, {"step": start, "w": jnp.zeros(())}, batches())
+
+
+def test_the_global_step_begins_where_the_counter_of_the_state_does(caplog, tmp_path):
+    assert stepping(by=1, start=500).run(str(tmp_path), last_step=510)["step"] == 510
+    assert os.path.exists(tmp_path / "model.ckpt-510")
+    assert "counts" not in caplog.text
+
+
+def test_a_counter_that_parts_from_the_global_step_is_told(caplog, tmp_path):
+    assert stepping(by=2).run(str(tmp_path), last_step=3)["step"] == 6
+    assert "the state counts 2 steps at 'step', and the global step is 1" in caplog.text
+
+
+def test_a_counter_that_parts_when_an_update_is_held_back_is_told(caplog):
+    def step(state, batch):
+        return {"step": state["step"] + 1}, {"loss": batch.mean()}
+
+    data = np.zeros((150, 1), "float32")
+    data[3] = np.nan
+    loop = hl.train.Loop(step, {"step": jnp.zeros((), int)}, list(data))
+    assert loop.run(last_step=150, on_nan="skip")["step"] == 149
+    assert "the state counts 100 steps at 'step', and the global step is 101" in caplog.text
+
+
+@pytest.mark.parametrize("start", [0, 0.0, np.float64(0.0), jnp.asarray(0.0), np.zeros(()), jnp.zeros(())])
+def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(start):
+    def traces(steps):
+        found = []
+
+        def step(state, batch):
+            found.append(None)
+            return {"n": state["n"] + 1}, {}
+
+        hl.train.Loop(step, {"n": start}, batches()).run(last_step=steps)
+        return len(found)
+
+    assert traces(6) == traces(1)

@@ -1,0 +1,256 @@
+"""What a loop cannot run is refused where it is made, in words that say who, where and what to do."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx, struct
+from flax.training.train_state import TrainState
+
+import hookline as hl
+
+from .steps import NnxNet, batches, nnx_step
+
+STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
+
+
+def refused(error, match, step, state=STATE, data=None):
+    with pytest.raises(error, match=match) as caught:
+        hl.train.Loop(step, state, batches() if data is None else data)
+    return caught.value
+
+
+# Reading values ----------------------------------------------------------------------------------------------------
+
+
+def floats(state, batch):
+    return state, {"loss": float(state["w"].sum())}
+
+
+def decides(state, batch):
+    if state["w"].sum() > 1:
+        return state, {}
+    return state, {"loss": 0.0}
+
+
+def converts(state, batch):
+    return state, {"loss": np.asarray(state["w"]).sum()}
+
+
+def indexes(state, batch):
+    return state, {"loss": [1.0, 2.0][state["n"]]}
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        (floats, r'float\(state\["w"\].sum\(\)\)'),
+        (decides, r'if state\["w"\].sum\(\) > 1:'),
+        (converts, r'np.asarray\(state\["w"\]\)'),
+        (indexes, r'\[1.0, 2.0\]\[state\["n"\]\]'),
+    ],
+)
+@pytest.mark.parametrize("jit", [lambda step: step, jax.jit])
+def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
+    error = refused(TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step))
+    assert "jnp.where or jax.lax.cond" in str(error)
+    assert error.__cause__ is not None
+
+
+# What it takes -----------------------------------------------------------------------------------------------------
+
+
+def test_parameters_that_nobody_gives_are_refused():
+    def three(state, batch, targets, mask):
+        return state, {}
+
+    def by_name(state, batch, *, rate):
+        return state, {}
+
+    refused(TypeError, "it requires state, batch, targets, mask. A batch is one argument", three)
+    refused(TypeError, "it requires nothing", lambda: None)
+    refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
+    refused(TypeError, "requires a function, got 3", 3)
+    assert hl.train.Loop(functools.partial(by_name, rate=1.0), STATE, batches()).metrics == {}
+
+
+def test_targets_that_get_a_key_are_explained():
+    def step(state, images, labels):
+        return state, {"loss": jnp.mean(images[0] - labels)}
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        hl.train.Loop(step, STATE, batches())
+    assert any("'labels' of step is given a random key" in note for note in caught.value.__notes__)
+
+
+# What it returns ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returned", "match"),
+    [
+        (lambda state: state, r"returns a pair, the new state and its metrics, but it returned a dict. Write `return"),
+        (lambda state: (state, 1.0, 2.0), "it returned a tuple of 3"),
+        (lambda state: ({"w": state["w"]}, {}), "n is gone"),
+        (lambda state: ({**state, "m": state["w"]}, {}), "m is new"),
+        (lambda state: ({**state, "w": state["w"][:2]}, {}), r"w was float32\[3\] and is float32\[2\]"),
+        (lambda state: ({**state, "w": state["w"].astype("bfloat16")}, {}), r"w was float32\[3\] and is bfloat16\[3\]"),
+        (lambda state: ({**state, "n": state["n"] + 0.5}, {}), r"n was int32\[\] and is float32\[\]"),
+        (lambda state: ([state["n"], state["w"]], {}), "0 is new; 1 is new; n is gone; w is gone"),
+        (lambda state: (state, {"loss": "low"}), "'loss' is 'low'"),
+        (lambda state: (state, {"top": {"w": state["w"]}}), r"'top/w' has the shape \(3,\). Reduce it"),
+        (lambda state: (state, {"loss": state["n"] * 1j}), "'loss' is complex"),
+        (lambda state: (state, {"loss": jax.random.key(0)}), r"'loss' is of dtype key<fry>"),
+        (lambda state: (state, state["w"]), r"'loss' has the shape \(3,\)"),
+        (lambda state: (state, [1.0]), r"'loss' is \[1.0\]"),
+    ],
+)
+def test_what_no_step_returns_is_named(returned, match):
+    def step(state, batch):
+        return returned(state)
+
+    refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
+
+
+def test_nnx_objects_that_come_back_are_refused():
+    def step(model, optimizer, batch):
+        return model, optimizer, nnx_step(model, optimizer, batch)
+
+    model = NnxNet(nnx.Rngs(0))
+    state = model, nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
+    refused(TypeError, "changes them and returns its metrics alone", step, state)
+
+
+def test_nnx_objects_among_other_things_are_refused():
+    refused(TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0))})
+
+
+def test_a_function_in_the_state_that_changes_is_refused():
+    def step(state, batch):
+        return {"w": state["w"], "f": lambda: None}, {}
+
+    refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
+
+
+def test_a_state_without_arrays_is_refused():
+    refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
+
+
+# Numbers of Python -------------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_anew(caplog):
+    def step(state, batch):
+        scale = jnp.asarray(state["scale"], "bfloat16") * 2
+        return {"scale": scale, "n": state["n"] + 1, "rate": state["rate"]}, {}
+
+    with caplog.at_level(logging.INFO, "hookline"):
+        loop = hl.train.Loop(step, {"scale": 2.0, "n": 0, "rate": 0.1}, batches())
+        final = loop.run(last_step=5, log_step_count_steps=None, watch=None)
+    told = [line for line in caplog.messages if "numbers of Python" in line]
+    assert len(told) == 1
+    assert "scale (bfloat16)" in told[0]
+    assert "n (" not in told[0]
+    assert final["scale"].dtype == jnp.bfloat16
+    assert final["n"] == 5
+    assert final["rate"] == 0.1  # as it was given: the step returned it so
+    assert sum("Compiling" in line and "writes" in line and "state" in line for line in caplog.messages) <= 2
+
+
+def test_a_number_of_which_the_step_makes_text_is_refused():
+    refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
+            lambda state, batch: ({"n": "one", "w": state["w"]}, {}), {"n": 0, "w": jnp.zeros(1)})  # fmt: skip
+
+
+# Metrics in the state ----------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class Collection:
+    """As `clu.metrics.Collection` has it."""
+
+    total: jax.Array
+
+    def merge(self, other):
+        return Collection(self.total + other.total)
+
+    def compute(self):
+        return {"loss": self.total}
+
+
+def test_accumulators_in_the_state_are_refused_with_advice():
+    class WithMetrics(TrainState):
+        metrics: Collection
+
+    state = WithMetrics.create(
+        apply_fn=None, params={"w": jnp.zeros(1)}, tx=optax.sgd(1.0), metrics=Collection(jnp.zeros(()))
+    )
+    refused(TypeError, "holds a Collection, which accumulates.*return what this batch gives", floats, state)
+    model = NnxNet(nnx.Rngs(0))
+    refused(TypeError, "holds a MultiMetric", nnx_step, (model, nnx.MultiMetric(loss=nnx.metrics.Average())))
+
+
+# Batches -----------------------------------------------------------------------------------------------------------
+
+
+def steps_on(state, batch):
+    return {**state, "n": state["n"] + 1}, {}
+
+
+def test_no_batch_at_all_is_an_error():
+    refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
+    used = iter([np.ones(2)])
+    next(used)
+    refused(ValueError, "An iterator that was used up", steps_on, data=used)
+
+
+def test_what_the_source_raises_is_raised_and_text_refused():
+    def broken():
+        raise OSError("no such file")
+        yield
+
+    refused(OSError, "no such file", steps_on, data=broken)
+    refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
+
+
+def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_path):
+    def loop():
+        return hl.train.Loop(steps_on, STATE, (np.full(2, n, "float32") for n in range(10)))
+
+    first = loop()
+    first.run(str(tmp_path), last_step=3)
+    assert first.run(str(tmp_path), last_step=5)["n"] == 5, "in this process it goes on"
+    with pytest.raises(hl.errors.FailedPreconditionError, match="an iterator, which gives each once"):
+        loop().run(str(tmp_path), last_step=8)
+    repeatable = hl.train.Loop(steps_on, STATE, lambda: (np.full(2, n, "float32") for n in range(10)))
+    assert repeatable.run(str(tmp_path))["n"] == 10
+
+
+def test_an_iterator_that_can_go_to_a_position_is_none_of_these(tmp_path):
+    def run(last_step):
+        source = iter(hl.data.arrays(np.arange(10.0), 1))
+        evaluate = hl.train.Evaluate(steps_in, iter(hl.data.arrays(np.arange(4.0), 1)), every=1)
+        state = hl.train.Loop(steps_on, STATE, source).run(str(tmp_path), last_step, hooks=[evaluate])
+        return state["n"], evaluate.values
+
+    def steps_in(state, batch):
+        return {"mean": batch.mean()}
+
+    assert [run(last_step) for last_step in (3, 8)] == [(3, {"mean": 1.5}), (8, {"mean": 1.5})]
+
+
+# Parameter servers -------------------------------------------------------------------------------------------------
+
+
+def test_parameter_servers_are_refused_with_the_reason():
+    loop = hl.train.Loop(steps_on, STATE, batches())
+    with pytest.raises(ValueError, match="does not train on parameter servers.*returns the whole state"):
+        loop.run(last_step=1, master="ray://cluster")
+    with pytest.raises(ValueError, match="takes no is_chief"):
+        loop.session(last_step=1, is_chief=False)
