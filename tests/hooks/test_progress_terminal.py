@@ -9,10 +9,10 @@ import sys
 import threading
 
 import pytest
+from tests.terminal import Terminal
 
 from hookline import train
 from hookline.testing import FakeClock
-from tests.terminal import Terminal
 
 
 @pytest.fixture

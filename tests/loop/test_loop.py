@@ -205,11 +205,12 @@ def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog
         assert any(line.startswith("step 3: ") and "loss = 3.0" in line for line in caplog.messages)
 
 
-def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog):
+def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(
             str(tmp_path),
             last_step=5,
+            progress=False,
             log_steps=None,
             watch=None,
             save_summaries_steps=None,
@@ -218,6 +219,7 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog):
         )
     assert os.listdir(tmp_path) == []
     assert not any("loss" in line or "sec" in line for line in caplog.messages)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_directory_steps_a_second_are_in_the_log(caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +25,8 @@ from hookline.graph import (
 )
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
-from hookline.hooks import NanTensorHook, StepCounterHook, StopAtStepHook
+from hookline.hooks import NanTensorHook, ProgressHook, StepCounterHook, StopAtStepHook
+from hookline.hooks.when import bare
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.final import FinalStateHook
 from hookline.loop.forms import Tree, form_of
@@ -32,6 +34,7 @@ from hookline.loop.metrics import ALONE
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
+from hookline.monitored.hook_list import checked_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -166,6 +169,7 @@ class Loop:
         last_step: int | None = None,
         *,
         hooks: Iterable[Any] = (),
+        progress: bool = True,
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
@@ -177,6 +181,8 @@ class Loop:
             logdir: Where checkpoints and summaries go, and where to go on from; None for neither.
             last_step: The global step to stop at; None for the end of the data, or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
+            progress: Whether the step and the metrics are shown on `sys.stderr`, by a `ProgressHook`. One among `hooks`
+                shows them in its stead.
             log_steps: Global steps from one line of metrics in the log to the next; None for none.
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
@@ -188,7 +194,10 @@ class Loop:
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
         _refuse_servers(arguments)
+        hooks = checked_hooks(hooks)
         own: list[Any] = [FinalStateHook(self._finish)]
+        if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
+            own.append(ProgressHook(self.metrics, file=sys.stderr))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:

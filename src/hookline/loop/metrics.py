@@ -41,13 +41,23 @@ def flat(metrics: Any) -> dict[str, Any]:
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if is_computed(value):
-        value = value.compute()
+        value = _computed(name or ALONE, value)
     parts = _parts(value)
     if parts is None:
         yield name, value
         return
     for key, part in parts.items():
         yield from _named(f"{name}/{key}" if name else str(key), part)
+
+
+def _computed(name: str, value: Any) -> Any:
+    try:
+        return value.compute()
+    except jax.errors.JAXTypeError as error:
+        raise Unfit(
+            f"compute() of {type(value).__name__}, the metric {name!r}, reads values, but the step is compiled, and "
+            f"they are there only when it runs. Give what can be computed of one batch with jax.numpy: a mean, a sum"
+        ) from error
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | None:
