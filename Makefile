@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
+.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -11,6 +11,9 @@ BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
+
+demo-text: $(READY)
+	@$(BIN)/python examples/text.py
 
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
