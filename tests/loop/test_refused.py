@@ -254,3 +254,64 @@ def test_parameter_servers_are_refused_with_the_reason():
         loop.run(last_step=1, master="ray://cluster")
     with pytest.raises(ValueError, match="takes no is_chief"):
         loop.session(last_step=1, is_chief=False)
+
+
+# Other wrong arguments ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*goes among the hooks"),
+        ({"progress": None}, "True or False as progress, got None"),
+        ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
+        ({"checkpoint_dir": "runs"}, "as logdir, and no checkpoint_dir"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(arguments, message):
+    loop = hl.train.Loop(steps_on, STATE, batches())
+    with pytest.raises(TypeError, match=message):
+        loop.run(last_step=1, **arguments)
+
+
+def test_a_log_at_no_steps_is_refused():
+    with pytest.raises(ValueError, match="Loop requires log_steps >= 1, got 0"):
+        hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, log_steps=0)
+
+
+def test_two_metrics_of_one_name_are_refused():
+    with pytest.raises(TypeError, match="two metrics are called 'a/b'"):
+        hl.train.Loop(lambda state, batch: (state, {"a": {"b": 1.0}, "a/b": 2.0}), STATE, batches())
+
+
+def test_a_metric_may_be_called_as_anything_is_called_here(caplog):
+    loop = hl.train.Loop(lambda state, batch: (state, {"global step": 7.0, "step": 8.0}), STATE, batches())
+    with caplog.at_level(logging.INFO, "hookline"):
+        loop.run(last_step=1, watch=None)
+    assert "step 1: global step = 7.0, step = 8.0" in caplog.messages
+
+
+def evaluated(eval_step, data):
+    evaluate = hl.train.Evaluate(eval_step, data, every=1)
+    hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=[evaluate])
+
+
+def test_an_evaluation_that_returns_what_a_train_step_returns_is_refused():
+    with pytest.raises(TypeError, match="an evaluation returns its metrics alone, but it returned a tuple"):
+        evaluated(lambda state, batch: (state, {"loss": 0.0}), [np.ones(2)])
+
+
+def test_evaluation_batches_of_several_structures_are_refused():
+    with pytest.raises(ValueError, match=r"batches of one structure: the first is .*\*\), another .*\(\*, \*\)"):
+        evaluated(lambda state, batch: {"loss": 0.0}, [np.ones(2), (np.ones(2), np.ones(2))])
+
+
+def test_two_evaluations_of_one_name_are_refused():
+    hooks = [hl.train.Evaluate(lambda state, batch: 0.0, [np.ones(2)], every=1) for _ in range(2)]
+    with pytest.raises(ValueError, match="two evaluations are called 'eval'.*another name"):
+        hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=hooks)
+
+
+def test_a_prefix_that_is_no_text_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="load requires a name as prefix"):
+        hl.train.load(str(tmp_path), like=STATE, prefix=None)

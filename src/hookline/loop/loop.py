@@ -173,7 +173,7 @@ class Loop:
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
-        **arguments: Any,
+        **keywords: Any,
     ) -> MonitoredSession:
         """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
 
@@ -186,14 +186,14 @@ class Loop:
             log_steps: Global steps from one line of metrics in the log to the next; None for none.
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
-            **arguments: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
+            **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
                 `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
 
         Raises:
             ValueError: `watch` is no metric; or it is to train on parameter servers.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
-        _refuse_servers(arguments)
+        _refuse_arguments(progress, log_steps, keywords)
         hooks = checked_hooks(hooks)
         own: list[Any] = [FinalStateHook(self._finish)]
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
@@ -206,14 +206,14 @@ class Loop:
             own.append(MetricsLog(self._global_step, self.metrics, log_steps))
         if self._counter is not None:
             own.append(self._counter)
-        if logdir is None and not arguments.get("summary_dir"):
-            steps = arguments.get("log_step_count_steps", 100)
+        if logdir is None and not keywords.get("summary_dir"):
+            steps = keywords.get("log_step_count_steps", 100)
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
         else:
             self._check_repeatable(logdir)
-        self.logdir = arguments.get("summary_dir") or logdir
+        self.logdir = keywords.get("summary_dir") or logdir
         with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **arguments)
+            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **keywords)
         self._has_run = True
         return session
 
@@ -278,9 +278,17 @@ def _first_spec(batch: Tensor) -> Any:
     )
 
 
-def _refuse_servers(arguments: dict[str, Any]) -> None:
+def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:
+    if not isinstance(progress, bool):
+        raise TypeError(
+            f"Loop requires True or False as progress, got {progress!r}. A ProgressHook goes among the hooks."
+        )
+    if log_steps is not None:
+        arguments.whole("Loop", "log_steps", log_steps, at_least=1)
+    if "checkpoint_dir" in keywords:
+        raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
     for name in ("master", "is_chief"):
-        if name in arguments and arguments[name] not in ("", True):
+        if name in keywords and keywords[name] not in ("", True):
             raise ValueError(
                 f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "
                 f"where the variables live, and a step that returns the whole state says of no part of it how it came "

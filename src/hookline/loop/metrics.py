@@ -24,7 +24,7 @@ def flat(metrics: Any) -> dict[str, Any]:
             one number, which is called `loss`.
 
     Raises:
-        Unfit: Something that is no number, or not one.
+        Unfit: Something that is no number, or not one; two of one name.
 
     Example:
         >>> flat({"loss": 0.5, "top": {"1": 0.25}})
@@ -36,7 +36,13 @@ def flat(metrics: Any) -> dict[str, Any]:
     """
     if metrics is None:
         return {}
-    return {name or ALONE: _number(name or ALONE, value) for name, value in _named("", metrics)}
+    found: dict[str, Any] = {}
+    for name, value in _named("", metrics):
+        name = name or ALONE
+        if name in found:
+            raise Unfit(f"two metrics are called {name!r}. Give one of them another name")
+        found[name] = _number(name, value)
+    return found
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
