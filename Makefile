@@ -1,12 +1,13 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
+.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench bench-peers
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
 TF_PYTHON ?= .venv-tf/bin/python
+PEERS_PYTHON ?= .venv-peers/bin/python
 BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
@@ -55,6 +56,10 @@ lint: $(READY)
 bench: $(READY)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+# Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
+bench-peers: $(READY)
+	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
+
 $(READY): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
 		"$(PYTHON)" $(RECENT) 2>/dev/null || { \
@@ -71,6 +76,13 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -m venv .venv-tf.new
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
 	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
+
+.venv-peers/bin/python:
+	@echo "Setting up .venv-peers, with Keras, Lightning and clu, for make bench-peers (once) ..."
+	@"$(PYTHON)" -m venv .venv-peers.new
+	@.venv-peers.new/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r benchmarks/peers/requirements.txt -e '.[flax]' -c constraints.txt
+	@rm -rf .venv-peers && mv .venv-peers.new .venv-peers
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt

@@ -138,8 +138,8 @@ class Evaluate(SessionRunHook):
         self._is_begun = self._is_marked = False
         if _evaluations.setdefault(session, {}).setdefault(self.name, self) is not self:
             raise ValueError(
-                f"Evaluate: two evaluations are called {self.name!r}, and would write into the same summaries. Give one "
-                f"of them another name."
+                f"Evaluate: two evaluations are called {self.name!r}, and would write into the same summaries. Give "
+                f"one of them another name."
             )
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
