@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import jax
+
 from hookline import arguments, summary
 from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
 from hookline.data import iterator
 from hookline.data.sources import is_one_shot
-from hookline.errors import FailedPreconditionError, OutOfRangeError
+from hookline.errors import FailedPreconditionError
 from hookline.graph import (
     Graph,
     Tensor,
@@ -23,10 +25,9 @@ from hookline.graph import (
     op,
     random_key,
 )
-from hookline.graph import spec as specs
-from hookline.graph.nodes import Source
 from hookline.hooks import NanTensorHook, ProgressHook, StepCounterHook, StopAtStepHook
 from hookline.hooks.when import bare
+from hookline.loop.batches import first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.final import FinalStateHook
 from hookline.loop.forms import Tree, form_of
@@ -112,8 +113,9 @@ class Loop:
             self.graph.add_to_collection(_LOOPS, self)
 
     def _build(self, batch: Tensor, seed: int | None) -> None:
-        _, metrics = self._step.spec(_first_spec(batch))
+        _, metrics = self._step.spec(first_spec(batch))
         self._say_numbers()
+        self._say_devices()
         self.state = Variable(self.form.values, name=STATE, trainable=False)
         found = counter_in(self.form.values)
         step = get_global_step()
@@ -139,6 +141,16 @@ class Loop:
                 "jnp.zeros(()), say.",
                 self._step.name,
                 ", ".join(f"{path} ({dtype})" for path, dtype in numbers.items()),
+            )
+
+    def _say_devices(self) -> None:
+        arrays = [leaf for leaf in jax.tree.leaves(self.form.values) if isinstance(leaf, jax.Array)]
+        devices = set().union(*(array.devices() for array in arrays))
+        if len(devices) > 1:
+            _logger.warning(
+                "Loop: the state lies on %d devices, and is trained on one of them: a session keeps its variables on "
+                "one device so far. What comes of it lies there too.",
+                len(devices),
             )
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
@@ -251,31 +263,6 @@ class Loop:
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
     return next(iter(graph.get_collection(_LOOPS)), None)
-
-
-def _first_spec(batch: Tensor) -> Any:
-    """Returns the spec of the first batch.
-
-    Raises:
-        ValueError: There is none.
-        TypeError: It holds text or objects.
-        Exception: What its source raises.
-    """
-    spec = batch.op.example if isinstance(batch.op, Source) else batch.spec
-    if spec is not specs.UNKNOWN:
-        return spec
-    with Session(graph=batch.graph) as session:
-        try:
-            value = session.run(batch)
-        except OutOfRangeError:
-            raise ValueError(
-                "Loop requires a batch or more, and batches is empty. An iterator that was used up before gives no "
-                "more: give a function that makes it."
-            ) from None
-    raise TypeError(
-        f"Loop requires batches of arrays and numbers, got {value!r}. What a device cannot hold is for the source to "
-        f"turn into numbers."
-    )
 
 
 def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:

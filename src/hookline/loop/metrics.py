@@ -77,6 +77,8 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, jax.Array) and hasattr(type(value), "__jax_array__"):
+        value = value.__jax_array__()  # of a variable of NNX, such as the rate of an optimizer
     is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
     if not is_array and not isinstance(value, bool | int | float):
         raise Unfit(
