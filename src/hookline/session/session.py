@@ -574,7 +574,7 @@ class Session:
     @property
     def step_changes(self) -> int:
         """How often the global step has been written so far, by whatever way."""
-        return self.store.step_changes
+        return (self._store or self.store).step_changes
 
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
