@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -235,16 +234,17 @@ class Pacing:
             steps = steps_until_trigger(step) if steps_until_trigger else math.inf
             secs = secs_until_trigger() if secs_until_trigger else math.inf
             runs = runs_until_trigger() if runs_until_trigger else math.inf
-            if not all(isinstance(answer, numbers.Real) for answer in (steps, secs, runs)):
+            try:
+                if steps <= 1 or secs <= 0 or runs <= 1:
+                    always.append(hook)
+                    continue
+                at = clock.monotonic() + secs if secs < math.inf else math.inf
+                self._dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
+            except TypeError:
                 raise TypeError(
                     f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
                     f"and {runs!r}."
-                )
-            if steps <= 1 or secs <= 0 or runs <= 1:
-                always.append(hook)
-            else:
-                at = clock.monotonic() + secs if secs < math.inf else math.inf
-                self._dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
+                ) from None
         self._due_step = min((due.step for due in self._dues), default=math.inf)
         self._due_secs = min((due.secs for due in self._dues), default=math.inf)
         self._due_run = min((due.run for due in self._dues), default=math.inf)
