@@ -1,12 +1,13 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
+.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench bench-quick bench-peers bench-more
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
 TF_PYTHON ?= .venv-tf/bin/python
+BENCH_READY := .venv/.hookline-bench-ready
 BROWSER_READY := .venv/.hookline-browser-ready
 
 demo: $(READY)
@@ -49,8 +50,21 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 
-bench: $(READY)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+# What a step costs, and how that grows; the figures go into the docs.
+bench: $(BENCH_READY)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --results docs/bench
+	@$(BIN)/python benchmarks/growth.py --results docs/bench
+	@$(BIN)/python benchmarks/publish.py
+
+bench-quick: $(READY)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300
+
+bench-peers: $(TF_PYTHON)
+
+# The other benchmarks: large models, summaries, iterators, workers. Each says what it measures.
+bench-more: $(READY)
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer; do \
+		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
 
 $(READY): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
@@ -64,10 +78,14 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 .venv-tf/bin/python:
-	@echo "Setting up .venv-tf, with TensorFlow, for make conformance (once) ..."
+	@echo "Setting up .venv-tf, with TensorFlow, for make conformance and make bench (once) ..."
 	@"$(PYTHON)" -m venv .venv-tf.new
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
 	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
+
+$(BENCH_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
+	@touch $@
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt

@@ -1,7 +1,7 @@
 """What sessions and hooks cost on a tiny step, against the bare step, the loop by hand, and TensorFlow's own.
 
-One run, in turns. `make bench` writes the results into `benchmarks/results` and draws them; `make bench-quick` only
-prints a short run. TensorFlow comes from an environment of its own (`make bench-peers`) and is left out without it.
+One run, in turns. `make bench` writes the results into `docs/bench` and draws them; `make bench-quick` only prints a
+short run. TensorFlow comes from an environment of its own (`make bench-peers`) and is left out without it.
 """
 
 from __future__ import annotations
@@ -91,6 +91,22 @@ class Contestants:
         return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
 
 
+def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
+    """Draws what each contestant takes."""
+    import matplotlib.pyplot as plt
+
+    names = list(rows)[::-1]
+    figure, axis = plt.subplots(figsize=(7, 0.36 * len(names) + 0.8))
+    colours = [
+        "tab:orange" if "TensorFlow" in n else "tab:gray" if "hand" in n or n == BARE else "tab:blue" for n in names
+    ]
+    axis.barh(names, [rows[n].micros for n in names], xerr=[rows[n].spread for n in names], color=colours)
+    axis.set_xlabel("µs a step")
+    axis.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
@@ -123,6 +139,7 @@ def main() -> None:
         args.results.mkdir(parents=True, exist_ok=True)
         interleaved.write(args.results / "bench.json", {"rows": rows})
         (args.results / "bench.md").write_text(text)
+        draw(rows, args.results / "bench.svg")
 
 
 if __name__ == "__main__":
