@@ -10,6 +10,10 @@ TF_PYTHON ?= .venv-tf/bin/python
 BENCH_READY := .venv/.hookline-bench-ready
 BROWSER_READY := .venv/.hookline-browser-ready
 
+# What is compiled once is read from the disk the next time.
+demo demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
+demo demo-workers: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
 
