@@ -26,6 +26,9 @@ from hookline import train
 BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
 STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
 
+LONG_EXAMPLES = 8192
+"""In the batch of a step that takes a millisecond or more."""
+
 Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
 
 
@@ -52,9 +55,9 @@ MONITORED: dict[str, Hooks] = {
 class Contestants:
     """What is measured; sessions are open as long as the stack is."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, examples: int = 32) -> None:
         self._stack = stack
-        self._batch = tiny_step.batch()
+        self._batch = tiny_step.batch(examples)
 
     def folder(self) -> str:
         return self._stack.enter_context(tempfile.TemporaryDirectory())
@@ -78,7 +81,9 @@ class Contestants:
         return interleaved.stepwise(lambda: session.run(train_op))
 
     def by_hand(self, *, checks_nan: bool) -> interleaved.Run:
-        return interleaved.stepwise(by_hand.with_jobs(*self._batch, self.folder(), checks_nan=checks_nan))
+        writer = hl.summary.FileWriter(self.folder())
+        self._stack.callback(writer.close)
+        return interleaved.stepwise(by_hand.with_jobs(*self._batch, writer, checks_nan=checks_nan))
 
     def bare(self) -> interleaved.Run:
         return interleaved.stepwise(by_hand.bare(*self._batch))
@@ -129,7 +134,15 @@ def main() -> None:
         if tensorflow is not None:
             runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
-    text = f"{interleaved.table(rows)}\n\nStandard hooks: {STANDARD}.\n"
+    with contextlib.ExitStack() as stack:
+        made = Contestants(stack, LONG_EXAMPLES)
+        whole = "monitored, standard hooks, NaN check"
+        runs = {BARE: made.bare(), HAND_NAN: made.by_hand(checks_nan=True), whole: made.monitored(MONITORED[whole])}
+        long = interleaved.measure(
+            runs, rounds=args.rounds, steps=max(args.steps // 10, 1), references=(BARE, HAND_NAN)
+        )
+    text = f"{interleaved.table(rows)}\n\nThe same with {LONG_EXAMPLES} examples in the batch:\n\n"
+    text += f"{interleaved.table(long)}\n\nStandard hooks: {STANDARD}.\n"
     about = interleaved.machine()
     text += (
         f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"
@@ -137,7 +150,7 @@ def main() -> None:
     print(text)
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)
-        interleaved.write(args.results / "bench.json", {"rows": rows})
+        interleaved.write(args.results / "bench.json", {"rows": rows, "long": long})
         (args.results / "bench.md").write_text(text)
         draw(rows, args.results / "bench.svg")
 

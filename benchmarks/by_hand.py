@@ -39,14 +39,13 @@ def bare(x: jax.Array, y: jax.Array) -> Callable[[], object]:
     return run
 
 
-def with_jobs(x: jax.Array, y: jax.Array, folder: str, *, checks_nan: bool) -> Callable[[], object]:
+def with_jobs(x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: bool) -> Callable[[], object]:
     """Returns the step with the jobs of the standard hooks.
 
     It stops at a step, measures steps a second, logs the loss and writes a scalar each 100 steps, saves each 600
     seconds, and, where asked, looks for a NaN one step late, so that the device always has work.
     """
     compiled, state = jax.jit(tiny_step.step, donate_argnums=0), tiny_step.state()
-    writer = FileWriter(folder)
     saver = orbax.checkpoint.StandardCheckpointer()
     last_step, number = 10**9, 0
     started, next_save, next_report = time.monotonic(), time.monotonic() + SAVE_SECS, EVERY
@@ -71,6 +70,6 @@ def with_jobs(x: jax.Array, y: jax.Array, folder: str, *, checks_nan: bool) -> C
             logger.info("loss = %s, step = %d (%.3f sec)", value, number, EVERY / rate)
         if time.monotonic() >= next_save:
             next_save = time.monotonic() + SAVE_SECS
-            saver.save(f"{folder}/{number}", state)
+            saver.save(f"{writer.get_logdir()}/{number}", state)
 
     return run

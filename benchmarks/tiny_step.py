@@ -28,10 +28,11 @@ def loss_of(p: Params, x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.mean((jnp.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"] - y) ** 2)
 
 
-def batch() -> tuple[jax.Array, jax.Array]:
+def batch(examples: int = 32) -> tuple[jax.Array, jax.Array]:
     """Returns a batch that is on the device."""
     rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(32, 32)), "float32"), jnp.asarray(rng.normal(size=(32, 1)), "float32")
+    x, y = rng.normal(size=(examples, 32)), rng.normal(size=(examples, 1))
+    return jnp.asarray(x, "float32"), jnp.asarray(y, "float32")
 
 
 def step(state, x, y):

@@ -193,7 +193,9 @@ def watched_training(tmp_path, runs, declares=True):
 
 
 @pytest.mark.parametrize(("declares", "count", "runs"), [(True, 2, 10_000), (False, 3, 300)])
-def test_hooks_that_watch_different_things_at_different_times_share_one_program(tmp_path, caplog, declares, count, runs):
+def test_hooks_that_watch_different_things_at_different_times_share_one_program(
+    tmp_path, caplog, declares, count, runs
+):
     caplog.set_level(logging.INFO, "hookline.session")
     values, seen = watched_training(tmp_path, runs, declares)
     steps = [m for m in caplog.messages if "Compiling" in m and "params" in m.split("writes")[1]]
