@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import by_hand
+import in_processes
 import interleaved
-import peers
 import tiny_step
 
 import hookline as hl
@@ -130,7 +130,7 @@ def main() -> None:
             "Session.run, two fed arrays": made.session(fed=True),
             **{name: made.monitored(hooks) for name, hooks in MONITORED.items()},
         }
-        tensorflow = peers.tensorflow(stack)
+        tensorflow = in_processes.tensorflow(stack)
         if tensorflow is not None:
             runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))

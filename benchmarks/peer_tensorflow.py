@@ -1,4 +1,4 @@
-"""The same step under TensorFlow's own sessions and hooks; see `peers.py`."""
+"""The same step under TensorFlow's own sessions and hooks; see `in_processes.py`."""
 
 from __future__ import annotations
 
