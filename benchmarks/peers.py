@@ -5,7 +5,7 @@ evaluates and saves at a cadence, keeps the best checkpoint, goes on from the ne
 They take turns, in processes of their own: a short and a long training, each evaluated and saved once, at its end. The
 difference is what the further steps cost. On the clock that says something on a quiet machine only; CPU time is user
 and system, all threads. Lines are those between `# begin` and `# end`: all but network, step, data and imports. The
-peers need an environment of their own: `make bench-peers`.
+peers need an environment of their own: `make compare`.
 """
 
 from __future__ import annotations

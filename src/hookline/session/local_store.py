@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,10 +15,10 @@ import numpy as np
 from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
-from hookline.graph.global_step import get_global_step
+from hookline.graph.global_step import counted_global_step, get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.store import Leaves, VariableStore
+from hookline.session.store import Exchange, Flat, Leaves, VariableStore
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
@@ -39,6 +40,78 @@ class _Slot:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
+
+    def count(self, variable: Variable, gain: int | None) -> None:
+        """Advances the host's copy; it is lost where the host does not know by how much."""
+        if gain is None or self.mirror is None:
+            self.mirror = None
+            return
+        mirror = self.mirror + gain
+        self.mirror = mirror if _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
+
+
+class _LocalExchange:
+    """The variables of one program, found once.
+
+    The new values that a run leaves are the arguments of the next one. As long as the same program runs they are only
+    kept here, and the store asks for them (`flush`) when anybody else looks.
+    """
+
+    __slots__ = ("_counters", "_gains", "_groups", "_new", "_read", "_slots", "_steps", "_store", "_structures")
+    _new: tuple[Flat, Flat, Flat]
+    _structures: Sequence[Any]
+
+    def __init__(
+        self,
+        store: _LocalStore,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> None:
+        self._store, self._groups = store, groups
+        self._gains = list(zip(written, gains, strict=True))
+        self._slots: list[_Slot] = []
+        self._read: list[_Slot] = []
+        self._counters: list[tuple[_Slot, Variable, int | None]] = []
+        self._steps = False
+
+    def take(self) -> tuple[Flat, Flat, Flat]:
+        store = self._store
+        if store.latest is self:
+            taken, counted, _ = self._new
+            return taken, counted, [slot.leaves for slot in self._read]  # type: ignore[misc]
+        taken, counted, read = [list(store.take(variables)) for variables in self._groups]
+        return taken, counted, read
+
+    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        store = self._store
+        if store.latest is not self:
+            self._prepare()
+        self._structures = structures
+        self._new = new
+        store.latest = store.unwritten = self
+        for slot, variable, gain in self._counters:
+            slot.count(variable, gain)
+        if self._steps:
+            store.step_changes += 1
+            if store.waiting:
+                store.tell()
+
+    def write(self) -> None:
+        """Puts the new values where they are looked for."""
+        new = itertools.chain(*self._new)
+        for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
+            slot.leaves, slot.structure = leaves, structure
+
+    def _prepare(self) -> None:
+        """Makes this exchange the one that may keep new values to itself."""
+        self._store.flush()
+        if not self._slots:
+            self._slots = self._store.slots(variable for variable, _ in self._gains)
+            self._read = self._store.slots(self._groups[-1])
+            every = zip(self._slots, self._gains, strict=True)
+            self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
+            self._steps = self._store.counts(variable for variable, _ in self._gains)
 
 
 # What every counter holds: it has 32 bits or 64.
@@ -79,9 +152,13 @@ class _LocalStore:
         self._slots: dict[Variable, _Slot] = {}
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
-        self._waiting = 0
+        self.waiting = 0
+        # Whose values were put last, as long as nothing else was put; and the same if the slots lack them yet.
+        self.latest: _LocalExchange | None = None
+        self.unwritten: _LocalExchange | None = None
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        self.flush()
         slots = self._slots
         try:
             return tuple([slots[variable].leaves for variable in variables])  # type: ignore[return-value]
@@ -95,10 +172,12 @@ class _LocalStore:
             ) from None
 
     def structure(self, variable: Variable) -> Any:
+        self.flush()
         return self._slots[variable].structure
 
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        stepped = False
+        self.flush()
+        self.latest, stepped = None, False
         for variable, leaves, structure, gain in values:
             slot = self._slots.get(variable)
             if slot is None:
@@ -106,14 +185,42 @@ class _LocalStore:
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
-            mirror = None if gain is None or slot.mirror is None else slot.mirror + gain
-            slot.mirror = mirror if mirror is None or _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
+            slot.count(variable, gain)
             stepped = stepped or variable is self._global_step
         if stepped:
             self.step_changes += 1
-            if self._waiting:
-                with self._changed:
-                    self._changed.notify_all()
+            if self.waiting:
+                self.tell()
+
+    def tell(self) -> None:
+        """Wakes those that wait for a global step."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def exchange(
+        self,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> Exchange:
+        return _LocalExchange(self, groups, written, gains)
+
+    def counts(self, written: Iterable[Variable]) -> bool:
+        """Whether the global step is among these."""
+        step = counted_global_step(self._graph)
+        return step is not None and step in set(written)
+
+    def slots(self, variables: Iterable[Variable]) -> list[_Slot]:
+        """Returns where variables are kept."""
+        return [self._slots.setdefault(variable, _Slot()) for variable in variables]
+
+    def flush(self) -> None:
+        """Takes over the values that only the latest exchange has."""
+        if self.unwritten is not None:
+            with self._lock:
+                if self.unwritten is not None:
+                    self.unwritten.write()
+                    self.unwritten = None
 
     def counter(self, variable: Variable) -> int:
         slot = self._slots.get(variable)
@@ -144,11 +251,11 @@ class _LocalStore:
                 return now
             left = None if deadline is None else deadline - clock.monotonic()
             with self._changed:
-                self._waiting += 1
+                self.waiting += 1
                 try:
                     moved = clock.wait_for(self._changed, lambda seen=generation: self.step_changes != seen, left)
                 finally:
-                    self._waiting -= 1
+                    self.waiting -= 1
             if not moved:
                 return self.step()
 
@@ -193,9 +300,11 @@ class _LocalStore:
         return [variable.op.name for variable in variables if variable not in self._slots]
 
     def destroyed(self) -> bool:
+        self.flush()
         return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.leaves or ())
 
     def broken(self) -> BaseException | None:
+        self.flush()
         for slot in list(self._slots.values()):
             try:
                 jax.block_until_ready(slot.leaves)
