@@ -265,10 +265,11 @@ class Execution:
             found = {i: self._places[t.key] for i, t in enumerate(self.late_inputs) if t.key in wanted}
             run.pulled.update(zip(found, jax.device_get([run.outputs[p] for p in found.values()]), strict=True))
         for operation in operations:
+            given = [get(run) for get in self._host_arguments[operation]]
             if isinstance(operation, SessionCall):
-                run.hosts[operation] = operation.fn(session)
+                run.hosts[operation] = operation.fn(session, *given)
                 continue
-            values = iter([get(run) for get in self._host_arguments[operation]])
+            values = iter(given)
             try:
                 with session.host_lock(operation):
                     run.hosts[operation] = operation.call(lambda _, values=values: next(values))

@@ -18,6 +18,7 @@ from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.guard import counts_runs
 from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
+from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
 from hookline.session.dispatch import dispatch, explained
@@ -29,7 +30,7 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
 from hookline.session.retry import RETRY
 from hookline.session.run_ahead import RunAhead
-from hookline.session.sources import Position, Sources
+from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
@@ -581,6 +582,12 @@ class Session:
     def iterators(self) -> list[str]:
         """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
         return self._sources.names()
+
+    def source(self, iterator: Source) -> OpenSource:
+        """Returns what the session reads from for an iterator's operation."""
+        with self._lock:
+            self._check_usable()
+            return self._sources.of(iterator)
 
     def serve(self, coord: Any) -> None:
         """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""
