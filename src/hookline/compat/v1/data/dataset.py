@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import Tensor, get_default_graph
 from hookline.compat.v1.data import elements, iterators
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
+from hookline.graph import Tensor, get_default_graph
 
 
 class Dataset:

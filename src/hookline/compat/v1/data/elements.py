@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hookline import Tensor
+from hookline.graph import Tensor
 from hookline.graph import spec as specs
 
 STRING = "string"

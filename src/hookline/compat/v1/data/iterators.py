@@ -5,24 +5,45 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator as Elements
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 
-from hookline import Operation, Session, Tensor, get_default_graph
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.mapping import Pass
 from hookline.data.batches import Form, owned
 from hookline.data.reader import Reader
 from hookline.data.sequences import START, Read
 from hookline.errors import FailedPreconditionError
+from hookline.graph import Operation, Tensor, get_default_graph
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Constant, SessionCall, Source
-
-if TYPE_CHECKING:
-    from hookline.compat.v1.data.dataset import Dataset
+from hookline.session import Session
 
 _PREFETCH = 2
+
+
+class Dataset(Protocol):
+    """What an iterator needs of a dataset."""
+
+    @property
+    def element_spec(self) -> Any:
+        """What is known of the elements."""
+        ...
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element's arrays."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that it is made of."""
+        ...
+
+    def make(self, run: Pass, /) -> Elements[Any]:
+        """Returns the elements."""
+        ...
 
 
 class Iterator:

@@ -10,10 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-import hookline
-from hookline import Tensor, get_default_graph
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.elements import Component
+from hookline.graph import (
+    Graph,
+    Tensor,
+    constant,
+    get_default_graph,
+    global_variables,
+    local_variables,
+    op,
+    placeholder,
+    variables_initializer,
+)
+from hookline.session import Session
 
 Values = Mapping[Tensor, Any]
 
@@ -30,20 +40,20 @@ class Mapped:
     """
 
     def __init__(self, fn: Callable[..., Any], spec: Any) -> None:
-        self._graph = hookline.Graph(seed=get_default_graph().seed)
+        self._graph = Graph(seed=get_default_graph().seed)
         self._local = threading.Lock()
-        self._session: hookline.Session | None = None
+        self._session: Session | None = None
         with self._graph.as_default():
             self.arguments = elements.mapped(_placeholder, spec)
             is_tuple = isinstance(self.arguments, tuple) and not hasattr(self.arguments, "_fields")
             self.result = fn(*self.arguments) if is_tuple else fn(self.arguments)
-            self._init = hookline.variables_initializer([*hookline.global_variables(), *hookline.local_variables()])
+            self._init = variables_initializer([*global_variables(), *local_variables()])
 
     def returned(self) -> Any:
         """Returns the result as a structure of tensors."""
         with self._graph.as_default():
             result = _joined(self.result)
-            return jax.tree.map(lambda leaf: leaf if isinstance(leaf, Tensor) else hookline.constant(leaf), result)
+            return jax.tree.map(lambda leaf: leaf if isinstance(leaf, Tensor) else constant(leaf), result)
 
     def fed(self, element: Any) -> dict[Tensor, Any]:
         """Returns what to feed for an element."""
@@ -54,14 +64,14 @@ class Mapped:
         """Returns the values of tensors of the inner graph for an element, as NumPy arrays."""
         with self._local, jax.default_device(jax.devices("cpu")[0]):
             if self._session is None:
-                self._session = hookline.Session(graph=self._graph)
+                self._session = Session(graph=self._graph)
                 self._session.run(self._init)
             return jax.tree.map(_on_host, self._session.run(fetches, self.fed(element)))
 
 
 def _placeholder(component: Component) -> Tensor:
     dtype = object if component.dtype is None else component.dtype
-    return hookline.placeholder(dtype, component.shape, name="element")
+    return placeholder(dtype, component.shape, name="element")
 
 
 def _on_host(value: Any) -> Any:
@@ -72,7 +82,7 @@ def _joined(result: Any) -> Any:
     """Returns a structure in which a list of tensors is one tensor, as in TF."""
     if isinstance(result, list):
         parts = [_joined(part) for part in result]
-        return hookline.op(lambda *leaves: jax.numpy.stack(leaves), name="stack")(*parts)
+        return op(lambda *leaves: jax.numpy.stack(leaves), name="stack")(*parts)
     if isinstance(result, dict):
         return type(result)((key, _joined(part)) for key, part in result.items())
     if isinstance(result, tuple):
