@@ -1,0 +1,56 @@
+"""`tf.estimator`: its names of the hooks, and the modes. Estimators themselves are not here."""
+
+from __future__ import annotations
+
+from hookline.compat.v1.hooks import (
+    CheckpointSaverHook,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanTensorHook,
+    ProfilerHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from hookline.checkpoint import CheckpointSaverListener
+from hookline.errors import NanLossDuringTrainingError
+from hookline.hooks import (
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "ModeKeys",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+]
+
+
+class ModeKeys:
+    """What a model is built for.
+
+    References:
+        `tf.estimator.ModeKeys`.
+    """
+
+    TRAIN, EVAL, PREDICT = "train", "eval", "infer"

@@ -1,0 +1,316 @@
+"""The optimizers of `tf.train`, with TensorFlow's formulas and its names for their slots.
+
+A formula is a function of the variable, its slots, the gradient and the hyperparameters; it returns the new values of
+the first two. A hyperparameter may be a number, a tensor, or a function without arguments that returns one of them. It
+is rounded to the variable's dtype before anything is computed from it, as there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from hookline.compat.v1.optimizer import Optimizer
+from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
+
+# Formulas -------------------------------------------------------------------------------------------------------------
+
+
+def _gradient_descent(var: Any, grad: Any, learning_rate: Any) -> Any:
+    return (var - learning_rate * grad,)
+
+
+def _momentum(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
+    accum = accum * momentum + grad
+    return var - learning_rate * accum, accum
+
+
+def _nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
+    accum = accum * momentum + grad
+    return var - learning_rate * grad - learning_rate * momentum * accum, accum
+
+
+def _adam(
+    var: Any, m: Any, v: Any, grad: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, power1: Any, power2: Any
+) -> Any:  # fmt: skip
+    rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
+    m = m + (grad - m) * (1 - beta1)
+    v = v + (grad * grad - v) * (1 - beta2)
+    return var - rate * m / (jnp.sqrt(v) + epsilon), m, v
+
+
+def _adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
+    accum = accum + grad * grad
+    return var - learning_rate * grad * lax.rsqrt(accum), accum
+
+
+def _adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
+    accum = accum * rho + grad * grad * (1 - rho)
+    change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
+    return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
+
+
+def _rmsprop(
+    var: Any, rms: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
+) -> Any:
+    rms = rms + (grad * grad - rms) * (1 - decay)
+    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms + epsilon)
+    return var - mom, rms, mom
+
+
+def _centered_rmsprop(
+    var: Any, rms: Any, mg: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
+) -> Any:
+    rms = rms + (grad * grad - rms) * (1 - decay)
+    mg = mg + (grad - mg) * (1 - decay)
+    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms - mg * mg + epsilon)
+    return var - mom, rms, mg, mom
+
+
+def _ftrl(
+    var: Any, accum: Any, linear: Any, grad: Any, learning_rate: Any, power: Any, l1: Any, l2: Any, shrinkage: Any, beta: Any
+) -> Any:  # fmt: skip
+    new = accum + grad * grad
+    linear = linear + grad + 2 * shrinkage * var - (new**-power - accum**-power) / learning_rate * var
+    divisor = (new**-power + beta) / learning_rate + 2 * l2
+    return (jnp.clip(linear, -l1, l1) - linear) / divisor, new, linear
+
+
+def _proximal(var: Any, rate: Any, l1: Any, l2: Any) -> Any:
+    return jnp.sign(var) * jnp.maximum(jnp.abs(var) - rate * l1, 0) / (1 + rate * l2)
+
+
+def _proximal_gradient_descent(var: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
+    return (_proximal(var - learning_rate * grad, learning_rate, l1, l2),)
+
+
+def _proximal_adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
+    accum = accum + grad * grad
+    rate = learning_rate * lax.rsqrt(accum)
+    return _proximal(var - rate * grad, rate, l1, l2), accum
+
+
+# Classes --------------------------------------------------------------------------------------------------------------
+
+
+class _Formula(Optimizer):
+    """An optimizer that applies a formula.
+
+    Args:
+        formula: As described above.
+        slots: For each slot what `get_slot` takes, its label in names, and the number that it starts at.
+        use_locking: Taken, without effect.
+        name: What its operations are called.
+        **hyperparameters: What the formula takes behind the gradient.
+    """
+
+    def __init__(
+        self,
+        formula: Callable[..., Any],
+        slots: Sequence[tuple[str, str, float]],
+        use_locking: bool,
+        name: str,
+        **hyperparameters: Any,
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._formula, self._slot_starts, self._hyperparameters = formula, slots, hyperparameters
+        self._prepared: dict[str, Any] = {}
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for variable in var_list:
+            for slot_name, label, start in self._slot_starts:
+                self._get_or_make_slot(variable, start, slot_name, label)
+
+    def _prepare(self) -> None:
+        self._prepared = {name: self._call_if_callable(value) for name, value in self._hyperparameters.items()}
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Any:
+        slots = tuple(self._slots[slot_name][var] for slot_name, _, _ in self._slot_starts)
+        fn = functools.partial(_applied, self._formula)
+        return update((var, *slots), fn, grad, self._prepared, name=f"Apply{self._name}")
+
+
+def _applied(formula: Callable[..., Any], values: tuple[Any, ...], grad: Any, by: dict[str, Any]) -> tuple[Any, ...]:
+    dtype = values[0].dtype
+    return formula(*values, grad.astype(dtype), **{name: jnp.asarray(value, dtype) for name, value in by.items()})
+
+
+class GradientDescentOptimizer(_Formula):
+    """Goes down the gradient."""
+
+    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+        super().__init__(_gradient_descent, (), use_locking, name, learning_rate=learning_rate)
+
+
+class MomentumOptimizer(_Formula):
+    """Goes down a sum of gradients that fades."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any,
+        use_locking: bool = False,
+        name: str = "Momentum",
+        use_nesterov: bool = False,
+    ) -> None:
+        formula = _nesterov if use_nesterov else _momentum
+        slots = [("momentum", name, 0.0)]
+        super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, momentum=momentum)
+
+
+class AdamOptimizer(_Formula):
+    """Adam, with epsilon before the correction of the second moment ("epsilon hat" of Kingma and Ba)."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adam",
+    ) -> None:
+        slots = [("m", name, 0.0), ("v", name, 0.0)]
+        super().__init__(_adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2,
+                         epsilon=epsilon)  # fmt: skip
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for decay in ("beta1", "beta2"):
+            start = self._call_if_callable(self._hyperparameters[decay])
+            self._create_non_slot_variable(start, f"{decay}_power", var_list)
+        super()._create_slots(var_list)
+
+    def _get_beta_accumulators(self) -> tuple[Variable, Variable]:
+        graph = get_default_graph()
+        return self._non_slots["beta1_power", graph], self._non_slots["beta2_power", graph]
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        powers = zip(("power1", "power2"), self._get_beta_accumulators(), strict=True)
+        self._prepared = self._prepared | dict(powers)
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Operation:
+        decays = (self._prepared["beta1"], self._prepared["beta2"])
+        with control_dependencies(update_ops):
+            powers = [
+                update(power, _multiplied, decay, name=f"{power.op.name}/update")
+                for power, decay in zip(self._get_beta_accumulators(), decays, strict=True)
+            ]
+        return super()._finish([*update_ops, *powers], name_scope)
+
+
+def _multiplied(power: Any, decay: Any) -> Any:
+    return power * jnp.asarray(decay, power.dtype)
+
+
+class AdagradOptimizer(_Formula):
+    """Divides by the root of the sum of squares, without an epsilon; the sum starts above zero."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        use_locking: bool = False,
+        name: str = "Adagrad",
+    ) -> None:
+        if initial_accumulator_value <= 0:
+            raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
+        slots = [("accumulator", name, initial_accumulator_value)]
+        super().__init__(_adagrad, slots, use_locking, name, learning_rate=learning_rate)
+
+
+class AdadeltaOptimizer(_Formula):
+    """Adadelta."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: Any = 0.95,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adadelta",
+    ) -> None:
+        slots = [("accum", name, 0.0), ("accum_update", name, 0.0)]
+        super().__init__(_adadelta, slots, use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon)
+
+
+class RMSPropOptimizer(_Formula):
+    """RMSProp, whose mean of squares starts at 1, with the rate inside of the momentum."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        decay: Any = 0.9,
+        momentum: Any = 0.0,
+        epsilon: Any = 1e-10,
+        use_locking: bool = False,
+        centered: bool = False,
+        name: str = "RMSProp",
+    ) -> None:
+        formula = _centered_rmsprop if centered else _rmsprop
+        slots = [("rms", name, 1.0), *([("mg", name, 0.0)] if centered else []), ("momentum", name, 0.0)]
+        super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, decay=decay,
+                         momentum=momentum, epsilon=epsilon)  # fmt: skip
+
+
+class FtrlOptimizer(_Formula):
+    """Follow the regularised leader: sparse weights by a proximal step."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        learning_rate_power: Any = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Any = 0.0,
+        l2_regularization_strength: Any = 0.0,
+        use_locking: bool = False,
+        name: str = "Ftrl",
+        accum_name: str | None = None,
+        linear_name: str | None = None,
+        l2_shrinkage_regularization_strength: Any = 0.0,
+        beta: Any = None,
+    ) -> None:
+        if initial_accumulator_value < 0:
+            raise ValueError(f"{name} requires initial_accumulator_value >= 0, got {initial_accumulator_value}.")
+        slots = [("accum", accum_name or name, initial_accumulator_value), ("linear", linear_name or name, 0.0)]
+        super().__init__(_ftrl, slots, use_locking, name, learning_rate=learning_rate, power=learning_rate_power,
+                         l1=l1_regularization_strength, l2=l2_regularization_strength,
+                         shrinkage=l2_shrinkage_regularization_strength, beta=beta or 0.0)  # fmt: skip
+
+
+class ProximalGradientDescentOptimizer(_Formula):
+    """Goes down the gradient, then towards zero."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        l1_regularization_strength: Any = 0.0,
+        l2_regularization_strength: Any = 0.0,
+        use_locking: bool = False,
+        name: str = "ProximalGradientDescent",
+    ) -> None:
+        super().__init__(_proximal_gradient_descent, (), use_locking, name, learning_rate=learning_rate,
+                         l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip
+
+
+class ProximalAdagradOptimizer(_Formula):
+    """Adagrad, then towards zero."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Any = 0.0,
+        l2_regularization_strength: Any = 0.0,
+        use_locking: bool = False,
+        name: str = "ProximalAdagrad",
+    ) -> None:
+        if initial_accumulator_value <= 0:
+            raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
+        slots = [("accumulator", name, initial_accumulator_value)]
+        super().__init__(_proximal_adagrad, slots, use_locking, name, learning_rate=learning_rate,
+                         l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip
