@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hookline.checkpoint import CheckpointSaverListener
 from hookline.compat.v1.hooks import (
     CheckpointSaverHook,
     FeedFnHook,
@@ -14,7 +15,6 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.checkpoint import CheckpointSaverListener
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
     SecondOrStepTimer,

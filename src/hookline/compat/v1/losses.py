@@ -9,7 +9,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1.weighting import Reduction, add_loss, alike, beside, collected, elementwise, ratio, weighted_loss
+from hookline.compat.v1.weighting import (
+    Reduction,
+    add_loss,
+    alike,
+    beside,
+    collected,
+    elementwise,
+    ratio,
+    weighted_loss,
+)
 from hookline.graph import GraphKeys, Tensor, constant, get_collection, op
 
 __all__ = [
@@ -123,7 +132,9 @@ def cosine_distance(
     if along is None:
         raise ValueError("cosine_distance requires axis, got None.")
     rule = elementwise(lambda labels, predictions: 1 - jnp.sum(predictions * labels, axis=along, keepdims=True))
-    return weighted_loss(scope, "cosine_distance_loss", rule, (labels, predictions), weights, loss_collection, reduction)
+    return weighted_loss(
+        scope, "cosine_distance_loss", rule, (labels, predictions), weights, loss_collection, reduction
+    )
 
 
 def mean_pairwise_squared_error(
@@ -261,5 +272,3 @@ def get_total_loss(
 
 def _sum(losses: list[Tensor], name: str) -> Tensor:
     return op(lambda losses: functools.reduce(jnp.add, losses), name=name)(losses)
-
-

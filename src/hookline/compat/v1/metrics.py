@@ -8,10 +8,20 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1.counts import auc, false_negatives, false_positives, precision, precision_at_thresholds, recall
-from hookline.compat.v1.counts import recall_at_thresholds, true_negatives, true_positives
+from hookline.compat.v1.counts import (
+    auc,
+    false_negatives,
+    false_positives,
+    precision,
+    precision_at_thresholds,
+    recall,
+    recall_at_thresholds,
+    true_negatives,
+    true_positives,
+)
 from hookline.compat.v1.streaming import Collections, fitted, mean_of, paired, ratio, streaming
 from hookline.graph import Tensor
+from hookline.graph import spec as specs
 
 __all__ = [
     "accuracy",
@@ -157,7 +167,9 @@ def percentage_below(
 ) -> Metric:
     """Returns the share of values below a threshold."""
     inputs = (values, threshold)
-    return _mean("percentage_below_threshold", jnp.less, inputs, weights, metrics_collections, updates_collections, name)
+    return _mean(
+        "percentage_below_threshold", jnp.less, inputs, weights, metrics_collections, updates_collections, name
+    )
 
 
 def mean_tensor(
@@ -172,16 +184,18 @@ def mean_tensor(
     Raises:
         ValueError: The shape of the values is not known.
     """
-    shape = values.shape if isinstance(values, Tensor) else jnp.shape(values)
+    shape = specs.open_shape(values.spec) if isinstance(values, Tensor) else jnp.shape(values)
     if shape is None or None in shape:
         raise ValueError(f"tf.metrics.mean_tensor requires values of a known shape, got {shape}.")
+
+    whole = tuple(dim for dim in shape if dim is not None)
 
     def measure(values: Any, weights: Any) -> tuple[Any, Any]:
         values = jnp.asarray(values, jnp.float32)
         weights = jnp.broadcast_to(1.0 if weights is None else fitted(weights, values), values.shape)
         return values * weights, weights
 
-    return streaming("mean", name, {"total_tensor": shape, "count_tensor": shape}, measure, (values, weights), ratio,
+    return streaming("mean", name, {"total_tensor": whole, "count_tensor": whole}, measure, (values, weights), ratio,
                      metrics_collections, updates_collections)  # fmt: skip
 
 
@@ -198,7 +212,9 @@ def mean_per_class_accuracy(
 
     def measure(labels: Any, predictions: Any, weights: Any) -> tuple[Any, Any]:
         labels, predictions = paired(jnp.ravel(labels), jnp.ravel(predictions))
-        weights = jnp.broadcast_to(1.0 if weights is None else jnp.ravel(jnp.asarray(weights, jnp.float32)), labels.shape)
+        weights = jnp.broadcast_to(
+            1.0 if weights is None else jnp.ravel(jnp.asarray(weights, jnp.float32)), labels.shape
+        )
         zeros = jnp.zeros(num_classes)
         found = zeros.at[labels].add(weights * _equal(labels, predictions))
         return zeros.at[labels].add(weights), found

@@ -22,6 +22,7 @@ from hookline.graph import (
     op,
     trainable_variables,
 )
+from hookline.graph import spec as specs
 
 
 class Optimizer:
@@ -92,7 +93,7 @@ class Optimizer:
         wrong = [variable for variable in variables if not isinstance(variable, Variable)]
         if wrong:
             raise TypeError(f"{self._name}: var_list may hold variables only, got {wrong[0]!r}.")
-        floating = [v for v in variables if v.dtype is None or jnp.issubdtype(v.dtype, jnp.inexact)]
+        floating = [variable for variable in variables if _is_floating(variable)]
         found = dict(zip(floating, gradients(total, floating), strict=True)) if floating else {}
         return [(found.get(variable), variable) for variable in variables]
 
@@ -205,6 +206,10 @@ class Optimizer:
 
 def _as_tensor(grad: Any) -> Tensor:
     return grad if isinstance(grad, Tensor) else op(jnp.asarray, name="gradient").node(grad)
+
+
+def _is_floating(variable: Variable) -> bool:
+    return not specs.is_array(variable.spec) or jnp.issubdtype(variable.spec.dtype, jnp.inexact)
 
 
 def _flat(variables: Iterable[Any]) -> list[Any]:

@@ -1,8 +1,7 @@
 """The optimizers of `tf.train`, with TensorFlow's formulas and its names for their slots.
 
-A formula is a function of the variable, its slots, the gradient and the hyperparameters; it returns the new values of
-the first two. A hyperparameter may be a number, a tensor, or a function without arguments that returns one of them. It
-is rounded to the variable's dtype before anything is computed from it, as there.
+A hyperparameter may be a number, a tensor, or a function without arguments that returns one of them. It is rounded to
+the variable's dtype before anything is computed from it, as there.
 """
 
 from __future__ import annotations
@@ -12,96 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
+from hookline.compat.v1 import formulas
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
-
-# Formulas -------------------------------------------------------------------------------------------------------------
-
-
-def _gradient_descent(var: Any, grad: Any, learning_rate: Any) -> Any:
-    return (var - learning_rate * grad,)
-
-
-def _momentum(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    accum = accum * momentum + grad
-    return var - learning_rate * accum, accum
-
-
-def _nesterov(var: Any, accum: Any, grad: Any, learning_rate: Any, momentum: Any) -> Any:
-    accum = accum * momentum + grad
-    return var - learning_rate * grad - learning_rate * momentum * accum, accum
-
-
-def _adam(
-    var: Any, m: Any, v: Any, grad: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, power1: Any, power2: Any
-) -> Any:  # fmt: skip
-    rate = learning_rate * jnp.sqrt(1 - power2) / (1 - power1)
-    m = m + (grad - m) * (1 - beta1)
-    v = v + (grad * grad - v) * (1 - beta2)
-    return var - rate * m / (jnp.sqrt(v) + epsilon), m, v
-
-
-def _adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any) -> Any:
-    accum = accum + grad * grad
-    return var - learning_rate * grad * lax.rsqrt(accum), accum
-
-
-def _adadelta(var: Any, accum: Any, moved: Any, grad: Any, learning_rate: Any, rho: Any, epsilon: Any) -> Any:
-    accum = accum * rho + grad * grad * (1 - rho)
-    change = jnp.sqrt(moved + epsilon) * lax.rsqrt(accum + epsilon) * grad
-    return var - learning_rate * change, accum, moved * rho + change * change * (1 - rho)
-
-
-def _rmsprop(
-    var: Any, rms: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
-) -> Any:
-    rms = rms + (grad * grad - rms) * (1 - decay)
-    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms + epsilon)
-    return var - mom, rms, mom
-
-
-def _centered_rmsprop(
-    var: Any, rms: Any, mg: Any, mom: Any, grad: Any, learning_rate: Any, decay: Any, momentum: Any, epsilon: Any
-) -> Any:
-    rms = rms + (grad * grad - rms) * (1 - decay)
-    mg = mg + (grad - mg) * (1 - decay)
-    mom = mom * momentum + learning_rate * grad * lax.rsqrt(rms - mg * mg + epsilon)
-    return var - mom, rms, mg, mom
-
-
-def _ftrl(
-    var: Any, accum: Any, linear: Any, grad: Any, learning_rate: Any, power: Any, l1: Any, l2: Any, shrinkage: Any, beta: Any
-) -> Any:  # fmt: skip
-    new = accum + grad * grad
-    linear = linear + grad + 2 * shrinkage * var - (new**-power - accum**-power) / learning_rate * var
-    divisor = (new**-power + beta) / learning_rate + 2 * l2
-    return (jnp.clip(linear, -l1, l1) - linear) / divisor, new, linear
-
-
-def _proximal(var: Any, rate: Any, l1: Any, l2: Any) -> Any:
-    return jnp.sign(var) * jnp.maximum(jnp.abs(var) - rate * l1, 0) / (1 + rate * l2)
-
-
-def _proximal_gradient_descent(var: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    return (_proximal(var - learning_rate * grad, learning_rate, l1, l2),)
-
-
-def _proximal_adagrad(var: Any, accum: Any, grad: Any, learning_rate: Any, l1: Any, l2: Any) -> Any:
-    accum = accum + grad * grad
-    rate = learning_rate * lax.rsqrt(accum)
-    return _proximal(var - rate * grad, rate, l1, l2), accum
-
-
-# Classes --------------------------------------------------------------------------------------------------------------
 
 
 class _Formula(Optimizer):
     """An optimizer that applies a formula.
 
     Args:
-        formula: As described above.
+        formula: One of `formulas`.
         slots: For each slot what `get_slot` takes, its label in names, and the number that it starts at.
         use_locking: Taken, without effect.
         name: What its operations are called.
@@ -143,7 +63,7 @@ class GradientDescentOptimizer(_Formula):
     """Goes down the gradient."""
 
     def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
-        super().__init__(_gradient_descent, (), use_locking, name, learning_rate=learning_rate)
+        super().__init__(formulas.gradient_descent, (), use_locking, name, learning_rate=learning_rate)
 
 
 class MomentumOptimizer(_Formula):
@@ -157,7 +77,7 @@ class MomentumOptimizer(_Formula):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        formula = _nesterov if use_nesterov else _momentum
+        formula = formulas.nesterov if use_nesterov else formulas.momentum
         slots = [("momentum", name, 0.0)]
         super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, momentum=momentum)
 
@@ -175,7 +95,7 @@ class AdamOptimizer(_Formula):
         name: str = "Adam",
     ) -> None:
         slots = [("m", name, 0.0), ("v", name, 0.0)]
-        super().__init__(_adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2,
+        super().__init__(formulas.adam, slots, use_locking, name, learning_rate=learning_rate, beta1=beta1, beta2=beta2,
                          epsilon=epsilon)  # fmt: skip
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
@@ -220,7 +140,7 @@ class AdagradOptimizer(_Formula):
         if initial_accumulator_value <= 0:
             raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
         slots = [("accumulator", name, initial_accumulator_value)]
-        super().__init__(_adagrad, slots, use_locking, name, learning_rate=learning_rate)
+        super().__init__(formulas.adagrad, slots, use_locking, name, learning_rate=learning_rate)
 
 
 class AdadeltaOptimizer(_Formula):
@@ -235,7 +155,9 @@ class AdadeltaOptimizer(_Formula):
         name: str = "Adadelta",
     ) -> None:
         slots = [("accum", name, 0.0), ("accum_update", name, 0.0)]
-        super().__init__(_adadelta, slots, use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon)
+        super().__init__(
+            formulas.adadelta, slots, use_locking, name, learning_rate=learning_rate, rho=rho, epsilon=epsilon
+        )
 
 
 class RMSPropOptimizer(_Formula):
@@ -251,7 +173,7 @@ class RMSPropOptimizer(_Formula):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        formula = _centered_rmsprop if centered else _rmsprop
+        formula = formulas.centered_rmsprop if centered else formulas.rmsprop
         slots = [("rms", name, 1.0), *([("mg", name, 0.0)] if centered else []), ("momentum", name, 0.0)]
         super().__init__(formula, slots, use_locking, name, learning_rate=learning_rate, decay=decay,
                          momentum=momentum, epsilon=epsilon)  # fmt: skip
@@ -277,8 +199,8 @@ class FtrlOptimizer(_Formula):
         if initial_accumulator_value < 0:
             raise ValueError(f"{name} requires initial_accumulator_value >= 0, got {initial_accumulator_value}.")
         slots = [("accum", accum_name or name, initial_accumulator_value), ("linear", linear_name or name, 0.0)]
-        super().__init__(_ftrl, slots, use_locking, name, learning_rate=learning_rate, power=learning_rate_power,
-                         l1=l1_regularization_strength, l2=l2_regularization_strength,
+        super().__init__(formulas.ftrl, slots, use_locking, name, learning_rate=learning_rate,
+                         power=learning_rate_power, l1=l1_regularization_strength, l2=l2_regularization_strength,
                          shrinkage=l2_shrinkage_regularization_strength, beta=beta or 0.0)  # fmt: skip
 
 
@@ -293,7 +215,7 @@ class ProximalGradientDescentOptimizer(_Formula):
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
-        super().__init__(_proximal_gradient_descent, (), use_locking, name, learning_rate=learning_rate,
+        super().__init__(formulas.proximal_gradient_descent, (), use_locking, name, learning_rate=learning_rate,
                          l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip
 
 
@@ -312,5 +234,5 @@ class ProximalAdagradOptimizer(_Formula):
         if initial_accumulator_value <= 0:
             raise ValueError(f"{name} requires initial_accumulator_value > 0, got {initial_accumulator_value}.")
         slots = [("accumulator", name, initial_accumulator_value)]
-        super().__init__(_proximal_adagrad, slots, use_locking, name, learning_rate=learning_rate,
+        super().__init__(formulas.proximal_adagrad, slots, use_locking, name, learning_rate=learning_rate,
                          l1=l1_regularization_strength, l2=l2_regularization_strength)  # fmt: skip

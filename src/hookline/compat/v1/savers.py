@@ -70,10 +70,11 @@ class Saver(core.Saver):
         write_state: bool = True,
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
+        **without_effect: Any,
     ) -> str:
         """Writes a checkpoint and returns its path; see `hookline.train.Saver.save`. There are no meta graphs."""
         ignored("tf.train.Saver.save", write_state=not write_state, save_debug_info=save_debug_info)
-        return super().save(sess, save_path, global_step, latest_filename)
+        return super().save(sess, save_path, global_step, latest_filename, **without_effect)
 
     def set_last_checkpoints(self, last_checkpoints: list[str]) -> None:
         """Takes over checkpoints of an earlier run, oldest first."""

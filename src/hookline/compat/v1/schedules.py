@@ -147,9 +147,7 @@ def linear_cosine_decay(
         done = jnp.minimum(step, steps) / steps
         return rate * ((alpha + 1 - done) * 0.5 * (1 + jnp.cos(2 * jnp.pi * periods * done)) + beta)
 
-    return _decayed(
-        "LinearCosineDecay", name, rule, learning_rate, global_step, decay_steps, num_periods, alpha, beta
-    )
+    return _decayed("LinearCosineDecay", name, rule, learning_rate, global_step, decay_steps, num_periods, alpha, beta)
 
 
 def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.graph import Tensor, Variable, get_default_graph, op
+from hookline.graph import spec as specs
 
 
 def make_slot(primary: Variable, start: Any, label: str) -> Variable:
@@ -17,19 +18,18 @@ def make_slot(primary: Variable, start: Any, label: str) -> Variable:
         start: Its initial value: a tensor, or a number for every element.
         label: The last part of its name.
     """
-    if isinstance(start, Tensor):
-        initial: Any = start
-    elif primary.shape is not None and None not in primary.shape:
-        shape, dtype = primary.shape, primary.dtype
-
-        def initial() -> Any:
-            return jnp.full(shape, start, dtype)
-
-    else:
-        with get_default_graph().control_dependencies(None):
-            initial = op(lambda value: jnp.full_like(value, start), name="slot")(primary.initialized_value())
     with get_default_graph().name_scope(None):
+        initial = _filled(primary, start) if not isinstance(start, Tensor) else start
         return Variable(initial, name=f"{primary.op.name}/{label}", trainable=False)
+
+
+def _filled(primary: Variable, start: float) -> Any:
+    """Returns an initial value like that of `primary`, with the same number everywhere."""
+    spec = primary.spec
+    if specs.is_array(spec) and None not in (specs.open_shape(spec) or ()):
+        return lambda: jnp.full(spec.shape, start, spec.dtype)
+    with get_default_graph().control_dependencies(None):
+        return op(lambda value: jnp.full_like(value, start), name="slot")(primary.initialized_value())
 
 
 def own_variable(initial_value: Any, name: str) -> Variable:

@@ -12,17 +12,18 @@ from hookline.summary import FileWriterCache, merge, merge_all
 from hookline.summary.ops import clean_name
 
 __all__ = [
-    "Event",
     "FileWriter",
     "FileWriterCache",
-    "SessionLog",
-    "Summary",
     "audio",
+    "audio_summary",
     "histogram",
+    "histogram_summary",
     "image",
+    "image_summary",
     "merge",
     "merge_all",
     "scalar",
+    "scalar_summary",
     "text",
 ]
 

@@ -100,7 +100,9 @@ def alike(labels: Any, predictions: Any) -> tuple[Any, Any]:
         predictions = predictions.astype(jnp.float32)
     labels = jnp.asarray(labels).astype(predictions.dtype)
     if labels.shape != predictions.shape:
-        raise ValueError(f"tf.losses: the shapes {labels.shape} of labels and {predictions.shape} of predictions differ.")
+        raise ValueError(
+            f"tf.losses: the shapes {labels.shape} of labels and {predictions.shape} of predictions differ."
+        )
     return labels, predictions
 
 
