@@ -61,6 +61,10 @@ class Session:
         `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
     """
 
+    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+        made_for = graph if isinstance(graph, Graph) else get_default_graph()
+        return super().__new__(made_for.class_of(cls))
+
     def __init__(
         self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
@@ -309,8 +313,12 @@ class Session:
             self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
-        results = [get(run) for get in execution.getters]
+        results = self.returned([get(run) for get in execution.getters])
         return assemble(results), watched and assemble_watched(results, run, self)
+
+    def returned(self, values: list[Any]) -> list[Any]:
+        """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
+        return values
 
     def _run_recorded(
         self,
