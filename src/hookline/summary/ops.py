@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from hookline import arguments, errors
 from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op
+from hookline.graph import spec as specs
 from hookline.summary import buckets, encode, media
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
         `tf.compat.v1.summary.scalar`, without `family` (open a name scope). Difference: an operation called `loss`
         does not make the tag `loss_1`.
     """
-    shape = getattr(tensor, "shape", None)
+    shape = specs.open_shape(tensor.spec) if isinstance(tensor, Tensor) else getattr(tensor, "shape", None)
     if shape:
         raise errors.InvalidArgumentError(
             None,

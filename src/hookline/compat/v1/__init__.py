@@ -10,45 +10,78 @@ Example:
 """
 
 import sys as _sys
+from typing import Any as _Any
 
 from hookline import errors
 from hookline.compat.v1 import (
+    app,
     arrays,
+    data,
     dtypes,
-    graphs,
+    estimator,
+    flags,
+    gfile,
     initializers,
+    logging,
+    losses,
     math,
+    metrics,
     nn,
-    nodes,
+    python_io,
     random,
-    sessions,
-    tensors,
-    variables,
+    summary,
+    train,
+)
+from hookline.compat.v1 import (
+    config as _config,
+)
+from hookline.compat.v1 import (
+    control as _control,
+)
+from hookline.compat.v1 import (
+    graphs as _graphs,
+)
+from hookline.compat.v1 import (
+    nodes as _nodes,
+)
+from hookline.compat.v1 import (
+    switches as _switches,
 )
 from hookline.compat.v1 import (
     variable_scope as _scopes,
 )
+from hookline.compat.v1 import (
+    variables as _variables,
+)
 from hookline.compat.v1.default_session import get_default_session
-from hookline.compat.v1.dtypes import DType, as_dtype
 from hookline.compat.v1.namespace import Namespace as _Namespace
 from hookline.compat.v1.namespace import missing as _missing
 from hookline.compat.v1.namespace import public as _public
+from hookline.compat.v1.python_functions import py_func
 from hookline.compat.v1.sessions import InteractiveSession, Session
 from hookline.compat.v1.shapes import Dimension, TensorShape
 from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
 from hookline.session import RunMetadata, RunOptions
 
-# Every file whose `__all__` stands in `tf` itself; the order decides where two have a name.
-_PARTS = [dtypes, math, arrays, nodes, graphs, variables, _scopes, random, initializers]
+# The files whose names stand in `tf` itself; where two have one, that of the later file.
+_PARTS = [dtypes, math, arrays, _nodes, _graphs, _variables, _scopes, random, initializers, _control, _switches]
 globals().update(_public(*_PARTS))
+# The functions of `tf.variable_scope` and its like stand in files of these names.
+globals()["variable_scope"] = _scopes.variable_scope
 
 VERSION = __version__ = "1.15.0"
+GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
+NotDifferentiable = NoGradient = lambda op_type: None
+compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(_switches)})
+device = _config.device
 
-compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__]})
+# Made when they are asked for: their messages take a while to import.
+_MESSAGES = ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions")
 
 
 def __dir__() -> list[str]:
-    return sorted(name for name in globals() if not name.startswith("_"))
+    return sorted([name for name in globals() if not name.startswith("_")] + list(_MESSAGES))
 
 
-__getattr__ = _missing("tf", __dir__)
+def __getattr__(name: str) -> _Any:
+    return getattr(_config, name) if name in _MESSAGES else _missing("tf", __dir__)(name)

@@ -14,6 +14,7 @@ from hookline.checkpoint import (
     load_variable,
     warm_start,
 )
+from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
 from hookline.compat.v1.hooks import (
     CheckpointSaverHook,
     FeedFnHook,
@@ -38,6 +39,7 @@ from hookline.compat.v1.optimizers import (
     ProximalGradientDescentOptimizer,
     RMSPropOptimizer,
 )
+from hookline.compat.v1.queues import start_queue_runners
 from hookline.compat.v1.savers import CheckpointReader as NewCheckpointReader
 from hookline.compat.v1.savers import Saver, load_checkpoint, write_graph
 from hookline.compat.v1.schedules import (
@@ -51,6 +53,7 @@ from hookline.compat.v1.schedules import (
     polynomial_decay,
 )
 from hookline.compat.v1.summary import FileWriter as SummaryWriter
+from hookline.compat.v1.supervisor import Supervisor
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import (
@@ -88,6 +91,7 @@ __all__ = [
     "CheckpointSaverListener",
     "CheckpointState",
     "ChiefSessionCreator",
+    "ClusterSpec",
     "Coordinator",
     "ExponentialMovingAverage",
     "FeedFnHook",
@@ -112,6 +116,7 @@ __all__ = [
     "Saver",
     "Scaffold",
     "SecondOrStepTimer",
+    "Server",
     "SessionCreator",
     "SessionManager",
     "SessionRunArgs",
@@ -123,6 +128,7 @@ __all__ = [
     "StopAtStepHook",
     "SummarySaverHook",
     "SummaryWriter",
+    "Supervisor",
     "WorkerSessionCreator",
     "assert_global_step",
     "checkpoint_exists",
@@ -146,6 +152,8 @@ __all__ = [
     "piecewise_constant",
     "piecewise_constant_decay",
     "polynomial_decay",
+    "replica_device_setter",
+    "start_queue_runners",
     "warm_start",
     "write_graph",
 ]
