@@ -28,11 +28,9 @@ step = hl.train.get_or_create_global_step()
 train = hl.group(weight.assign_add(1.0), step.assign_add(1))
 supervisor = Supervisor(is_chief=index == 0, logdir=logdir, save_model_secs=0, save_summaries_secs=0)
 with supervisor.managed_session(server.target) as sess:
-    runs = 0
     while int(sess.run(step)) < 20:
         sess.run(train)
-        runs += 1
-    print(job, index, runs > 0 or index, float(sess.run(weight)) >= 20)
+    print(job, index, float(sess.run(weight)) >= 20)
 """
 
 
@@ -92,9 +90,7 @@ def test_one_script_as_three_tasks(tmp_path):
     try:
         said = [worker.communicate(timeout=200) for worker in workers]
         assert [worker.returncode for worker in workers] == [0, 0], said
-        assert [out for out, _ in said] == ["worker 0 True True\n", "worker 1 1 True\n"] or said[1][0].endswith(
-            "True True\n"
-        )
+        assert [out for out, _ in said] == ["worker 0 True\n", "worker 1 True\n"]
         assert server.poll() is None
         server.send_signal(signal.SIGTERM)
         server.communicate(timeout=60)

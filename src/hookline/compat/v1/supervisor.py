@@ -80,7 +80,7 @@ class Supervisor:
         self.save_path = os.path.join(logdir, checkpoint_basename) if logdir and is_chief else None
         self._graph = graph or get_default_graph()
         with self._graph.as_default():
-            self.global_step = get_global_step() if global_step is self.USE_DEFAULT else global_step
+            self.global_step: Any = get_global_step() if global_step is self.USE_DEFAULT else global_step
             scaffold = Scaffold(
                 _given(init_op),
                 init_feed_dict,
@@ -275,13 +275,13 @@ class _Speed:
     """Writes how many global steps a second were made since the last call."""
 
     def __init__(self, supervisor: Supervisor, session: Session) -> None:
-        self._supervisor, self._session = supervisor, session
+        self._supervisor, self._session, self._step = supervisor, session, supervisor.global_step
         self._last: tuple[float, int] | None = None
 
     def measure(self) -> None:
         from hookline.summary.protos import Summary
 
-        now, step = clock.monotonic(), int(step_of(self._session, self._supervisor.global_step))
+        now, step = clock.monotonic(), int(step_of(self._session, self._step))
         if self._last is not None and now > self._last[0]:
             speed = (step - self._last[1]) / (now - self._last[0])
             summary = Summary(value=[Summary.Value(tag="global_step/sec", simple_value=speed)])
