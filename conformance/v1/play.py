@@ -43,7 +43,7 @@ def main():
     try:
         runpy.run_path(str(asked.script), run_name="__main__")
     except SystemExit as end:
-        error = None if end.code in (None, 0) else "exit {}".format(end.code)
+        error = None if end.code in (None, 0) else f"exit {end.code}"
     except BaseException:
         error = traceback.format_exc()
     record = system.record(recorder)

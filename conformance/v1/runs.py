@@ -48,8 +48,8 @@ def play(system: str, script: Path, *, as_it_is: bool = False, arguments: tuple[
     record, others = folder / "record.json", []
     tasks = TASKS.get(script.stem, [""])
     port = f"--port={_free_port()}" if len(tasks) > 1 else ""
-    command = [python_of(system), "-m", "conformance.v1.play", system, str(folder / "source" / script.name)]
     options = ["--as-it-is"] * as_it_is
+    command = [python_of(system), "-m", "conformance.v1.play", *options, system, str(folder / "source" / script.name)]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
         "JAX_PLATFORMS": "cpu",
@@ -64,7 +64,7 @@ def play(system: str, script: Path, *, as_it_is: bool = False, arguments: tuple[
                 written = record if not number else folder / f"task-{number}.json"
                 given = [*arguments, *filter(None, (task, port))]
                 process = subprocess.Popen(
-                    [*command, str(written), *options, "--", *given],
+                    [*command, str(written), "--", *given],
                     cwd=folder / "work",
                     env=environment,
                     stdout=said,

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class DenoisingAutoencoder(object):
+class DenoisingAutoencoder:
     def __init__(self, sess, checkpoint_dir="checkpoint"):
         self.sess, self.checkpoint_dir = sess, checkpoint_dir
         self.build_model()
@@ -25,8 +25,9 @@ class DenoisingAutoencoder(object):
 
     def conv2d(self, x, output_dim, name, stddev=0.2):
         with tf.variable_scope(name):
-            w = tf.get_variable("w", [3, 3, x.get_shape()[-1], output_dim],
-                                initializer=tf.truncated_normal_initializer(stddev=stddev))
+            w = tf.get_variable(
+                "w", [3, 3, x.get_shape()[-1], output_dim], initializer=tf.truncated_normal_initializer(stddev=stddev)
+            )
             conv = tf.nn.conv2d(x, w, strides=[1, 2, 2, 1], padding="SAME")
             biases = tf.get_variable("biases", [output_dim], initializer=tf.constant_initializer(0.0))
             return tf.reshape(tf.nn.bias_add(conv, biases), tf.shape(conv))
@@ -59,7 +60,9 @@ class DenoisingAutoencoder(object):
     def load(self):
         ckpt = tf.train.get_checkpoint_state(self.checkpoint_dir)
         if ckpt and ckpt.model_checkpoint_path:
-            self.saver.restore(self.sess, os.path.join(self.checkpoint_dir, os.path.basename(ckpt.model_checkpoint_path)))
+            self.saver.restore(
+                self.sess, os.path.join(self.checkpoint_dir, os.path.basename(ckpt.model_checkpoint_path))
+            )
             return True
         return False
 

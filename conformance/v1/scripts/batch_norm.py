@@ -15,7 +15,11 @@ training = tf.placeholder(tf.bool, name="training")
 def block(net, filters, name):
     with tf.variable_scope(name):
         net = tf.layers.conv2d(
-            net, filters, 3, padding="SAME", use_bias=False,
+            net,
+            filters,
+            3,
+            padding="SAME",
+            use_bias=False,
             kernel_regularizer=lambda w: 1e-3 * tf.nn.l2_loss(w),
         )
         net = tf.layers.batch_normalization(net, momentum=0.9, training=training)

@@ -46,8 +46,11 @@ with tf.Session() as sess:
             batch = windows[at : at + 50]
             feed = {model.input_data: batch[:, :3], model.targets: batch[:, 3]}
             train_loss, _ = sess.run([model.cost, model.train_op], feed)
-        print(epoch, train_loss, np.exp(sess.run(sampler.cost, {sampler.input_data: windows[:, :3],
-                                                                sampler.targets: windows[:, 3]})))
+        print(
+            epoch,
+            train_loss,
+            np.exp(sess.run(sampler.cost, {sampler.input_data: windows[:, :3], sampler.targets: windows[:, 3]})),
+        )
     out = [0, 1, 2]
     for _ in range(10):
         out.append(int(sess.run(sampler.sample, {sampler.input_data: [out[-3:]]})[0][0]))

@@ -58,5 +58,5 @@ with tf.Session() as session:
         )
         g, _ = session.run([loss_g, opt_g], {z: np.reshape(noise, (batch_size, 1))})
         if step % 50 == 0:
-            print("{}: {:.4f}\t{:.4f}".format(step, d, g))
+            print(f"{step}: {d:.4f}\t{g:.4f}")
     print(session.run(G, {z: np.zeros((batch_size, 1))}).mean())

@@ -24,6 +24,6 @@ with tf.Session() as sess:
             sess.run(optimizer, feed_dict={X: x, Y: y})
         if (epoch + 1) % 5 == 0:
             c = sess.run(cost, feed_dict={X: train_X, Y: train_Y})
-            print("Epoch:", "%04d" % (epoch + 1), "cost=", "{:.9f}".format(c), "W=", sess.run(W), "b=", sess.run(b))
+            print("Epoch:", "%04d" % (epoch + 1), "cost=", f"{c:.9f}", "W=", sess.run(W), "b=", sess.run(b))
     training_cost = sess.run(cost, feed_dict={X: train_X, Y: train_Y})
     print("Training cost=", training_cost, "W=", sess.run(W), "b=", sess.run(b), "\n")

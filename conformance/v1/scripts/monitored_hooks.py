@@ -54,7 +54,7 @@ class MyLogging(tf.train.LoggingTensorHook):
     def after_run(self, run_context, run_values):
         if self._should_trigger and run_values.results:
             print("triggered", self._iter_count)
-        super(MyLogging, self).after_run(run_context, run_values)
+        super().after_run(run_context, run_values)
 
 
 rng = np.random.RandomState(4)

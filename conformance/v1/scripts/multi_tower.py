@@ -46,12 +46,11 @@ with tf.Graph().as_default(), tf.device("/cpu:0"):
     tower_grads = []
     with tf.variable_scope(tf.get_variable_scope()):
         for i in range(NUM_GPUS):
-            with tf.device("/gpu:%d" % i):
-                with tf.name_scope("%s_%d" % ("tower", i)) as scope:
-                    x, y = iterator.get_next()
-                    loss = tower_loss(scope, x, y)
-                    tf.get_variable_scope().reuse_variables()
-                    tower_grads.append(opt.compute_gradients(loss))
+            with tf.device("/gpu:%d" % i), tf.name_scope("%s_%d" % ("tower", i)) as scope:
+                x, y = iterator.get_next()
+                loss = tower_loss(scope, x, y)
+                tf.get_variable_scope().reuse_variables()
+                tower_grads.append(opt.compute_gradients(loss))
     grads = average_gradients(tower_grads)
     for grad, var in grads:
         if grad is not None:

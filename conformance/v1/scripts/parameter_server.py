@@ -15,9 +15,7 @@ def main(_):
     if FLAGS.job_name == "ps":
         server.join()
     elif FLAGS.job_name == "worker":
-        device = tf.train.replica_device_setter(
-            worker_device="/job:worker/task:%d" % FLAGS.task_index, cluster=cluster
-        )
+        device = tf.train.replica_device_setter(worker_device="/job:worker/task:%d" % FLAGS.task_index, cluster=cluster)
         with tf.device(device):
             rng = np.random.RandomState(13)
             x = tf.placeholder(tf.float32, [None, 8])

@@ -21,7 +21,11 @@ for attempt in range(2):
         global_step, loss, train_op = build()
         summary_op = tf.summary.merge_all()
         sv = tf.train.Supervisor(
-            logdir="supervised", is_chief=True, saver=tf.train.Saver(), global_step=global_step, summary_op=None,
+            logdir="supervised",
+            is_chief=True,
+            saver=tf.train.Saver(),
+            global_step=global_step,
+            summary_op=None,
             save_model_secs=0,
         )
         with sv.managed_session() as sess:

@@ -10,7 +10,7 @@ def xavier_init(fan_in, fan_out, constant=1):
     return tf.random_uniform((fan_in, fan_out), minval=low, maxval=high, dtype=tf.float32)
 
 
-class VariationalAutoencoder(object):
+class VariationalAutoencoder:
     def __init__(self, n_input, n_hidden, n_z, learning_rate=0.001, transfer_fct=tf.nn.softplus):
         self.x = tf.placeholder(tf.float32, [None, n_input])
         self.weights = {
@@ -20,8 +20,10 @@ class VariationalAutoencoder(object):
             "h2": tf.Variable(xavier_init(n_z, n_hidden)),
             "out": tf.Variable(xavier_init(n_hidden, n_input)),
         }
-        self.biases = {name: tf.Variable(tf.zeros([n], dtype=tf.float32)) for name, n in
-                       [("h1", n_hidden), ("mean", n_z), ("log_sigma", n_z), ("h2", n_hidden), ("out", n_input)]}
+        self.biases = {
+            name: tf.Variable(tf.zeros([n], dtype=tf.float32))
+            for name, n in [("h1", n_hidden), ("mean", n_z), ("log_sigma", n_z), ("h2", n_hidden), ("out", n_input)]
+        }
         h1 = transfer_fct(tf.add(tf.matmul(self.x, self.weights["h1"]), self.biases["h1"]))
         self.z_mean = tf.add(tf.matmul(h1, self.weights["mean"]), self.biases["mean"])
         self.z_log_sigma_sq = tf.add(tf.matmul(h1, self.weights["log_sigma"]), self.biases["log_sigma"])
@@ -51,5 +53,5 @@ for epoch in range(10):
     average = 0.0
     for at in range(0, 512, 64):
         average += vae.partial_fit(data[at : at + 64]) / 8
-    print("Epoch:", "%04d" % (epoch + 1), "cost=", "{:.6f}".format(average))
+    print("Epoch:", "%04d" % (epoch + 1), "cost=", f"{average:.6f}")
 print(vae.sess.run(vae.x_reconstr_mean, {vae.z: np.zeros((1, 4))}).shape)

@@ -35,7 +35,9 @@ with graph.as_default():
         nce_biases = tf.Variable(tf.zeros([vocabulary_size]))
     true = tf.reshape(train_labels, [-1])
     true_logits = tf.reduce_sum(embed * tf.gather(nce_weights, true), 1) + tf.gather(nce_biases, true)
-    sampled_logits = tf.matmul(embed, tf.gather(nce_weights, sampled), transpose_b=True) + tf.gather(nce_biases, sampled)
+    sampled_logits = tf.matmul(embed, tf.gather(nce_weights, sampled), transpose_b=True) + tf.gather(
+        nce_biases, sampled
+    )
     loss = tf.reduce_mean(
         tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.ones_like(true_logits), logits=true_logits)
     ) + tf.reduce_mean(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hookline.compat.v1.data.elements import as_array, dtype_of
+from hookline.compat.v1.graphs import get_default_graph
 from hookline.graph import Tensor, host_op
 
 
@@ -41,6 +42,7 @@ def py_func(
         arrays = [_as_declared(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
         return tuple(arrays) if is_list else arrays[0]
 
+    get_default_graph()
     made = host_op(call, name or "PyFunc").node(*inp)
     if is_list:
         return [_typed(made[place], dtype) for place, dtype in enumerate(dtypes)]

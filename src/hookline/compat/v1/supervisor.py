@@ -10,8 +10,9 @@ from typing import Any
 
 from hookline import clock
 from hookline.checkpoint import Saver
+from hookline.compat.v1.graphs import get_default_graph
 from hookline.coordination import Coordinator, LooperThread
-from hookline.graph import Graph, get_default_graph, get_global_step
+from hookline.graph import Graph, get_global_step
 from hookline.graph.global_step import global_step as step_of
 from hookline.monitored import Scaffold, SessionManager
 from hookline.session import Session

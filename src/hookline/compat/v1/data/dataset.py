@@ -12,7 +12,8 @@ import numpy as np
 from hookline.compat.v1.data import elements, iterators
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
-from hookline.graph import Tensor, get_default_graph
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.graph import Tensor
 
 
 class Dataset:
@@ -43,12 +44,12 @@ class Dataset:
     @property
     def output_types(self) -> Any:
         """The dtypes of an element's arrays."""
-        return elements.mapped(lambda component: component.dtype, self.element_spec)
+        return elements.types_of(self.element_spec)
 
     @property
     def output_shapes(self) -> Any:
         """The shapes of an element's arrays."""
-        return elements.mapped(lambda component: component.shape, self.element_spec)
+        return elements.shapes_of(self.element_spec)
 
     # Where elements come from -----------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hookline.compat.v1.dtypes import as_dtype
+from hookline.compat.v1.shapes import TensorShape
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 
@@ -73,9 +75,9 @@ def as_array(value: Any) -> Any:
 def component_of(value: Any) -> Component:
     """Returns what is known of an array or a tensor."""
     if isinstance(value, Tensor):
-        if value.op.host_only or value.dtype is None:
-            return Component(STRING if value.op.host_only else None, value.shape)
-        return Component(value.dtype, value.shape)
+        if specs.is_array(value.spec):
+            return Component(value.spec.dtype, specs.open_shape(value.spec))
+        return Component(STRING if value.op.host_only else dtype_of(value.dtype), None)
     return Component(dtype_of(value.dtype), value.shape)
 
 
@@ -94,6 +96,16 @@ def with_first(component: Component, size: int | None) -> Component:
 def is_component(value: Any) -> bool:
     """Whether it is a component, which is a tuple but no structure."""
     return isinstance(value, Component)
+
+
+def types_of(spec: Any) -> Any:
+    """Returns the dtypes of the components."""
+    return mapped(lambda part: None if part.dtype is None else as_dtype(part.dtype), spec)
+
+
+def shapes_of(spec: Any) -> Any:
+    """Returns the shapes of the components."""
+    return mapped(lambda part: TensorShape(part.shape), spec)
 
 
 def mapped(fn: Callable[..., Any], spec: Any, *others: Any) -> Any:

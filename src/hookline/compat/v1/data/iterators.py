@@ -11,11 +11,12 @@ import jax
 
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.graphs import get_default_graph
 from hookline.data.batches import Form, owned
 from hookline.data.reader import Reader
 from hookline.data.sequences import START, Read
 from hookline.errors import FailedPreconditionError
-from hookline.graph import Operation, Tensor, get_default_graph
+from hookline.graph import Operation, Tensor
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Constant, SessionCall, Source
 from hookline.session import Session
@@ -67,15 +68,16 @@ class Iterator:
     @property
     def output_types(self) -> Any:
         """The dtypes of an element's arrays."""
-        return elements.mapped(lambda component: component.dtype, self.element_spec)
+        return elements.types_of(self.element_spec)
 
     @property
     def output_shapes(self) -> Any:
         """The shapes of an element's arrays."""
-        return elements.mapped(lambda component: component.shape, self.element_spec)
+        return elements.shapes_of(self.element_spec)
 
     def get_next(self, name: str | None = None) -> Any:
         """Returns tensors that have the next element in each run that needs one of them."""
+        get_default_graph()
         parts = jax.tree.leaves(self.element_spec, is_leaf=elements.is_component)
         on_host = [part.dtype in (None, elements.STRING) for part in parts]
         spec: Any = specs.UNKNOWN

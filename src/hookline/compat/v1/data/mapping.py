@@ -12,8 +12,8 @@ import numpy as np
 
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.elements import Component
+from hookline.compat.v1.graphs import Graph
 from hookline.graph import (
-    Graph,
     Tensor,
     constant,
     get_default_graph,
