@@ -14,7 +14,9 @@ from hookline.testing import read_events
 TOLERANCE = 2e-4
 """How far a number may be off, as a part of itself or, if it is smaller than one, as it is."""
 
-HEAD = f"{'script':24}{'values':>8}{'off by':>10}{'variables':>11}{'events':>8}{'tensorflow':>12}{'hookline':>10}  the same"
+HEAD = "{:24}{:>8}{:>10}{:>11}{:>8}{:>12}{:>10}  {}".format(
+    "script", "values", "off by", "variables", "events", "tensorflow", "hookline", "the same"
+)
 
 
 @dataclasses.dataclass
