@@ -6,7 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.graph import Tensor, Variable, get_default_graph, op
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.variable_scope import variable_scope
+from hookline.graph import Tensor, Variable, op
 from hookline.graph import spec as specs
 
 
@@ -18,9 +20,10 @@ def make_slot(primary: Variable, start: Any, label: str) -> Variable:
         start: Its initial value: a tensor, or a number for every element.
         label: The last part of its name.
     """
-    with get_default_graph().name_scope(None):
-        initial = _filled(primary, start) if not isinstance(start, Tensor) else start
-        return Variable(initial, name=f"{primary.op.name}/{label}", trainable=False)
+    wanted = f"{primary.op.name}/{label}"
+    with variable_scope(None, wanted, auxiliary_name_scope=False) as scope, get_default_graph().name_scope(None):
+        initial = start if isinstance(start, Tensor) else _filled(primary, start)
+        return Variable(initial, name=scope.name, trainable=False)
 
 
 def _filled(primary: Variable, start: float) -> Any:
