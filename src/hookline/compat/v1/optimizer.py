@@ -168,9 +168,13 @@ class Optimizer:
     def _apply_one(self, grad: Tensor, variable: Variable) -> Any:
         graph = get_default_graph()
         with graph.name_scope(f"update_{variable.op.name}"):
-            if type(self)._resource_apply_dense is not Optimizer._resource_apply_dense:
-                return self._resource_apply_dense(grad, variable)
-            return self._apply_dense(grad, variable)
+            is_own = type(self)._resource_apply_dense is not Optimizer._resource_apply_dense
+            changed = (self._resource_apply_dense if is_own else self._apply_dense)(grad, variable)
+            constraint = getattr(variable, "constraint", None)
+            if constraint is None:
+                return changed
+            with control_dependencies([changed]):
+                return variable.assign(constraint(variable.read_value()))
 
     # What a subclass calls --------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
+from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.compat.v1.optimizers import (
     AdadeltaOptimizer,
@@ -74,12 +75,10 @@ from hookline.hooks import (
 )
 from hookline.monitored import (
     ChiefSessionCreator,
-    MonitoredSession,
     MonitoredTrainingSession,
     Scaffold,
     SessionCreator,
     SessionManager,
-    SingularMonitoredSession,
     WorkerSessionCreator,
 )
 
