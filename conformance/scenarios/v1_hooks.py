@@ -61,11 +61,10 @@ def _(s: System) -> Record:
 
     class Own(tf.train.StepCounterHook):
         def after_run(self, run_context: Any, run_values: Any) -> None:
-            step = run_values.results + 1
+            step = int(run_context.session.run(self._global_step_tensor))
             if self._timer.should_trigger_for_step(step):
-                step = int(run_context.session.run(self._global_step_tensor))
                 self._timer.update_last_triggered_step(step)
-                fired.append([type(run_values.results).__module__, step])
+                fired.append([isinstance(run_values.results, np.integer), step])
 
     _train(tf, train_op, [Own(every_n_steps=2)], 5)
     return {"fired": fired}
@@ -175,7 +174,7 @@ def _(s: System) -> Record:
             return tf.train.SessionRunArgs(requests)
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
-            step = int(run_values.results["global_step"]) + 1
+            step = int(run_context.session.run(self._global_step_tensor))
             if self._request_summary:
                 self._timer.update_last_triggered_step(step)
                 for summary in run_values.results["summary"]:

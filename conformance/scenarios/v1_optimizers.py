@@ -96,7 +96,7 @@ def _(s: System) -> Record:
     optimizer = tf.train.AdamOptimizer(0.1)
     pairs = optimizer.compute_gradients(loss)
     norms, _ = tf.clip_by_global_norm([grad for grad, _ in pairs if grad is not None], 0.5)
-    train_op = optimizer.apply_gradients(list(zip(norms, tf.trainable_variables()[:2])), name="step")
+    train_op = optimizer.apply_gradients(list(zip(norms, tf.trainable_variables()[:2], strict=True)), name="step")
     with tf.Session() as sess:
         sess.run(tf.global_variables_initializer())
         sess.run(train_op, feed)

@@ -22,6 +22,7 @@ from hookline.compat.v1 import (
     flags,
     gfile,
     initializers,
+    layers,
     logging,
     losses,
     math,
@@ -76,7 +77,10 @@ compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(_switc
 device = _config.device
 
 # Made when they are asked for: their messages take a while to import.
-_MESSAGES = ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions")
+_MESSAGES: dict[str, _Any] = {
+    **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), _config),
+    **dict.fromkeys(("Event", "SessionLog", "Summary"), summary),
+}
 
 
 def __dir__() -> list[str]:
@@ -84,4 +88,4 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> _Any:
-    return getattr(_config, name) if name in _MESSAGES else _missing("tf", __dir__)(name)
+    return getattr(_MESSAGES[name], name) if name in _MESSAGES else _missing("tf", __dir__)(name)

@@ -15,6 +15,7 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
+from hookline.compat.v1.namespace import missing
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
     SecondOrStepTimer,
@@ -44,6 +45,8 @@ __all__ = [
     "StopAtStepHook",
     "SummarySaverHook",
 ]
+
+__getattr__ = missing("tf.estimator", lambda: __all__)
 
 
 class ModeKeys:

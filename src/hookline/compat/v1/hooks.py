@@ -151,10 +151,18 @@ class LoggingTensorHook(core.LoggingTensorHook):
     """
 
     _renamed = ()
-    _timer, _log_at_end, _iter_count = _also_called("trigger"), _also_called("_at_end"), _also_called("_runs")
+    _log_at_end, _iter_count = _also_called("_at_end"), _also_called("_runs")
     _current_tensors: Any = None
     _elapsed: tuple[float | None] | None = None
     _triggers: bool | None = None
+
+    @property
+    def _timer(self) -> Any:
+        return self.trigger if self._elapsed is None else _Fired(self.trigger, self._elapsed[0])
+
+    @_timer.setter
+    def _timer(self, timer: Any) -> None:
+        self.trigger = timer
 
     @property
     def _tag_order(self) -> list[str]:
@@ -184,10 +192,22 @@ class LoggingTensorHook(core.LoggingTensorHook):
             self._elapsed = None
 
     def _log_tensors(self, tensor_values: dict[str, Any]) -> None:
-        # Called by a subclass itself, it counts as the firing of the timer.
-        elapsed = self._elapsed or self.trigger.update_last_triggered_step(self._runs)[:1]
+        elapsed_secs, _ = self._timer.update_last_triggered_step(self._runs)
         with np.printoptions(suppress=True):
-            super().log({tag: tensor_values[tag] for tag in self._tag_order}, elapsed[0])
+            super().log({tag: tensor_values[tag] for tag in self._tag_order}, elapsed_secs)
+
+
+class _Fired:
+    """A timer that has fired already for the values being logged, and tells how long ago it had fired before."""
+
+    def __init__(self, timer: Any, elapsed_secs: float | None) -> None:
+        self._timer, self._elapsed_secs = timer, elapsed_secs
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        return self._elapsed_secs, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._timer, name)
 
 
 class SummarySaverHook(core.SummarySaverHook):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.weighting import (
     Reduction,
     add_loss,
@@ -40,6 +41,8 @@ __all__ = [
     "softmax_cross_entropy",
     "sparse_softmax_cross_entropy",
 ]
+
+__getattr__ = missing("tf.losses", lambda: __all__)
 
 
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookline import summary as core
 from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1.namespace import missing
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all
 from hookline.summary.ops import clean_name
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 Collections = Sequence[str] | None
+
+_missing = missing("tf.summary", lambda: __all__)
 
 
 def scalar(name: str, tensor: Any, collections: Collections = None, family: str | None = None) -> Tensor:
@@ -168,6 +171,4 @@ def _outside(make: Callable[..., Tensor], tag: str, *args: Any, **kwargs: Any) -
 
 def __getattr__(name: str) -> Any:
     # The messages take longer to import than the rest.
-    if name in ("Event", "SessionLog", "Summary"):
-        return getattr(core, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(core, name) if name in ("Event", "SessionLog", "Summary") else _missing(name)

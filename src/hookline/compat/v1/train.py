@@ -28,6 +28,7 @@ from hookline.compat.v1.hooks import (
     SummarySaverHook,
 )
 from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.compat.v1.optimizers import (
     AdadeltaOptimizer,
@@ -156,5 +157,7 @@ __all__ = [
     "warm_start",
     "write_graph",
 ]
+
+__getattr__ = missing("tf.train", lambda: __all__)
 
 piecewise_constant_decay = piecewise_constant

@@ -33,6 +33,7 @@ from hookline.compat.v1.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
+from hookline.compat.v1.namespace import missing
 
 __all__ = [
     "AveragePooling1D",
@@ -69,3 +70,5 @@ __all__ = [
     "max_pooling3d",
     "separable_conv2d",
 ]
+
+__getattr__ = missing("tf.layers", lambda: __all__)

@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline.compat.v1.graphs import GraphKeys, get_default_graph
+from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
 from hookline.compat.v1.nodes import convert_to_tensor, op
 from hookline.compat.v1.shapes import TensorShape
 from hookline.compat.v1.variable_scope import VariableScope, get_variable, variable_scope
 from hookline.graph import Tensor
+
+ZEROS, ONES = zeros_initializer(), ones_initializer()
 
 
 class Layer:
@@ -99,7 +102,7 @@ class Layer:
         """Returns how many numbers its variables hold."""
         return sum(variable.shape.num_elements() for variable in self.variables)
 
-    def build(self, input_shape: TensorShape) -> None:
+    def build(self, input_shape: Any) -> None:
         """Makes its variables."""
         self.built = True
 
@@ -207,7 +210,9 @@ def functional(kind: type[Layer]) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = _snake_case(kind.__name__)
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__doc__ = f"Makes a `{kind.__name__}` and calls it.\n\n    References:\n        `tf.layers.{call.__name__}`.\n    "
+    call.__doc__ = (
+        f"Makes a `{kind.__name__}` and calls it.\n\n    References:\n        `tf.layers.{call.__name__}`.\n    "
+    )
     return call
 
 

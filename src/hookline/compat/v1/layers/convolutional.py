@@ -8,8 +8,7 @@ from typing import Any
 
 from jax import lax
 
-from hookline.compat.v1.initializers import zeros_initializer
-from hookline.compat.v1.layers.base import Layer, activated, dimension, functional
+from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
 from hookline.compat.v1.nodes import op
 
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
@@ -44,7 +43,7 @@ class _Convolution(Layer):
         activation: Any = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
-        bias_initializer: Any = zeros_initializer(),
+        bias_initializer: Any = ZEROS,
         kernel_regularizer: Any = None,
         bias_regularizer: Any = None,
         activity_regularizer: Any = None,
@@ -155,7 +154,7 @@ class _Transposed(_Convolution):
         activation: Any = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
-        bias_initializer: Any = zeros_initializer(),
+        bias_initializer: Any = ZEROS,
         kernel_regularizer: Any = None,
         bias_regularizer: Any = None,
         activity_regularizer: Any = None,
@@ -214,7 +213,7 @@ class SeparableConv2D(_Convolution):
         use_bias: bool = True,
         depthwise_initializer: Any = None,
         pointwise_initializer: Any = None,
-        bias_initializer: Any = zeros_initializer(),
+        bias_initializer: Any = ZEROS,
         depthwise_regularizer: Any = None,
         pointwise_regularizer: Any = None,
         bias_regularizer: Any = None,

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hookline.compat.v1 import nn
-from hookline.compat.v1.initializers import zeros_initializer
-from hookline.compat.v1.layers.base import Layer, activated, dimension, functional
+from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
 from hookline.compat.v1.nodes import op
 from hookline.graph import Tensor
 from hookline.graph import op as lifted
@@ -29,7 +28,7 @@ class Dense(Layer):
         activation: Any = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
-        bias_initializer: Any = zeros_initializer(),
+        bias_initializer: Any = ZEROS,
         kernel_regularizer: Any = None,
         bias_regularizer: Any = None,
         activity_regularizer: Any = None,

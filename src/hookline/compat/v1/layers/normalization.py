@@ -8,8 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
-from hookline.compat.v1.layers.base import Layer, dimension
+from hookline.compat.v1.layers.base import ONES, ZEROS, Layer, dimension
 from hookline.compat.v1.nodes import op
 from hookline.graph import Tensor, update
 
@@ -31,10 +30,10 @@ class BatchNormalization(Layer):
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
-        beta_initializer: Any = zeros_initializer(),
-        gamma_initializer: Any = ones_initializer(),
-        moving_mean_initializer: Any = zeros_initializer(),
-        moving_variance_initializer: Any = ones_initializer(),
+        beta_initializer: Any = ZEROS,
+        gamma_initializer: Any = ONES,
+        moving_mean_initializer: Any = ZEROS,
+        moving_variance_initializer: Any = ONES,
         beta_regularizer: Any = None,
         gamma_regularizer: Any = None,
         beta_constraint: Any = None,
@@ -137,10 +136,10 @@ def batch_normalization(
     epsilon: float = 1e-3,
     center: bool = True,
     scale: bool = True,
-    beta_initializer: Any = zeros_initializer(),
-    gamma_initializer: Any = ones_initializer(),
-    moving_mean_initializer: Any = zeros_initializer(),
-    moving_variance_initializer: Any = ones_initializer(),
+    beta_initializer: Any = ZEROS,
+    gamma_initializer: Any = ONES,
+    moving_mean_initializer: Any = ZEROS,
+    moving_variance_initializer: Any = ONES,
     beta_regularizer: Any = None,
     gamma_regularizer: Any = None,
     beta_constraint: Any = None,
