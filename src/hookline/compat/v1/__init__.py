@@ -21,6 +21,7 @@ from hookline.compat.v1 import (
     estimator,
     flags,
     gfile,
+    image,
     initializers,
     layers,
     logging,
@@ -32,6 +33,9 @@ from hookline.compat.v1 import (
     random,
     summary,
     train,
+)
+from hookline.compat.v1 import (
+    before_1_0 as _before_1_0,
 )
 from hookline.compat.v1 import (
     config as _config,
@@ -65,7 +69,20 @@ from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
 from hookline.session import RunMetadata, RunOptions
 
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
-_PARTS = [dtypes, math, arrays, _nodes, _graphs, _variables, _scopes, random, initializers, _control, _switches]
+_PARTS = [
+    dtypes,
+    math,
+    arrays,
+    _nodes,
+    _graphs,
+    _variables,
+    _scopes,
+    random,
+    initializers,
+    _control,
+    _switches,
+    _before_1_0,
+]
 globals().update(_public(*_PARTS))
 # The functions of `tf.variable_scope` and its like stand in files of these names.
 globals()["variable_scope"] = _scopes.variable_scope

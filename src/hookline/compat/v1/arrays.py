@@ -106,6 +106,13 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Any:
     return FUNCTIONS["einsum"](equation, list(inputs[0] if isinstance(inputs[0], list) else inputs))
 
 
+def split(value: Any, num_or_size_splits: Any, axis: Any = 0, num: Any = None, name: str = "split") -> Any:
+    """`tf.split`; before TF 1.0 the axis came first and the tensor last."""
+    if isinstance(value, int):
+        value, axis = axis, value
+    return FUNCTIONS["split"](value, num_or_size_splits, axis, num, name)
+
+
 def concat(values: Any, axis: Any, name: str = "concat") -> Any:
     """`tf.concat`; before TF 1.0 the axis came first."""
     if isinstance(values, int):

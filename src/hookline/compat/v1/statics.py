@@ -57,8 +57,8 @@ class Node(Function):
     def _called(fn: Any, name: str, names: tuple[str, ...], static: tuple[str, ...], twin: Any) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
             args = dict(zip(names, values, strict=True))
-            arrays = [leaf for leaf in jax.tree.leaves(args) if hasattr(leaf, "dtype") and hasattr(leaf, "shape")]
-            if twin is not None and arrays and not any(isinstance(leaf, jax.Array | Tracer) for leaf in arrays):
+            leaves = jax.tree.leaves(args)
+            if twin is not None and any(map(_is_known, leaves)) and not any(isinstance(v, jax.Array) for v in leaves):
                 return twin(**args)
             return fn(**{key: concrete(value, name, key) if key in static else value for key, value in args.items()})
 
@@ -102,6 +102,11 @@ class Node(Function):
                 return specs.UNKNOWN
             self.note(error)
             raise
+
+
+def _is_known(leaf: Any) -> bool:
+    """Whether it is an integer of a shape: an array of NumPy, or a symbol."""
+    return isinstance(leaf, np.ndarray | np.generic) or hasattr(leaf, "scope")
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ def parsed(arguments: str) -> tuple[list[Argument], dict[str, str]]:
     """
     now, _, earlier = arguments.partition(";")
     found = []
-    for part in now.split(", "):
+    for part in re.split(r", (?![^\[]*\])", now):
         name, equals, default = part.strip().partition("=")
         kind = name[0] if name[0] in "@*-" else ""
         found.append(Argument(name.lstrip("@*-"), kind, _value(default) if equals else inspect.Parameter.empty))
