@@ -77,15 +77,15 @@ def _framed(image: Any, top: Any, left: Any, height: Any, width: Any) -> Any:
 def _cut_or_framed(image: Any, height: Any, width: Any) -> Any:
     image = jnp.asarray(image)
     more = [(have - want) // 2 for have, want in zip(image.shape[-3:-1], (height, width), strict=True)]
-    image = _cut(image, *(max(0, m) for m in more), min(height, image.shape[-3]), min(width, image.shape[-2]))
+    image = _cut(image, max(0, more[0]), max(0, more[1]), min(height, image.shape[-3]), min(width, image.shape[-2]))
     less = [(want - have) // 2 for have, want in zip(image.shape[-3:-1], (height, width), strict=True)]
-    return _framed(image, *less, height, width)
+    return _framed(image, less[0], less[1], height, width)
 
 
 def _central(image: Any, fraction: Any) -> Any:
     starts = [int((size - size * fraction) / 2) for size in image.shape[-3:-1]]
     height, width = (size - 2 * start for size, start in zip(image.shape[-3:-1], starts, strict=True))
-    return _cut(image, *starts, height, width)
+    return _cut(image, starts[0], starts[1], height, width)
 
 
 def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:

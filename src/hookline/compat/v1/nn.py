@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hookline.compat.v1 import arrays, convolving, random
+from hookline.compat.v1 import arrays, convolving, random, sampling
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import missing
@@ -120,14 +120,16 @@ TABLE = [
     row("swish", "features, name=None", jax.nn.swish, "swish_f32"),
     row("softplus", "features, name=None", jax.nn.softplus),
     row("softsign", "features, name=None", jax.nn.soft_sign),
-    row("softmax", "logits, @axis=-1, name=None; dim=axis", lambda x, axis: jax.nn.softmax(x, -1 if axis is None else axis)),
+    row("softmax", "logits, @axis=-1, name=None; dim=axis",
+        lambda x, axis: jax.nn.softmax(x, -1 if axis is None else axis)),
     row("log_softmax", "logits, @axis=-1, name=None; dim=axis",
         lambda x, axis: jax.nn.log_softmax(x, -1 if axis is None else axis)),
     row("bias_add", "value, bias, -data_format=None, name=None", _bias_added),
     row("xw_plus_b", "x, weights, biases, name=None", lambda x, w, b: jnp.matmul(x, w) + b, "xw_plus_b"),
     row("relu_layer", "x, weights, biases, name=None", lambda x, w, b: jax.nn.relu(jnp.matmul(x, w) + b)),
     row("conv1d", "value, filters, @stride, -padding, -use_cudnn_on_gpu=None, -data_format=None, name=None",
-        lambda x, kernel, stride, padding, _, layout: convolving.convolved(x, kernel, stride, padding, layout), "conv1d"),
+        lambda x, kernel, stride, padding, _, layout:
+        convolving.convolved(x, kernel, stride, padding, layout), "conv1d"),
     row("conv2d", "input, filter, @strides, -padding, -use_cudnn_on_gpu=True, -data_format='NHWC', "
         "@dilations=[1, 1, 1, 1], name=None; filters=filter",
         lambda x, kernel, strides, padding, _, layout, dilations:
@@ -167,14 +169,18 @@ TABLE = [
     row("l2_normalize", "x, @axis=None, epsilon=1e-12, name=None; dim=axis", _l2_normalized, "l2_normalize"),
     row("moments", "x, @axes, shift=None, name=None, -keepdims=None; keep_dims=keepdims", _moments, "moments",
         result=_two),
-    row("batch_normalization", "x, mean, variance, offset, scale, variance_epsilon, name=None", _normalized, "batchnorm"),
+    row("batch_normalization", "x, mean, variance, offset, scale, variance_epsilon, name=None", _normalized,
+        "batchnorm"),
     row("fused_batch_norm", "x, scale, offset, mean=None, variance=None, epsilon=0.001, -data_format='NHWC', "
         "-is_training=True, name=None", _fused, "FusedBatchNorm", result=_three),
-    row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, -validate_indices=True, -max_norm=None",
+    row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, -validate_indices=True, "
+        "-max_norm=None",
         _looked_up, "embedding_lookup"),
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
-    row("zero_fraction", "value, name=None", lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
-    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", _cross_entropy, "softmax_cross_entropy_with_logits"),
+    row("zero_fraction", "value, name=None",
+        lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
+    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", _cross_entropy,
+        "softmax_cross_entropy_with_logits"),
     row("sparse_softmax_cross_entropy", "labels, logits, name=None", _sparse_cross_entropy,
         "SparseSoftmaxCrossEntropyWithLogits"),
     row("sigmoid_cross_entropy", "labels, logits, name=None", _sigmoid_cross_entropy, "logistic_loss"),
@@ -261,6 +267,9 @@ def dropout(
 top_k = arrays.top_k
 sigmoid, tanh, log_sigmoid = (tf_math.FUNCTIONS[name] for name in ("sigmoid", "tanh", "log_sigmoid"))
 
+nce_loss, sampled_softmax_loss = sampling.nce_loss, sampling.sampled_softmax_loss
+log_uniform_candidate_sampler = sampling.log_uniform_candidate_sampler
+uniform_candidate_sampler = sampling.uniform_candidate_sampler
 deconv2d = FUNCTIONS["conv2d_transpose"]
 
 PUBLIC = [
