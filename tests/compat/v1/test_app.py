@@ -58,7 +58,7 @@ def test_a_flag_that_is_defined_twice_is_refused():
 
 
 def test_one_level_holds_for_the_script_and_for_hooks(caplog):
-    before = tf_logging.get_verbosity()
+    before = logging.getLogger("hookline").level
     try:
         tf_logging.set_verbosity(tf_logging.INFO)
         tf_logging.info("step %d", 3)
@@ -68,7 +68,7 @@ def test_one_level_holds_for_the_script_and_for_hooks(caplog):
         assert [record.getMessage() for record in caplog.records] == ["step 3", "loss"]
         assert caplog.records[0].filename == "test_app.py"
     finally:
-        tf_logging.set_verbosity(before)
+        logging.getLogger("hookline").setLevel(before)
 
 
 def test_counted_messages(caplog):
