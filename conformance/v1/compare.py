@@ -41,7 +41,7 @@ def played(script: Path, arguments: tuple[str, ...] = ()) -> Result:
     ours = runs.play("hookline", script, arguments=arguments)
     our_secs = runs.play("hookline", script, as_it_is=True, arguments=arguments).get("secs")
     if script.stem in runs.OLD_NAMES:
-        faults = [f"hookline: {_last_line(ours['error'])}"] if ours.get("error") else []
+        faults = [f"hookline: {last_line(ours['error'])}"] if ours.get("error") else []
         values = sum(map(len, ours.get("runs", ())))
         return Result(_row(script.stem, values, None, ours, None, our_secs, faults), faults, values)
     theirs = runs.play("tensorflow", script, arguments=arguments)
@@ -52,7 +52,7 @@ def played(script: Path, arguments: tuple[str, ...] = ()) -> Result:
 
 def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[int, float, list[str]]:
     """Returns how many numbers were compared, the largest difference, and what is not the same."""
-    faults = [f"{name}: {_last_line(r['error'])}" for name, r in (("tensorflow", theirs), ("hookline", ours))
+    faults = [f"{name}: {last_line(r['error'])}" for name, r in (("tensorflow", theirs), ("hookline", ours))
               if r.get("error")]  # fmt: skip
     if faults:
         return 0, float("nan"), faults
@@ -105,5 +105,6 @@ def _row(name: str, values: int, off: Any, ours: Any, their_secs: Any, our_secs:
     return f"{name:24}{values:8}{difference:>10}{variables:11}{events:8}{seconds[0]:>12}{seconds[1]:>10}  {verdict}"
 
 
-def _last_line(error: str) -> str:
+def last_line(error: str) -> str:
+    """Returns the last line of a traceback."""
     return error.strip().splitlines()[-1]

@@ -14,12 +14,12 @@ from conformance.v1.recorder import Recorder
 IMPORT = "import hookline.compat.v1 as tf"
 
 
-def prepare(random):
+def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import hookline.compat.v1 as tf
     from hookline.session import Session
 
-    recorder = Recorder()
+    recorder = Recorder(limit)
     Session.run = recorder.recording(Session.run, lambda result: result)
     Session.run_watched = recorder.recording(Session.run_watched, lambda result: result[0])
     if random:

@@ -10,13 +10,13 @@ from conformance.v1.recorder import Recorder
 IMPORT = "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"
 
 
-def prepare(random):
+def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import tensorflow.compat.v1 as tf
     from tensorflow.python.client import session as sessions
 
     tf.disable_v2_behavior()
-    recorder = Recorder()
+    recorder = Recorder(limit)
     base = sessions.BaseSession
     base.run = recorder.recording(base.run, lambda result: result["caller"] if _is_hooked(result) else result)
     if random:

@@ -6,10 +6,14 @@ import numpy as np
 
 
 class Recorder:
-    """Keeps, of every run, the single floating point numbers that it returned, and the graphs that were run."""
+    """Keeps, of every run, the single floating point numbers that it returned, and the graphs that were run.
 
-    def __init__(self):
-        self.runs, self.graphs, self._depth = [], [], 0
+    Args:
+        limit: After how many such runs the script is ended; None for never.
+    """
+
+    def __init__(self, limit=None):
+        self.runs, self.graphs, self._depth, self._limit = [], [], 0, limit
 
     def recording(self, run, fetched):
         """Returns a session's `run` that records its result.
@@ -31,6 +35,8 @@ class Recorder:
                 found = list(_numbers(fetched(result)))
                 if found:
                     self.runs.append(found)
+                if self._limit is not None and len(self.runs) >= self._limit:
+                    raise SystemExit(0)
             return result
 
         return recorded

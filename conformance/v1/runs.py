@@ -29,29 +29,46 @@ def python_of(system: str) -> str:
     return os.environ.get("TF_PYTHON") or str(ROOT / ".venv-tf215" / "bin" / "python")
 
 
-def play(system: str, script: Path, *, as_it_is: bool = False, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Plays a script in an empty folder, and returns its record.
+def play(
+    system: str,
+    script: Path,
+    *,
+    as_it_is: bool = False,
+    arguments: tuple[str, ...] = (),
+    project: Path | None = None,
+    mnist_in: str | None = None,
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """Plays a script, in an empty folder or, if it is a public one, in its own, and returns its record.
 
     Args:
         system: `tensorflow` or `hookline`.
         script: The script; the others of its folder are there, too.
         as_it_is: Leaves the system its own random numbers.
         arguments: The script's.
+        project: The folder of the project that a public script is of.
+        mnist_in: Where in its folder the script looks for the files of MNIST.
+        limit: After how many runs that return numbers it is ended.
 
     Returns:
         The record, with `folder`, where it ran, and `said`, what it printed.
     """
-    folder = BUILD / script.stem / (system + "-plain" * as_it_is)
+    home = project or script.parent
+    folder = BUILD / (f"{home.name}-{script.stem}" if project else script.stem) / (system + "-plain" * as_it_is)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "work").mkdir(parents=True)
-    shutil.copytree(script.parent, folder / "source", ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    shutil.copytree(home, folder / "source", ignore=shutil.ignore_patterns("__pycache__", ".git", "*.ipynb"))
+    played = folder / "source" / script.relative_to(home)
+    if mnist_in:
+        shutil.copytree(BUILD / "mnist", played.parent / mnist_in, dirs_exist_ok=True)
     record, others = folder / "record.json", []
     tasks = TASKS.get(script.stem, [""])
     port = f"--port={_free_port()}" if len(tasks) > 1 else ""
-    options = ["--as-it-is"] * as_it_is
-    command = [python_of(system), "-m", "conformance.v1.play", *options, system, str(folder / "source" / script.name)]
+    options = ["--as-it-is"] * as_it_is + ([f"--runs={limit}"] if limit else [])
+    command = [python_of(system), "-m", "conformance.v1.play", *options, system, str(folder / "source"), str(played)]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("EXTRA_PATH")])]),
+        "MNIST": str(BUILD / "mnist"),
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONWARNINGS": "ignore",
@@ -65,7 +82,7 @@ def play(system: str, script: Path, *, as_it_is: bool = False, arguments: tuple[
                 given = [*arguments, *filter(None, (task, port))]
                 process = subprocess.Popen(
                     [*command, str(written), "--", *given],
-                    cwd=folder / "work",
+                    cwd=played.parent if project else folder / "work",
                     env=environment,
                     stdout=said,
                     stderr=subprocess.STDOUT,

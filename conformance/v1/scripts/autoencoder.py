@@ -30,7 +30,7 @@ class DenoisingAutoencoder:
             )
             conv = tf.nn.conv2d(x, w, strides=[1, 2, 2, 1], padding="SAME")
             biases = tf.get_variable("biases", [output_dim], initializer=tf.constant_initializer(0.0))
-            return tf.reshape(tf.nn.bias_add(conv, biases), tf.shape(conv))
+            return tf.nn.bias_add(conv, biases)
 
     def deconv2d(self, x, output_shape, channels):
         with tf.variable_scope("deconv"):

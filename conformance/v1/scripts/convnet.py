@@ -9,7 +9,7 @@ flags = tf.app.flags
 flags.DEFINE_integer("max_steps", 40, "Number of steps to run trainer.")
 flags.DEFINE_float("learning_rate", 0.001, "Initial learning rate.")
 flags.DEFINE_float("dropout", 0.6, "Keep probability for training dropout.")
-flags.DEFINE_string("log_dir", "logs", "Summaries log directory.")
+flags.DEFINE_string("train_dir", "logs", "Summaries log directory.")
 FLAGS = flags.FLAGS
 
 
@@ -36,9 +36,9 @@ def inference(images, keep_prob, is_training):
 
 
 def main(_):
-    if tf.gfile.Exists(FLAGS.log_dir):
-        tf.gfile.DeleteRecursively(FLAGS.log_dir)
-    tf.gfile.MakeDirs(FLAGS.log_dir)
+    if tf.gfile.Exists(FLAGS.train_dir):
+        tf.gfile.DeleteRecursively(FLAGS.train_dir)
+    tf.gfile.MakeDirs(FLAGS.train_dir)
     images, labels = data()
     with tf.Graph().as_default():
         tf.set_random_seed(1234)
@@ -61,7 +61,7 @@ def main(_):
         config = tf.ConfigProto(allow_soft_placement=True, log_device_placement=False)
         config.gpu_options.allow_growth = True
         with tf.Session(config=config) as sess:
-            writer = tf.summary.FileWriter(os.path.join(FLAGS.log_dir, "train"), sess.graph)
+            writer = tf.summary.FileWriter(os.path.join(FLAGS.train_dir, "train"), sess.graph)
             sess.run(tf.global_variables_initializer())
             for step in range(FLAGS.max_steps):
                 at = (step * 20) % 400
@@ -71,11 +71,11 @@ def main(_):
                 if step % 10 == 0:
                     summary, acc = sess.run([merged, accuracy], {x: images, y: labels, keep_prob: 1.0})
                     writer.add_summary(summary, step)
-                    saver.save(sess, os.path.join(FLAGS.log_dir, "model.ckpt"), global_step=step)
+                    saver.save(sess, os.path.join(FLAGS.train_dir, "model.ckpt"), global_step=step)
                     print("step %d: loss %.4f, accuracy %.3f" % (step, loss_value, acc))
             writer.close()
         with tf.Session() as sess:
-            saver.restore(sess, tf.train.latest_checkpoint(FLAGS.log_dir))
+            saver.restore(sess, tf.train.latest_checkpoint(FLAGS.train_dir))
             print("restored", sess.run(global_step), sess.run(loss, {x: images, y: labels, keep_prob: 1.0}))
 
 

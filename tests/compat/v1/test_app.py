@@ -121,5 +121,11 @@ def test_a_missing_file_is_not_found(tmp_path):
         gfile.DeleteRecursively(f"{tmp_path}/none")
 
 
+def test_a_script_may_define_log_dir():
+    script = "from hookline.compat.v1 import app, flags; flags.DEFINE_string('log_dir', 'logs', 'Where to.')\n"
+
+    assert said(script + "app.run(lambda argv: print(flags.FLAGS.log_dir))", "--log_dir=there") == "there"
+
+
 def test_app_holds_the_flags():
     assert app.flags.FLAGS is flags.FLAGS

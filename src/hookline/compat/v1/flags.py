@@ -8,8 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from absl import flags as absl_flags
+from absl import logging as absl_logging
 
 _RENAMED = {"flag_name": "name", "default_value": "default", "docstring": "help"}
+
+# Flags of absl's own log files, which are older than absl in scripts: theirs take the place.
+_OF_ABSL = ("log_dir", "alsologtostderr", "logtostderr", "stderrthreshold")
 
 # An error in a flag's definition should name the script, and --help should list its flags there.
 absl_flags.disclaim_key_flags()
@@ -62,7 +66,11 @@ def _with_old_names(define: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(define)
     def defined(*args: Any, **kwargs: Any) -> Any:
-        return define(*args, **{_RENAMED.get(name, name): value for name, value in kwargs.items()})
+        given = {_RENAMED.get(name, name): value for name, value in kwargs.items()}
+        name = args[0] if args else given.get("name")
+        if name in _OF_ABSL and absl_flags.FLAGS.find_module_defining_flag(name) == absl_logging.__name__:
+            delattr(absl_flags.FLAGS, name)
+        return define(*args, **given)
 
     return defined
 
