@@ -16,6 +16,7 @@ from hookline import errors
 from hookline.compat.v1 import (
     app,
     arrays,
+    contrib,
     data,
     dtypes,
     estimator,
@@ -36,6 +37,9 @@ from hookline.compat.v1 import (
 )
 from hookline.compat.v1 import (
     before_1_0 as _before_1_0,
+)
+from hookline.compat.v1 import (
+    clipping as _clipping,
 )
 from hookline.compat.v1 import (
     config as _config,
@@ -71,6 +75,7 @@ from hookline.session import RunMetadata, RunOptions
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
 _PARTS = [
     dtypes,
+    _clipping,
     math,
     arrays,
     _nodes,

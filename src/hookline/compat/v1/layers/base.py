@@ -171,7 +171,7 @@ class Layer:
 
     def _open(self, given: Any) -> Any:
         if self._scope is not None:
-            return variable_scope(self._scope, reuse=True)
+            return variable_scope(self._scope, reuse=True if self.built else None)
         name = given or self._given_scope
         if name is None and self._reuse:
             name = self._base_name

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from jax import lax
-
+from hookline.compat.v1 import convolving
 from hookline.compat.v1.layers.base import ZEROS, Layer, activated, dimension, functional
 from hookline.compat.v1.nodes import op
 
@@ -81,12 +80,11 @@ class _Convolution(Layer):
         """Returns the activation of the convolution."""
         order, padding = layout(self.rank, self.data_format), self.padding.upper()
         if self.transposed:
-            convolve = functools.partial(transposed, strides=self.strides, padding=padding, order=order)
+            convolve = functools.partial(_transposed, self.strides, padding, order)
             outputs = op(convolve, name=f"conv{self.rank}d_transpose")(inputs, self.kernel)
         else:
-            convolve = functools.partial(
-                convolved, strides=self.strides, padding=padding, dilation=self.dilation_rate, order=order
-            )
+            how = {"strides": self.strides, "padding": padding, "dilations": self.dilation_rate}
+            convolve = functools.partial(convolving.convolved, data_format=order, **how)
             outputs = op(convolve, name=f"Conv{self.rank}D")(inputs, self.kernel)
         return activated(self.activation, self._biased(outputs))
 
@@ -97,18 +95,17 @@ class _Convolution(Layer):
         return op(lambda x, bias: x + bias.reshape((-1, *axes)), name="BiasAdd")(outputs, self.bias)
 
 
-def convolved(inputs: Any, kernel: Any, strides: Any, padding: str, dilation: Any, order: str, groups: int = 1) -> Any:
-    """Returns a convolution of arrays whose dimensions are in the given order."""
-    orders = (order, f"{order.translate({78: None, 67: None})}IO", order)
-    return lax.conv_general_dilated(
-        inputs, kernel, strides, padding, None, dilation, orders, feature_group_count=groups
-    )
-
-
-def transposed(inputs: Any, kernel: Any, strides: Any, padding: str, order: str) -> Any:
-    """Returns the gradient of a convolution with respect to its inputs."""
-    orders = (order, f"{order.translate({78: None, 67: None})}IO", order)
-    return lax.conv_transpose(inputs, kernel, strides, padding, dimension_numbers=orders, transpose_kernel=True)
+def _transposed(strides: Sequence[int], padding: str, order: str, x: Any, kernel: Any) -> Any:
+    """Returns the gradient of a convolution with respect to its inputs, which are as small as they can have been."""
+    steps, windows = iter(strides), iter(kernel.shape)
+    shape = list(x.shape)
+    for i, letter in enumerate(order):
+        if letter == "C":
+            shape[i] = kernel.shape[-2]
+        elif letter != "N":
+            step, window = next(steps), next(windows)
+            shape[i] = shape[i] * step + (max(window - step, 0) if padding == "VALID" else 0)
+    return convolving.transposed(x, kernel, shape, strides, padding, order)
 
 
 class Conv1D(_Convolution):
@@ -244,9 +241,9 @@ class SeparableConv2D(_Convolution):
 
     def build(self, input_shape: Any) -> None:
         """Makes both kernels and the bias."""
-        self._channels = dimension(self, input_shape, layout(2, self.data_format).index("C"))
-        depth = self._channels * self.depth_multiplier
-        shape = [*self.kernel_size, self._channels, self.depth_multiplier]
+        channels = dimension(self, input_shape, layout(2, self.data_format).index("C"))
+        depth = channels * self.depth_multiplier
+        shape = [*self.kernel_size, channels, self.depth_multiplier]
         self.depthwise_kernel = self.add_weight("depthwise_kernel", shape, **self._depthwise)
         self.pointwise_kernel = self.add_weight("pointwise_kernel", [1, 1, depth, self.filters], **self._pointwise)
         if self.use_bias:
@@ -254,13 +251,9 @@ class SeparableConv2D(_Convolution):
 
     def call(self, inputs: Any) -> Any:
         """Returns the activation of both convolutions."""
-        order, padding, channels = layout(2, self.data_format), self.padding.upper(), self._channels
-
-        def separable(x: Any, depthwise: Any, pointwise: Any) -> Any:
-            kernel = depthwise.reshape((*self.kernel_size, 1, -1))
-            x = convolved(x, kernel, self.strides, padding, self.dilation_rate, order, channels)
-            return convolved(x, pointwise, (1, 1), "VALID", (1, 1), order)
-
+        order, padding = layout(2, self.data_format), self.padding.upper()
+        how = {"strides": self.strides, "padding": padding, "rate": self.dilation_rate, "data_format": order}
+        separable = functools.partial(convolving.separable, **how)
         outputs = op(separable, name="separable_conv2d")(inputs, self.depthwise_kernel, self.pointwise_kernel)
         return activated(self.activation, self._biased(outputs))
 

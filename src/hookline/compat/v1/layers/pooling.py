@@ -6,10 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-
+from hookline.compat.v1 import convolving
 from hookline.compat.v1.layers.base import Layer, functional
 from hookline.compat.v1.layers.convolutional import layout, several
 from hookline.compat.v1.nodes import op
@@ -39,27 +36,10 @@ class _Pooling(Layer):
 
     def call(self, inputs: Any) -> Any:
         """Returns what it computes of each window."""
-        order = layout(self.rank, self.data_format)
-        window, strides = _spread(order, self.pool_size), _spread(order, self.strides)
-        fn = functools.partial(_largest if self.largest else _mean, window, strides, self.padding.upper())
-        return op(fn, name="MaxPool" if self.largest else "AvgPool")(inputs)
-
-
-def _spread(order: str, numbers: Sequence[int]) -> tuple[int, ...]:
-    remaining = iter(numbers)
-    return tuple(1 if dim in "NC" else next(remaining) for dim in order)
-
-
-def _largest(window: Any, strides: Any, padding: str, x: Any) -> Any:
-    start = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
-    return lax.reduce_window(x, np.asarray(start, x.dtype)[()], lax.max, window, strides, padding)
-
-
-def _mean(window: Any, strides: Any, padding: str, x: Any) -> Any:
-    def sums(x: Any) -> Any:
-        return lax.reduce_window(x, np.zeros((), x.dtype)[()], lax.add, window, strides, padding)
-
-    return sums(x) / (np.prod(window).astype(x.dtype) if padding == "VALID" else sums(jnp.ones_like(x)))
+        pool = convolving.max_pooled if self.largest else convolving.mean_pooled
+        order, padding = layout(self.rank, self.data_format), self.padding.upper()
+        how = {"size": self.pool_size, "strides": self.strides, "padding": padding, "data_format": order}
+        return op(functools.partial(pool, **how), name="MaxPool" if self.largest else "AvgPool")(inputs)
 
 
 class MaxPooling1D(_Pooling):
