@@ -41,8 +41,10 @@ with tf.Graph().as_default(), tf.device("/cpu:0"):
     boundaries, values = [30, 60], [0.3, 0.1, 0.03]
     lr = tf.train.piecewise_constant(tf.cast(global_step, tf.int32), boundaries, values)
     opt = tf.train.GradientDescentOptimizer(lr)
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(40)
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(80, drop_remainder=True)
     iterator = dataset.make_one_shot_iterator()
+    all_x, all_y = iterator.get_next()
+    xs, ys = tf.split(all_x, NUM_GPUS), tf.split(all_y, NUM_GPUS)
     tower_grads = []
     with tf.variable_scope(tf.get_variable_scope()):
         for i in range(NUM_GPUS):

@@ -65,6 +65,11 @@ class Graph(Registry):
         """
         return kind
 
+    def unique_name(self, name: str) -> str:
+        """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
+        whole = name.removesuffix("/")
+        return whole if whole != name and whole not in self._operations else super().unique_name(whole)
+
     @property
     def version(self) -> int:
         """The number of operations made so far."""
@@ -205,7 +210,7 @@ class Operation:
         return super().__new__(get_default_graph().class_of(cls))
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
-        check_name(name)
+        check_name(name.removesuffix("/") if isinstance(name, str) else name)
         self.graph = get_default_graph()
         self._leaves, self._treedef = jax.tree.flatten(args)
         self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]

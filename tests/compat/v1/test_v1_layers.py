@@ -176,3 +176,11 @@ def test_an_unknown_dimension_is_named():
 def test_what_is_missing_says_so():
     with pytest.raises(AttributeError, match=r"hookline has no tf.layers.densse. The nearest thing: tf.layers.dense"):
         _ = tf.layers.densse
+
+
+def test_the_shape_is_known_behind_a_switch_of_unknown_shape():
+    with tf.Graph().as_default():
+        switch = tf.placeholder(tf.bool)
+        normed = tf.layers.batch_normalization(tf.placeholder(tf.float32, [None, 4]), training=switch)
+
+        assert normed.shape.as_list() == [None, 4]

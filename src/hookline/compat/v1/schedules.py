@@ -90,7 +90,8 @@ def polynomial_decay(
             steps = steps * jnp.where(step == 0, 1, jnp.ceil(step / steps))
         else:
             step = jnp.minimum(step, steps)
-        return (rate - end) * (1 - step / steps) ** power + end
+        # XLA may divide by multiplying, and be a little above one at the end.
+        return (rate - end) * jnp.maximum(1 - step / steps, 0) ** power + end
 
     return _decayed("PolynomialDecay", name, rule, learning_rate, global_step, decay_steps, end_learning_rate, power)
 

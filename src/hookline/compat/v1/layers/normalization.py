@@ -88,6 +88,8 @@ class BatchNormalization(Layer):
         batch = op(functools.partial(_moments, self.axis), name="moments")(inputs)
         used = op(_chosen, name="cond")(training, tuple(batch), moving)
         outputs = op(normalise, name="batchnorm")(inputs, used[0], used[1], self.gamma, self.beta)
+        # `training` may be a placeholder of unknown shape, and nothing would be known of what depends on it.
+        outputs.spec = inputs.spec
         for i, variable in enumerate(moving):
             fn = functools.partial(_moved, self.axis, self._unbiased and i == 1)
             moved = update(variable, fn, batch[i], inputs, self.momentum, training, name="AssignMovingAvg")
