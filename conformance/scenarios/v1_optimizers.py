@@ -71,6 +71,33 @@ for _name, _make in OPTIMIZERS.items():
     scenario(f"v1.optimizer.{_name}")(_with(_make))
 
 
+def _of_rows(make: Make) -> Callable[[System], Record]:
+    def play(s: System) -> Record:
+        """Rows that were looked up change as there, the others stay, and a norm is the one that TensorFlow computes."""
+        tf = s.tf
+        table = tf.Variable([[1.0, -1.0], [0.5, 2.0], [3.0, 1.0], [0.2, 0.1]], name="table")
+        weight = tf.Variable([[1.0], [0.5]], name="weight")
+        rows = tf.nn.embedding_lookup(table, tf.placeholder(tf.int32, [None], name="ids"))
+        loss = tf.reduce_sum(tf.square(tf.matmul(rows, weight) - 1.0))
+        optimizer = make(tf.train, 0.05)
+        variables = tf.trainable_variables()
+        clipped, norm = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
+        train_op = optimizer.apply_gradients(list(zip(clipped, variables, strict=True)))
+        plain_op = optimizer.minimize(loss)
+        norms = []
+        with tf.Session() as sess:
+            sess.run(tf.global_variables_initializer())
+            for op, ids in ((train_op, [0, 1, 1]), (plain_op, [2, 0]), (train_op, [1, 1])):
+                norms.append(sess.run([norm, op], {"ids:0": ids})[0])
+            return {"norms": norms, "values": sess.run(tf.global_variables())}
+
+    return play
+
+
+for _name, _make in OPTIMIZERS.items():
+    scenario(f"v1.optimizer.rows.{_name}")(_of_rows(_make))
+
+
 @scenario("v1.optimizer.rate")
 def _(s: System) -> Record:
     """The rate may be a variable, a placeholder, a tensor or a function."""

@@ -166,3 +166,39 @@ def test_moving_averages_of_a_trained_variable():
 def test_piecewise_constant_wants_one_value_more():
     with pytest.raises(ValueError, match="one value more than boundaries, got 1 values and 1 boundaries"):
         tf.train.piecewise_constant(tf.constant(1), [2], [0.1])
+
+
+def embedding():
+    """A table, the numbers of the rows that are looked up, and a loss whose gradient of each row is 1."""
+    table = tf.Variable(np.ones((3, 2)), dtype=tf.float32, name="table")
+    ids = tf.placeholder(tf.int32, [None])
+    return table, ids, tf.reduce_sum(tf.nn.embedding_lookup(table, ids))
+
+
+def test_rows_that_are_not_looked_up_stay_as_they_are():
+    table, ids, loss = embedding()
+    train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        sess.run(train_op, {ids: [0]})
+        sess.run(train_op, {ids: [1, 1]})
+        np.testing.assert_array_equal(sess.run(table)[:, 0], [0.0, -1.0, 1.0])
+
+
+def test_all_rows_change_where_the_variable_is_used_in_another_way_too():
+    table, ids, loss = embedding()
+    train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss + 0.0 * tf.reduce_sum(table))
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        sess.run(train_op, {ids: [0]})
+        sess.run(train_op, {ids: [1, 1]})
+        np.testing.assert_array_equal(sess.run(table)[:, 0], [-0.5, -1.0, 1.0])
+
+
+def test_a_norm_counts_a_row_each_time_that_it_was_looked_up():
+    table, ids, loss = embedding()
+    (gradient,) = tf.gradients(loss, [table])
+    norm, dense = tf.global_norm([gradient]), tf.norm(gradient)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(sess.run([norm, dense], {ids: [1, 1]}), [2.0, np.sqrt(8.0)], rtol=1e-6)

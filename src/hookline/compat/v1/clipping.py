@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.nodes import argument, op
+from hookline.compat.v1.slices import rows_looked_up
 
 __all__ = ["clip_by_global_norm", "global_norm"]
 
@@ -16,10 +17,12 @@ __all__ = ["clip_by_global_norm", "global_norm"]
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Any:
     """Returns the root of the sum of the squares of all elements; items that are None do not count.
 
+    Of a gradient with respect to rows that were looked up, a row counts each time that it was, as in TensorFlow.
+
     References:
         `tf.global_norm`.
     """
-    tensors = [argument(tensor) for tensor in _listed(t_list) if tensor is not None]
+    tensors = [argument(part) for tensor in _listed(t_list) if tensor is not None for part in rows_looked_up(tensor)]
     return op(_norm, name=name or "global_norm")(tensors)
 
 

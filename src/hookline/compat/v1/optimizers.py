@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from hookline.compat.v1 import formulas
 from hookline.compat.v1.optimizer import Optimizer
+from hookline.compat.v1.slices import lookups, where_touched
 from hookline.graph import Operation, Tensor, Variable, control_dependencies, get_default_graph, update
 
 
@@ -50,13 +51,30 @@ class _Formula(Optimizer):
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Any:
         slots = tuple(self._slots[slot_name][var] for slot_name, _, _ in self._slot_starts)
-        fn = functools.partial(_applied, self._formula)
+        by_rows = self._formula in _BY_ROWS and lookups(grad) is not None
+        fn = functools.partial(_applied, self._formula, by_rows)
         return update((var, *slots), fn, grad, self._prepared, name=f"Apply{self._name}")
 
 
-def _applied(formula: Callable[..., Any], values: tuple[Any, ...], grad: Any, by: dict[str, Any]) -> tuple[Any, ...]:
+# These leave rows that were not looked up as they are; for the others it makes no difference, or they do not.
+_BY_ROWS = (
+    formulas.momentum,
+    formulas.nesterov,
+    formulas.adadelta,
+    formulas.rmsprop,
+    formulas.centered_rmsprop,
+    formulas.ftrl,
+    formulas.proximal_gradient_descent,
+    formulas.proximal_adagrad,
+)
+
+
+def _applied(
+    formula: Callable[..., Any], by_rows: bool, values: tuple[Any, ...], grad: Any, by: dict[str, Any]
+) -> tuple[Any, ...]:
     dtype = values[0].dtype
-    return formula(*values, grad.astype(dtype), **{name: jnp.asarray(value, dtype) for name, value in by.items()})
+    new = formula(*values, grad.astype(dtype), **{name: jnp.asarray(value, dtype) for name, value in by.items()})
+    return tuple(where_touched(grad, *pair) for pair in zip(new, values, strict=True)) if by_rows else new
 
 
 class GradientDescentOptimizer(_Formula):
