@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 
 class Recorder:
-    """Keeps, of every run, the single floating point numbers that it returned, and the graphs that were run.
+    """Keeps, of every run of the main thread, the single floating point numbers that it returned, and its graph.
 
     Args:
         limit: After how many such runs the script is ended; None for never.
@@ -24,6 +26,8 @@ class Recorder:
         """
 
         def recorded(session, *args, **kwargs):
+            if threading.current_thread() is not threading.main_thread():
+                return run(session, *args, **kwargs)
             if session.graph not in self.graphs:
                 self.graphs.append(session.graph)
             self._depth += 1

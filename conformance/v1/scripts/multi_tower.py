@@ -49,8 +49,7 @@ with tf.Graph().as_default(), tf.device("/cpu:0"):
     with tf.variable_scope(tf.get_variable_scope()):
         for i in range(NUM_GPUS):
             with tf.device("/gpu:%d" % i), tf.name_scope("%s_%d" % ("tower", i)) as scope:
-                x, y = iterator.get_next()
-                loss = tower_loss(scope, x, y)
+                loss = tower_loss(scope, xs[i], ys[i])
                 tf.get_variable_scope().reuse_variables()
                 tower_grads.append(opt.compute_gradients(loss))
     grads = average_gradients(tower_grads)
