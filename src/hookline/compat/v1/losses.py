@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
     Reduction,
     add_loss,
@@ -163,8 +164,8 @@ def mean_pairwise_squared_error(
         means = ratio(sums(difference) ** 2, jnp.maximum(count * (count - 1), 0))
         return jnp.sum(2 * (squares - means) * weights)
 
-    label = "mean_pairwise_squared_error"
-    return collected(scope, label, lambda: op(rule, name="value").node(labels, predictions, weights), loss_collection)
+    label, inputs = "mean_pairwise_squared_error", [argument(item) for item in (labels, predictions, weights)]
+    return collected(scope, label, lambda: op(rule, name="value").node(*inputs), loss_collection)
 
 
 def sigmoid_cross_entropy(

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.graph import GraphKeys, Tensor, Variable, add_to_collection, get_default_graph, op, update
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.nodes import argument
+from hookline.graph import GraphKeys, Tensor, Variable, add_to_collection, op, update
 
 Collections = Iterable[str] | None
 
@@ -41,7 +43,7 @@ def streaming(
     """
     with get_default_graph().name_scope(name or label):
         variables = tuple(local_sum(shape, name) for name, shape in sums.items())
-        batch = op(measure, name="batch").node(*inputs)
+        batch = op(measure, name="batch").node(*(argument(value) for value in inputs))
         result = op(value, name="value")(*variables)
         added = update(variables, _added, batch, name="assign_add")
         update_op = op(lambda sums: (after or value)(*sums), name="update_op")(added)

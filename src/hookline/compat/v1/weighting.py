@@ -7,7 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.graph import GraphKeys, Tensor, add_to_collection, get_default_graph, op
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.nodes import argument
+from hookline.graph import GraphKeys, Tensor, add_to_collection, op
 
 
 class Reduction:
@@ -71,7 +73,8 @@ def weighted_loss(
         losses, weights = losses.astype(jnp.float32), weights.astype(jnp.float32)
         return _reduced(losses, weights, reduction).astype(dtype)
 
-    return collected(scope, label, lambda: op(value, name="value").node(inputs, weights), loss_collection)
+    given = tuple(argument(item) for item in inputs), argument(weights)
+    return collected(scope, label, lambda: op(value, name="value").node(*given), loss_collection)
 
 
 def collected(scope: str | None, label: str, make: Callable[[], Tensor], loss_collection: str | None) -> Tensor:
