@@ -110,7 +110,9 @@ class Dropout(Layer):
         """Returns the inputs, in training with fewer of them."""
         if not isinstance(training, Tensor):
             return self._dropped(inputs) if training else lifted(lambda x: x, name="Identity")(inputs)
-        return chosen(training, self._dropped(inputs), inputs)
+        outputs = chosen(training, self._dropped(inputs), inputs)
+        outputs.set_shape(inputs.shape)
+        return outputs
 
     def _dropped(self, inputs: Any) -> Any:
         return nn.dropout(inputs, noise_shape=self.noise_shape, seed=self.seed, rate=self.rate)
