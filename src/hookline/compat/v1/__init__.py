@@ -16,51 +16,35 @@ from hookline import errors
 from hookline.compat.v1 import (
     app,
     arrays,
+    before_1_0,
+    checks,
+    clipping,
+    config,
     contrib,
+    control,
     data,
     dtypes,
     estimator,
     flags,
     gfile,
+    graphs,
     image,
     initializers,
     layers,
+    linalg,
     logging,
     losses,
     math,
     metrics,
     nn,
+    nodes,
     python_io,
     random,
     summary,
+    switches,
     train,
-)
-from hookline.compat.v1 import (
-    before_1_0 as _before_1_0,
-)
-from hookline.compat.v1 import (
-    clipping as _clipping,
-)
-from hookline.compat.v1 import (
-    config as _config,
-)
-from hookline.compat.v1 import (
-    control as _control,
-)
-from hookline.compat.v1 import (
-    graphs as _graphs,
-)
-from hookline.compat.v1 import (
-    nodes as _nodes,
-)
-from hookline.compat.v1 import (
-    switches as _switches,
-)
-from hookline.compat.v1 import (
-    variable_scope as _scopes,
-)
-from hookline.compat.v1 import (
-    variables as _variables,
+    variable_scopes,
+    variables,
 )
 from hookline.compat.v1.default_session import get_default_session
 from hookline.compat.v1.namespace import Namespace as _Namespace
@@ -75,32 +59,32 @@ from hookline.session import RunMetadata, RunOptions
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
 _PARTS = [
     dtypes,
-    _clipping,
+    clipping,
     math,
+    linalg,
     arrays,
-    _nodes,
-    _graphs,
-    _variables,
-    _scopes,
+    nodes,
+    graphs,
+    variables,
+    variable_scopes,
     random,
     initializers,
-    _control,
-    _switches,
-    _before_1_0,
+    control,
+    checks,
+    switches,
+    before_1_0,
 ]
 globals().update(_public(*_PARTS))
-# The functions of `tf.variable_scope` and its like stand in files of these names.
-globals()["variable_scope"] = _scopes.variable_scope
 
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
-compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(_switches)})
-device = _config.device
+compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
+device = config.device
 
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {
-    **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), _config),
+    **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
     **dict.fromkeys(("Event", "SessionLog", "Summary"), summary),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from absl import app as absl_app
 
 from hookline.compat.v1 import flags
+from hookline.compat.v1.namespace import missing
 
 __all__ = ["flags", "run"]
 
@@ -28,3 +29,6 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None =
 
 def _parsed(argv: list[str]) -> list[str]:
     return flags.absl_flags.FLAGS(argv, known_only=True)
+
+
+__getattr__ = missing("tf.app", lambda: __all__)

@@ -187,9 +187,12 @@ def boolean_mask(tensor: Any, mask: Any, name: str | None = None, axis: Any = No
     )
 
 
+newaxis = None
+
 PUBLIC = [
     *FUNCTIONS,
     "boolean_mask",
+    "newaxis",
     "concat",
     "meshgrid",
     "rank",

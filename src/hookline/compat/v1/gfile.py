@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from hookline.compat.v1.namespace import missing
 from hookline.errors import AlreadyExistsError, from_os_error
 
 
@@ -193,3 +194,8 @@ class FileStatistics:
 def _check_free(path: Any, overwrite: bool) -> None:
     if not overwrite and os.path.exists(path):
         raise AlreadyExistsError(None, None, f"gfile: {os.fspath(path)!r} is there already: pass overwrite=True.")
+
+
+__getattr__ = missing(
+    "tf.gfile", lambda: [name for name in globals() if name[0].isupper() or name == "tf_record_iterator"]
+)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes, random
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import constant, node
 from hookline.compat.v1.shapes import TensorShape
 
@@ -278,3 +279,9 @@ __all__ = [
     "variance_scaling_initializer",
     "zeros_initializer",
 ]
+
+_missing = missing("tf.initializers", lambda: [*NAMED, *__all__])
+
+
+def __getattr__(name: str) -> Any:
+    return NAMED[name] if name in NAMED else _missing(name)

@@ -8,6 +8,8 @@ from collections import Counter
 from logging import DEBUG, ERROR, FATAL, INFO, WARN
 from typing import Any
 
+from hookline.compat.v1.namespace import missing
+
 __all__ = [
     "DEBUG",
     "ERROR",
@@ -131,3 +133,6 @@ def _count_of_caller() -> int:
     place = frame.f_code.co_filename, frame.f_lineno
     _calls[place] += 1
     return _calls[place]
+
+
+__getattr__ = missing("tf.logging", lambda: __all__)

@@ -9,11 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.table import functions, row
 
 
 def _cast(x: Any, dtype: Any) -> Any:
     return jnp.asarray(x).astype(dtype)
+
+
+def _cast_dims(x: Any, dtype: Any) -> Any:
+    return x if np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
 
 
 def _divided(x: Any, y: Any) -> Any:
@@ -38,9 +43,9 @@ def _mean(x: Any, axis: Any, keepdims: Any) -> Any:
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=_axis(axis), keepdims=bool(keepdims))
-    # Whole numbers have a whole mean in TensorFlow.
-    total = jnp.sum(x, axis=_axis(axis), keepdims=bool(keepdims))
-    return (total // (x.size // max(total.size, 1))).astype(x.dtype)
+    # Whole numbers have a whole mean in TensorFlow, cut towards zero.
+    total = jnp.sum(x, axis=_axis(axis), keepdims=bool(keepdims)).astype(x.dtype)
+    return jax.lax.div(total, jnp.full_like(total, x.size // max(total.size, 1)))
 
 
 def _prod_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
@@ -196,7 +201,7 @@ TABLE = [
     row("tensordot", "a, b, @axes, name=None", _tensordot, "Tensordot"),
     row("add_n", "*inputs, name=None", _add_n, "AddN"),
     row("accumulate_n", "*inputs, -shape=None, -tensor_dtype=None, name=None", lambda inputs, *_: _add_n(inputs)),
-    row("cast", "x, -dtype, name=None; DstT=dtype", _cast, twin=lambda x, dtype: x),
+    row("cast", "x, -dtype, name=None; DstT=dtype", _cast, twin=_cast_dims),
     row("to_float", "x, name=None", lambda x: _cast(x, np.float32), "ToFloat"),
     row("to_double", "x, name=None", lambda x: _cast(x, dtypes.canonical("float64")), "ToDouble"),
     row("to_int32", "x, name=None", lambda x: _cast(x, np.int32), "ToInt32", twin=lambda x: x),
@@ -246,3 +251,4 @@ FUNCTIONS = functions(TABLE)
 globals().update(FUNCTIONS)
 
 PUBLIC = [*FUNCTIONS]
+__getattr__ = missing("tf.math", lambda: PUBLIC)

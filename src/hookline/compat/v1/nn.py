@@ -57,11 +57,13 @@ def _fused(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: A
         return v if layout == "NHWC" else v[:, None, None]
 
     if not training:
+        mean, variance = jax.lax.stop_gradient(mean), jax.lax.stop_gradient(variance)
         return _normalized(x, spread(mean), spread(variance), spread(offset), spread(scale), epsilon), mean, variance
     mean, variance = jnp.mean(x, axes), jnp.var(x, axes)
     count = x.size // mean.size
     found = _normalized(x, spread(mean), spread(variance), spread(offset), spread(scale), epsilon)
-    return found, mean, variance * (count / max(count - 1, 1))
+    # No gradient goes through these two.
+    return found, *map(jax.lax.stop_gradient, (mean, variance * (count / max(count - 1, 1))))
 
 
 def _looked_up(params: Any, ids: Any, strategy: Any, *_: Any) -> Any:
@@ -82,8 +84,27 @@ def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
 
 
 def _cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
-    labels = jnp.asarray(labels, jnp.asarray(logits).dtype)
-    return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
+    logits = jnp.asarray(logits)
+    return _cross_entropy_of(jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1))
+
+
+@jax.custom_vjp
+def _cross_entropy_of(labels: Any, logits: Any) -> Any:
+    return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+
+
+def _and_softmax(labels: Any, logits: Any) -> Any:
+    return _cross_entropy_of(labels, logits), (labels, logits)
+
+
+def _as_if_labels_summed_to_one(given: Any, slope: Any) -> Any:
+    # TensorFlow's gradient, which is another than JAX's for a row of zeros, say.
+    labels, logits = given
+    slope = slope[..., None]
+    return -slope * jax.nn.log_softmax(logits), slope * (jax.nn.softmax(logits) - labels)
+
+
+_cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)
 
 
 def _sparse_cross_entropy(labels: Any, logits: Any) -> Any:

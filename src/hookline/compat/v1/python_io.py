@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any
 
+from hookline.compat.v1.namespace import missing
 from hookline.errors import DataLossError, from_os_error
 from hookline.summary.records import frame, masked_checksum
 
@@ -87,3 +88,8 @@ def read_records(file: IO[bytes]) -> Iterator[bytes]:
 def _damaged(file: IO[bytes]) -> DataLossError:
     name = getattr(file, "name", "the file")
     return DataLossError(None, None, f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}.")
+
+
+__getattr__ = missing(
+    "tf.python_io", lambda: [name for name in globals() if name[0].isupper() or name == "tf_record_iterator"]
+)

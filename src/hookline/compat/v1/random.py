@@ -16,6 +16,8 @@ import numpy as np
 
 from hookline.compat.v1 import dtypes
 from hookline.compat.v1.graphs import Graph, get_default_graph
+from hookline.compat.v1.graphs import set_random_seed as set_random_seed
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import argument, node
 from hookline.graph.nodes import SessionCall
 from hookline.graph.random import WORKER_INDEX
@@ -180,3 +182,6 @@ __all__ = [
     "random_uniform",
     "truncated_normal",
 ]
+
+_OFFERED = [*__all__, "gamma", "normal", "poisson", "set_random_seed", "shuffle", "uniform"]
+__getattr__ = missing("tf.random", lambda: _OFFERED)

@@ -50,10 +50,12 @@ def stacked_dims(values: Any, axis: Any) -> Any:
 
 
 def one_hot(indices: Any, depth: Any, on: Any, off: Any, axis: Any, dtype: Any) -> Any:
-    given = next((getattr(value, "dtype", None) for value in (on, off) if hasattr(value, "dtype")), np.float32)
+    if dtype is None:
+        given = on if on is not None else off
+        dtype = np.float32 if given is None else jnp.asarray(given).dtype
     on, off = (1 if on is None else on), (0 if off is None else off)
     hot = jax.nn.one_hot(indices, depth, dtype=bool, axis=-1 if axis is None else axis)
-    return jnp.where(hot, on, off).astype(dtype or given)
+    return jnp.where(hot, on, off).astype(dtype)
 
 
 def gathered(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from hookline.compat.v1 import sizes
 from hookline.compat.v1.shapes import as_ints
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -58,7 +59,7 @@ class Node(Function):
         def call(*values: Any) -> Any:
             args = dict(zip(names, values, strict=True))
             leaves = jax.tree.leaves(args)
-            if twin is not None and any(map(_is_known, leaves)) and not any(isinstance(v, jax.Array) for v in leaves):
+            if twin is not None and _are_dims(leaves):
                 return twin(**args)
             return fn(**{key: concrete(value, name, key) if key in static else value for key, value in args.items()})
 
@@ -75,38 +76,54 @@ class Node(Function):
 
     def _inferred(self) -> Any:
         args = self._bound(lambda tensor: tensor)
-        held = {tensor.key: tensor for key in self.static for tensor in _tensors(args.get(key))}
-        try:
-            values = {key: symbolic(tensor) for key, tensor in held.items()}
-        except Unknown:
-            values = None
         if self._spec_of is not None:
             return self._spec_of(**args)
-        if values is None:
+        held = {tensor.key: tensor for key in self.static for tensor in _tensors(args.get(key))}
+        given = [tensor.spec for tensor in self.inputs if tensor.spec is not specs.UNKNOWN]
+        values: dict[Any, Any] = {}
+        try:
+            values.update({key: symbolic(tensor) for key, tensor in held.items()})
+            return self._inferred_with(values)
+        except Unknown:
             return specs.UNKNOWN
-        return self._inferred_with(values)
+        except Exception as error:
+            names = sorted(sizes.symbols([given, list(values.values())]))
+            if not names:
+                raise self._refused(error) from error
+        try:
+            return sizes.by_examples(given, names, lambda: self._inferred_of_sizes(held))
+        except Exception:
+            return specs.UNKNOWN
+
+    def _inferred_of_sizes(self, held: dict[Any, Tensor]) -> Any:
+        return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()})
+
+    def _refused(self, error: Exception) -> ValueError:
+        text = str(error).partition("\n")[0] if isinstance(error, TypeError | ValueError) else str(error)
+        return ValueError(f"{self.node_def}: {text}")
 
     def _inferred_with(self, values: dict[Any, Any]) -> Any:
         others = [tensor for tensor in dict.fromkeys(self.inputs) if tensor.key not in values]
+        if any(tensor.spec is specs.UNKNOWN for tensor in others):
+            raise Unknown
 
         def call(*given: Any) -> Any:
             at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
             return self.call(lambda tensor: at[tensor.key])
 
-        try:
-            return specs.infer(call, [tensor.spec for tensor in others])
-        except OverflowError as error:
-            raise ValueError(f"{self.node_def}: a number does not fit into its dtype: {error}") from None
-        except Exception as error:
-            if any(_is_symbolic(value) for value in values.values()):
-                return specs.UNKNOWN
-            self.note(error)
-            raise
+        return jax.eval_shape(call, *[sizes.sized(tensor.spec) for tensor in others])
 
 
-def _is_known(leaf: Any) -> bool:
-    """Whether it is an integer of a shape: an array of NumPy, or a symbol."""
-    return isinstance(leaf, np.ndarray | np.generic) or hasattr(leaf, "scope")
+def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes by name, in their order, the arguments of one that takes them by place."""
+    return lambda **args: fn(*args.values())
+
+
+def _are_dims(leaves: list[Any]) -> bool:
+    """Whether integers of shapes are among the leaves, arrays of NumPy or symbols, and nothing of another kind."""
+    arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+    are_whole = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iO" for leaf in arrays)
+    return are_whole and (bool(arrays) or any(hasattr(leaf, "scope") for leaf in leaves))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -130,7 +147,7 @@ def symbolic(tensor: Tensor) -> Any:
     if isinstance(op, Constant):
         return take_path(op.value, tensor.path)
     if isinstance(op, Shape):
-        return take_path(_of_dims(op.inputs[0].spec, tensor), tensor.path)
+        return take_path(_of_dims(op.inputs[0].spec), tensor.path)
     if not isinstance(op, Function) or (isinstance(op, Node) and op.twin is None):
         raise Unknown
     values = {source.key: symbolic(source) for source in op.inputs}
@@ -140,8 +157,8 @@ def symbolic(tensor: Tensor) -> Any:
         raise Unknown from None
 
 
-def _of_dims(spec: Any, tensor: Tensor) -> np.ndarray:
-    shape = getattr(spec, "shape", None)
+def _of_dims(spec: Any) -> np.ndarray:
+    shape = getattr(sizes.sized(spec), "shape", None)
     if shape is None:
         raise Unknown
     return dims_array(shape)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from hookline.compat.v1 import dtypes
 from hookline.compat.v1.nodes import argument, node
+from hookline.compat.v1.statics import in_order
 
 _DTYPES = ("dtype", "out_type", "output_type")
 
@@ -92,9 +93,6 @@ def function(row: Row) -> Callable[..., Any]:
     signature = inspect.Signature(
         [inspect.Parameter(name, positional, default=default) for name, _, default in arguments]
     )
-
-    def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda **args: fn(*args.values())
 
     fn, twin = in_order(row.fn), row.twin and in_order(row.twin)
 

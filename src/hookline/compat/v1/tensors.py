@@ -14,8 +14,21 @@ from hookline.compat.v1 import default_session
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical
 from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.shapes import TensorShape, as_ints
+from hookline.compat.v1.statics import Node, in_order, known
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
+
+# What TensorFlow calls the operations of Python's operators.
+_NAMES = {
+    "neg": "Neg",
+    "abs": "Abs",
+    "lt": "Less",
+    "le": "LessEqual",
+    "gt": "Greater",
+    "ge": "GreaterEqual",
+    "invert": "LogicalNot",
+    "getitem": "strided_slice",
+}
 
 
 @stands_for(core.Operation)
@@ -121,7 +134,27 @@ class Tensor(core.Tensor):
         return value
 
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
-        return super()._operate(name, fn, *[self._beside(operand) for operand in operands])
+        given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
+        fn = in_order(fn)
+        return Node(fn, _NAMES.get(name, name), given, twin=fn).output
+
+    def __getitem__(self, item: Any) -> Any:
+        parts = item if isinstance(item, tuple) else (item,)
+        if any(isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)) for part in parts):
+            return self._window(parts)
+        return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
+
+    def _window(self, parts: tuple[Any, ...]) -> Any:
+        """Returns a part whose bounds are tensors, which may depend on constants and on the shapes of tensors."""
+        bounds = [[part.start, part.stop, part.step] if isinstance(part, slice) else None for part in parts]
+        others = [None if isinstance(part, slice) else part for part in parts]
+
+        def window(x: Any, others: Any, bounds: Any) -> Any:
+            pairs = zip(bounds, others, strict=True)
+            return x[tuple(other if bound is None else slice(*bound) for bound, other in pairs)]
+
+        given = {"x": self, "others": others, "bounds": known(bounds)}
+        return Node(window, "strided_slice", given, static=("bounds",), twin=window).output
 
     def _beside(self, operand: Any) -> Any:
         """Returns what stands beside a tensor in an operation: arrays and lists in the tensor's dtype."""

@@ -22,7 +22,7 @@ from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_defau
 from hookline.compat.v1.layers.base import ZEROS, Layer
 from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import op
-from hookline.compat.v1.variable_scope import get_variable_scope, variable_scope
+from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
 
 __all__ = [
     "arg_scope",

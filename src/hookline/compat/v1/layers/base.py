@@ -11,7 +11,7 @@ from hookline.compat.v1.graphs import GraphKeys, get_default_graph
 from hookline.compat.v1.initializers import ones_initializer, zeros_initializer
 from hookline.compat.v1.nodes import convert_to_tensor, op
 from hookline.compat.v1.shapes import TensorShape
-from hookline.compat.v1.variable_scope import VariableScope, get_variable, variable_scope
+from hookline.compat.v1.variable_scopes import VariableScope, get_variable, variable_scope
 from hookline.graph import Tensor
 
 ZEROS, ONES = zeros_initializer(), ones_initializer()
