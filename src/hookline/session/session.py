@@ -35,7 +35,15 @@ from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
 
-class Session:
+class _OfGraph:
+    """What the graph makes a session of; apart, so that a session's arguments are those of its constructor."""
+
+    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made_for = graph if isinstance(graph, Graph) else get_default_graph()
+        return super().__new__(made_for.class_of(cls))
+
+
+class Session(_OfGraph):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
@@ -60,10 +68,6 @@ class Session:
     References:
         `tf.Session`. Results of device operations are `jax.Array`s instead of NumPy arrays.
     """
-
-    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        made_for = graph if isinstance(graph, Graph) else get_default_graph()
-        return super().__new__(made_for.class_of(cls))
 
     def __init__(
         self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None

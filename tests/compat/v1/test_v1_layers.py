@@ -184,3 +184,13 @@ def test_the_shape_is_known_behind_a_switch_of_unknown_shape():
         normed = tf.layers.batch_normalization(tf.placeholder(tf.float32, [None, 4]), training=switch)
 
         assert normed.shape.as_list() == [None, 4]
+
+
+def test_a_transposed_convolution_has_the_shape_that_was_asked_for():
+    x, kernel = tf.placeholder(tf.float32, [None, 4, 4, 3]), tf.ones([5, 5, 2, 3])
+    fixed = tf.nn.conv2d_transpose(x, kernel, [6, 8, 8, 2], [1, 2, 2, 1])
+    from_batch = tf.nn.conv2d_transpose(x, kernel, [tf.shape(x)[0], 8, 8, 2], [1, 2, 2, 1])
+
+    assert fixed.get_shape().as_list() == [6, 8, 8, 2]
+    assert from_batch.get_shape().as_list() == [None, 8, 8, 2]
+    assert run(from_batch, {x: np.ones((5, 4, 4, 3))}).shape == (5, 8, 8, 2)

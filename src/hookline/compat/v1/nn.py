@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hookline.compat.v1 import arrays, convolving, random, sampling
 from hookline.compat.v1 import math as tf_math
@@ -13,6 +14,8 @@ from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.table import functions, row
+from hookline.graph import Tensor as CoreTensor
+from hookline.graph import spec as specs
 
 
 def _axes(axis: Any) -> Any:
@@ -122,6 +125,14 @@ def _weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
     return (1 - labels) * logits + weight * soft
 
 
+def _as_asked(value: Any, output_shape: Any, **_: Any) -> Any:
+    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
+    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
+    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
+        return specs.UNKNOWN
+    return specs.declared(value.spec.dtype, [None if isinstance(dim, CoreTensor) else int(dim) for dim in asked])
+
+
 def _three(tensor: Any, _: Any) -> Any:
     return tensor[0], tensor[1], tensor[2]
 
@@ -163,13 +174,13 @@ TABLE = [
         lambda x, kernel, padding, strides, rate, layout:
         convolving.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
     row("conv2d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NHWC', name=None",
-        convolving.transposed, "conv2d_transpose"),
+        convolving.transposed, "conv2d_transpose", spec=_as_asked),
     row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, -use_cudnn_on_gpu=True, "
         "-data_format='NHWC', name=None",
         lambda shape, kernel, x, strides, padding, _, layout:
         convolving.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
     row("conv3d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NDHWC', name=None",
-        convolving.transposed, "conv3d_transpose"),
+        convolving.transposed, "conv3d_transpose", spec=_as_asked),
     row("depthwise_conv2d", "input, filter, @strides, -padding, @rate=1, name=None, -data_format='NHWC', "
         "@dilations=None", convolving.depthwise, "depthwise"),
     row("depthwise_conv2d_native", "input, filter, @strides, -padding, -data_format='NHWC', @dilations=1, name=None",
