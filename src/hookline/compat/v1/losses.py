@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from hookline.compat.v1 import entropies
 from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
@@ -182,7 +183,7 @@ def sigmoid_cross_entropy(
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
             labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
-        return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+        return entropies.sigmoid_cross_entropy(labels, logits)
 
     rule, inputs = elementwise(cross_entropy), (multi_class_labels, logits)
     return weighted_loss(scope, "sigmoid_cross_entropy_loss", rule, inputs, weights, loss_collection, reduction)
@@ -202,7 +203,7 @@ def softmax_cross_entropy(
     def cross_entropy(labels: Any, logits: Any) -> Any:
         if label_smoothing > 0:
             labels = labels * (1 - label_smoothing) + label_smoothing / labels.shape[-1]
-        return optax.softmax_cross_entropy(logits, jax.lax.stop_gradient(labels))
+        return entropies.cross_entropy(jax.lax.stop_gradient(labels), logits, -1)
 
     rule, inputs = elementwise(cross_entropy), (onehot_labels, logits)
     return weighted_loss(scope, "softmax_cross_entropy_loss", rule, inputs, weights, loss_collection, reduction)
@@ -222,7 +223,7 @@ def sparse_softmax_cross_entropy(
         logits, labels = jnp.asarray(logits), jnp.asarray(labels)
         if labels.ndim == logits.ndim and labels.shape[-1] == 1:
             labels = labels[..., 0]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = entropies.sparse_cross_entropy(labels, logits)
         return losses, beside(weights, losses)
 
     label = "sparse_softmax_cross_entropy_loss"

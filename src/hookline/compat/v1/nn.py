@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, convolving, random, sampling
+from hookline.compat.v1 import arrays, convolving, entropies, random, sampling
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import missing
@@ -84,45 +84,6 @@ def _looked_up(params: Any, ids: Any, strategy: Any, *_: Any) -> Any:
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
     wanted = jnp.take_along_axis(predictions, jnp.asarray(targets)[:, None], axis=1)
     return jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
-
-
-def _cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
-    logits = jnp.asarray(logits)
-    return _cross_entropy_of(jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1))
-
-
-@jax.custom_vjp
-def _cross_entropy_of(labels: Any, logits: Any) -> Any:
-    return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
-
-
-def _and_softmax(labels: Any, logits: Any) -> Any:
-    return _cross_entropy_of(labels, logits), (labels, logits)
-
-
-def _as_if_labels_summed_to_one(given: Any, slope: Any) -> Any:
-    # TensorFlow's gradient, which is another than JAX's for a row of zeros, say.
-    labels, logits = given
-    slope = slope[..., None]
-    return -slope * jax.nn.log_softmax(logits), slope * (jax.nn.softmax(logits) - labels)
-
-
-_cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)
-
-
-def _sparse_cross_entropy(labels: Any, logits: Any) -> Any:
-    found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(labels)[..., None], axis=-1)
-    return -found[..., 0]
-
-
-def _sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
-    return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
-
-
-def _weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
-    weight = 1 + (pos_weight - 1) * labels
-    soft = jnp.log1p(jnp.exp(-jnp.abs(logits))) + jnp.maximum(-logits, 0)
-    return (1 - labels) * logits + weight * soft
 
 
 def _as_asked(value: Any, output_shape: Any, **_: Any) -> Any:
@@ -211,13 +172,13 @@ TABLE = [
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
     row("zero_fraction", "value, name=None",
         lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
-    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", _cross_entropy,
+    row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", entropies.cross_entropy,
         "softmax_cross_entropy_with_logits"),
-    row("sparse_softmax_cross_entropy", "labels, logits, name=None", _sparse_cross_entropy,
+    row("sparse_softmax_cross_entropy", "labels, logits, name=None", entropies.sparse_cross_entropy,
         "SparseSoftmaxCrossEntropyWithLogits"),
-    row("sigmoid_cross_entropy", "labels, logits, name=None", _sigmoid_cross_entropy, "logistic_loss"),
+    row("sigmoid_cross_entropy", "labels, logits, name=None", entropies.sigmoid_cross_entropy, "logistic_loss"),
     row("weighted_cross_entropy_with_logits", "labels, logits, pos_weight, name=None; targets=labels",
-        _weighted_cross_entropy, "logistic_loss"),
+        entropies.weighted_cross_entropy, "logistic_loss"),
     row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None",
         lambda targets, x, full: jnp.exp(x) - x * targets + (_stirling(targets) if full else 0), "log_poisson_loss"),
 ]  # fmt: skip
