@@ -97,3 +97,22 @@ def test_a_writer_takes_a_listing_of_the_graph(tmp_path):
 def test_a_missing_name_says_so():
     with pytest.raises(AttributeError, match=r"hookline has no tf.train.AdammOptimizer. .*tf.train.AdamOptimizer"):
         _ = tf.train.AdammOptimizer
+
+
+def test_a_run_with_a_full_trace_is_written(tmp_path):
+    loss = tf.square(tf.constant(2.0), name="loss")
+    options, metadata = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
+    with tf.Session() as sess, tf.summary.FileWriter(str(tmp_path)) as writer:
+        assert sess.run(loss, options=options, run_metadata=metadata) == 4.0
+        writer.add_run_metadata(metadata, "step003")
+
+    assert set(metadata.stage_secs) == {"before", "device", "after"}
+    assert tags(tmp_path) == ["step003"]
+
+
+def test_options_of_a_hook_and_of_the_caller_are_merged():
+    step = tf.train.get_or_create_global_step().assign_add(1)
+    metadata = tf.RunMetadata()
+    with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(last_step=2)]) as sess:
+        sess.run(step, options=tf.RunOptions(tf.RunOptions.FULL_TRACE), run_metadata=metadata)
+    assert metadata.stage_secs

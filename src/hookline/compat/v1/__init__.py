@@ -51,10 +51,11 @@ from hookline.compat.v1.namespace import Namespace as _Namespace
 from hookline.compat.v1.namespace import missing as _missing
 from hookline.compat.v1.namespace import public as _public
 from hookline.compat.v1.python_functions import py_func
+from hookline.compat.v1.run_options import RunOptions
 from hookline.compat.v1.sessions import InteractiveSession, Session
 from hookline.compat.v1.shapes import Dimension, TensorShape
 from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
-from hookline.session import RunMetadata, RunOptions
+from hookline.session import RunMetadata
 
 # The files whose names stand in `tf` itself; where two have one, that of the later file.
 _PARTS = [

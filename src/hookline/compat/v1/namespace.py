@@ -24,6 +24,13 @@ NEAREST: dict[str, str] = {
     "tf.TensorArray": "hookline.op with jax.lax.scan",
     "tf.FIFOQueue": "tf.data, or hookline.data",
     "tf.tpu": "tf.train: XLA compiles for TPUs without more",
+    "tf.train.batch": "tf.data: Dataset.batch",
+    "tf.train.shuffle_batch": "tf.data: Dataset.shuffle and batch",
+    "tf.train.string_input_producer": "tf.data: Dataset.from_tensor_slices",
+    "tf.train.SyncReplicasOptimizer": "tf.train.MonitoredTrainingSession on several devices of one process",
+    "tf.train.QueueRunner": "tf.data, or tf.train.LooperThread",
+    "tf.contrib.rnn": "hookline.op with jax.lax.scan, or a Flax cell",
+    "tf.contrib.learn": "tf.train.MonitoredTrainingSession, or hookline.train.Loop",
     "tf.distribute": "tf.train.Server and hookline.distributed",
 }
 """The nearest thing to what there is none of, where the spelling does not tell."""
