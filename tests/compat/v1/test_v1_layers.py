@@ -184,6 +184,7 @@ def test_the_shape_is_known_behind_a_switch_of_unknown_shape():
         normed = tf.layers.batch_normalization(tf.placeholder(tf.float32, [None, 4]), training=switch)
 
         assert normed.shape.as_list() == [None, 4]
+        assert tf.layers.dropout(normed, training=switch).shape.as_list() == [None, 4]
 
 
 def test_a_transposed_convolution_has_the_shape_that_was_asked_for():

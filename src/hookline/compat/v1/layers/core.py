@@ -119,8 +119,11 @@ class Dropout(Layer):
 
 
 def chosen(condition: Any, one: Any, other: Any) -> Any:
-    """Returns one of two tensors, for a condition that only a run knows."""
-    return op(lambda condition, one, other: jnp.where(condition, one, other), name="cond")(condition, one, other)
+    """Returns one of two tensors of one shape, for a condition that only a run knows."""
+    made = op(lambda condition, one, other: jnp.where(condition, one, other), name="cond")(condition, one, other)
+    # The condition may be a placeholder of unknown shape, and nothing would be known of what depends on it.
+    made.spec = other.spec
+    return made
 
 
 def dropout(
