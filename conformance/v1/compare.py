@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,35 +18,29 @@ HEAD = "{:24}{:>8}{:>10}{:>11}{:>8}{:>12}{:>10}  {}".format(
 )
 
 
-@dataclasses.dataclass
-class Result:
-    """What became of a script.
-
-    Attributes:
-        row: Its line of the table.
-        faults: What is not the same.
-        values: How many numbers were compared.
-        off: The largest difference.
-    """
+class Result(NamedTuple):
+    """What became of a script: its line of the table, and what is not the same."""
 
     row: str
     faults: list[str]
-    values: int = 0
-    off: float = 0.0
 
 
-def played(script: Path, arguments: tuple[str, ...] = ()) -> Result:
-    """Plays a script on both systems and compares the records; a second play measures the time."""
-    ours = runs.play("hookline", script, arguments=arguments)
-    our_secs = runs.play("hookline", script, as_it_is=True, arguments=arguments).get("secs")
-    if script.stem in runs.OLD_NAMES:
+def played(script: Path, *, timed: bool = True) -> Result:
+    """Plays a script on both systems and compares the records; a second play, of its own, measures the time."""
+    records: dict[str, Any] = {}
+    seconds: dict[str, Any] = {}
+    for system in ("hookline",) if script.stem in runs.OLD_NAMES else ("tensorflow", "hookline"):
+        records[system] = runs.play(system, script)
+        if timed:
+            seconds[system] = runs.play(system, script, as_it_is=True).get("secs")
+    ours = records["hookline"]
+    if "tensorflow" in records:
+        values, off, faults = compared(records["tensorflow"], ours)
+    else:
+        values, off = sum(map(len, ours.get("runs", ()))), None
         faults = [f"hookline: {last_line(ours['error'])}"] if ours.get("error") else []
-        values = sum(map(len, ours.get("runs", ())))
-        return Result(_row(script.stem, values, None, ours, None, our_secs, faults), faults, values)
-    theirs = runs.play("tensorflow", script, arguments=arguments)
-    their_secs = runs.play("tensorflow", script, as_it_is=True, arguments=arguments).get("secs")
-    values, off, faults = compared(theirs, ours)
-    return Result(_row(script.stem, values, off, ours, their_secs, our_secs, faults), faults, values, off)
+    row = _row(script.stem, values, off, ours, seconds.get("tensorflow"), seconds.get("hookline"), faults)
+    return Result(row, faults)
 
 
 def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[int, float, list[str]]:

@@ -10,6 +10,41 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging as absl_logging
 
+__all__ = [
+    "FLAGS",
+    "DEFINE_alias",
+    "DEFINE_bool",
+    "DEFINE_boolean",
+    "DEFINE_enum",
+    "DEFINE_float",
+    "DEFINE_integer",
+    "DEFINE_list",
+    "DEFINE_multi_enum",
+    "DEFINE_multi_float",
+    "DEFINE_multi_integer",
+    "DEFINE_multi_string",
+    "DEFINE_spaceseplist",
+    "DEFINE_string",
+    "DuplicateFlagError",
+    "Error",
+    "Flag",
+    "FlagValues",
+    "IllegalFlagValueError",
+    "UnparsedFlagAccessError",
+    "UnrecognizedFlagError",
+    "ValidationError",
+    "adopt_module_key_flags",
+    "declare_key_flag",
+    "mark_bool_flags_as_mutual_exclusive",
+    "mark_flag_as_required",
+    "mark_flags_as_mutual_exclusive",
+    "mark_flags_as_required",
+    "multi_flags_validator",
+    "register_multi_flags_validator",
+    "register_validator",
+    "validator",
+]
+
 _RENAMED = {"flag_name": "name", "default_value": "default", "docstring": "help"}
 
 # Flags of absl's own log files, which are older than absl in scripts: theirs take the place.

@@ -13,6 +13,25 @@ from typing import IO, Any
 from hookline.compat.v1.namespace import missing
 from hookline.errors import AlreadyExistsError, from_os_error
 
+__all__ = [
+    "Copy",
+    "DeleteRecursively",
+    "Exists",
+    "FastGFile",
+    "FileStatistics",
+    "GFile",
+    "Glob",
+    "IsDirectory",
+    "ListDirectory",
+    "MakeDirs",
+    "MkDir",
+    "Open",
+    "Remove",
+    "Rename",
+    "Stat",
+    "Walk",
+]
+
 
 class GFile:
     """A file, opened when it is first used.

@@ -11,6 +11,8 @@ from hookline.compat.v1.namespace import missing
 from hookline.errors import DataLossError, from_os_error
 from hookline.summary.records import frame, masked_checksum
 
+__all__ = ["TFRecordWriter", "tf_record_iterator"]
+
 _LENGTH = struct.Struct("<Q")
 _LENGTH_BYTES, _CHECKSUM_BYTES = 8, 4
 
