@@ -17,7 +17,6 @@ NEAREST: dict[str, str] = {
     "tf.while_loop": "hookline.op with jax.lax.while_loop",
     "tf.scan": "hookline.op with jax.lax.scan",
     "tf.map_fn": "hookline.op with jax.lax.map",
-    "tf.cond": "hookline.op with jax.lax.cond, or tf.where",
     "tf.nn.dynamic_rnn": "hookline.op with jax.lax.scan, or a Flax cell",
     "tf.nn.static_rnn": "hookline.op with jax.lax.scan, or a Flax cell",
     "tf.nn.rnn_cell": "hookline.op with jax.lax.scan, or a Flax cell",
