@@ -68,12 +68,12 @@ def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[int, float, 
 
 
 def shown(folder: Path) -> list[str]:
-    """Returns the folder, tag and step of everything in the event files below a folder; but measured speeds."""
+    """Returns the folder, tag and step of what is in the event files below a folder, but for measured speeds."""
     found = set()
     for place in {path.parent for path in folder.rglob("*tfevents*")}:
         for event in read_events(place):
-            for value in event.summary.value:
-                if not value.tag.endswith("/sec"):
+            for value in event.summary.value:  # What is behind `staleness/` hookline adds for workers.
+                if not value.tag.endswith("/sec") and not value.tag.startswith("staleness/"):
                     found.add(f"{place.relative_to(folder)} {value.tag} {event.step}")
     return sorted(found)
 

@@ -41,6 +41,7 @@ def _is_hooked(result):
 
 
 def _replace_random(tf):
+    from tensorflow.python.framework import tensor_util
     from tensorflow.python.ops import gen_random_ops as kernels
     from tensorflow.python.ops import random_ops
 
@@ -60,9 +61,7 @@ def _replace_random(tf):
         return made
 
     def of_shape(made, shape):
-        known = tf.get_static_value(shape)
-        if known is not None:
-            made.set_shape([int(size) for size in np.ravel(known)])
+        made.set_shape(tensor_util.constant_value_as_shape(shape))
         return made
 
     def like(kind, default):
