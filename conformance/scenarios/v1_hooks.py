@@ -276,3 +276,25 @@ def _(s: System) -> Record:
         path = saver.save(raw, os.path.join(s.folder, "model"), global_step=1)
         values = [float(raw.run(loss)), float(sess._tf_sess().run(loss)), float(sess._sess._sess._sess._sess.run(loss))]
     return {"path": os.path.basename(path), "values": values}
+
+
+@scenario("v1.sessions.training")
+def _(s: System) -> Record:
+    """A training session writes summaries, saves, and goes on from there; what it returns is of NumPy's types."""
+    tf = s.tf
+    train_op, loss = _counting(tf)
+    tf.summary.scalar("value", loss)
+    how = {"checkpoint_dir": s.folder, "save_summaries_steps": 2, "save_checkpoint_steps": 3}
+    kinds: list[Any] = []
+    with s.clock():
+        for last_step in (4, 6):
+            hooks = [tf.train.StopAtStepHook(last_step=last_step)]
+            with tf.train.MonitoredTrainingSession(hooks=hooks, log_step_count_steps=None, **how) as sess:
+                while not sess.should_stop():
+                    kinds.append(isinstance(sess.run([loss, train_op])[0], np.float32))
+            tf.summary.FileWriterCache.clear()
+    return {
+        "kinds": kinds,
+        "written": sorted(scalars(s.events(s.folder))),
+        "newest": os.path.basename(tf.train.latest_checkpoint(s.folder)),
+    }

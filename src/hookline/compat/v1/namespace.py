@@ -26,7 +26,7 @@ NEAREST: dict[str, str] = {
     "tf.train.batch": "tf.data: Dataset.batch",
     "tf.train.shuffle_batch": "tf.data: Dataset.shuffle and batch",
     "tf.train.string_input_producer": "tf.data: Dataset.from_tensor_slices",
-    "tf.train.SyncReplicasOptimizer": "tf.train.MonitoredTrainingSession on several devices of one process",
+    "tf.train.SyncReplicasOptimizer": "the optimizer itself: workers of hookline.distributed do not wait",
     "tf.train.QueueRunner": "tf.data, or tf.train.LooperThread",
     "tf.contrib.rnn": "hookline.op with jax.lax.scan, or a Flax cell",
     "tf.contrib.learn": "tf.train.MonitoredTrainingSession, or hookline.train.Loop",
