@@ -7,6 +7,8 @@ from hookline.compat.v1 import arrays, math, summary, variables
 PUBLIC = {
     "add_check_numerics_ops": lambda: None,
     "all_variables": variables.global_variables,
+    "arg_max": math.FUNCTIONS["argmax"],
+    "arg_min": math.FUNCTIONS["argmin"],
     "audio_summary": summary.audio_summary,
     "batch_matmul": math.FUNCTIONS["matmul"],
     "complex_abs": math.FUNCTIONS["abs"],
