@@ -33,7 +33,8 @@ for attempt in range(2):
             for _ in range(30):
                 if sv.should_stop():
                     break
-                _, value, step = sess.run([train_op, loss, global_step])
+                _, value = sess.run([train_op, loss])
+                step = sess.run(global_step)
                 if step % 10 == 0:
                     sv.summary_computed(sess, sess.run(summary_op), global_step=step)
             sv.saver.save(sess, sv.save_path, global_step=global_step)

@@ -7,7 +7,7 @@ import tensorflow as tf
 def critic(x, reuse=None):
     with tf.variable_scope("critic", reuse=reuse):
         net = tf.layers.dense(x, 16, tf.nn.tanh, name="fc1")
-        return tf.layers.dense(net, 1, name="fc2")
+        return tf.layers.dense(net, 1, use_bias=False, name="fc2")
 
 
 def maker(z):
