@@ -25,8 +25,9 @@ class Session(core.Session):
         config: A `ConfigProto`, which has no effect, or a `hookline.SessionConfig`.
 
     Example:
-        >>> with Session() as sess:
-        ...     print(type(sess.run(ones([]))).__name__)
+        >>> import hookline.compat.v1 as tf
+        >>> with tf.Session() as sess:
+        ...     print(type(sess.run(tf.ones([]))).__name__)
         float32
 
     References:
