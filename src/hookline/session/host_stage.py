@@ -68,10 +68,11 @@ class HostStage:
             read = [np.asarray(values[0])] if len(values) == 1 and _is_plain(values[0]) else jax.device_get(values)
             run.pulled.update(zip(found, read, strict=True))
         for operation in operations:
+            given = [get(run) for get in self._arguments[operation]]
             if isinstance(operation, SessionCall):
-                run.hosts[operation] = operation.fn(session)
+                run.hosts[operation] = operation.fn(session, *given)
                 continue
-            values = iter([get(run) for get in self._arguments[operation]])
+            values = iter(given)
             try:
                 with session.host_lock(operation):
                     run.hosts[operation] = operation.call(lambda _, values=values: next(values))

@@ -16,6 +16,7 @@ from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
+from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
 from hookline.session.device_stage import explained
@@ -28,14 +29,22 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
 from hookline.session.retry import RETRY
 from hookline.session.run_ahead import RunAhead
-from hookline.session.sources import Position, Sources
+from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
 _NOTHING = object()
 
 
-class Session:
+class _OfGraph:
+    """What the graph makes a session of; apart, so that a session's arguments are those of its constructor."""
+
+    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made_for = graph if isinstance(graph, Graph) else get_default_graph()
+        return super().__new__(made_for.class_of(cls))
+
+
+class Session(_OfGraph):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
@@ -319,8 +328,12 @@ class Session:
             raise self.map_error(error) from error
         if prepared.nothing is not None:
             return prepared.nothing
-        results = [get(run) for get in execution.getters]
+        results = self.returned([get(run) for get in execution.getters])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
+
+    def returned(self, values: list[Any]) -> list[Any]:
+        """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
+        return values
 
     def _run_recorded(
         self,
@@ -613,6 +626,12 @@ class Session:
     def iterators(self) -> list[str]:
         """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
         return self._sources.names()
+
+    def source(self, iterator: Source) -> OpenSource:
+        """Returns what the session reads from for an iterator's operation."""
+        with self._lock:
+            self._check_usable()
+            return self._sources.of(iterator)
 
     def serve(self, coord: Any) -> None:
         """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""
