@@ -20,7 +20,7 @@ from .steps import NnxNet, batches, nnx_step
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 
 
-def refused(error, match, step, state=STATE, data=None):
+def assert_refused(error, match, step, state=STATE, data=None):
     with pytest.raises(error, match=match) as caught:
         hl.train.Loop(step, state, batches() if data is None else data)
     return caught.value
@@ -58,7 +58,9 @@ def indexes(state, batch):
 )
 @pytest.mark.parametrize("jit", [lambda step: step, jax.jit])
 def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
-    error = refused(TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step))
+    error = assert_refused(
+        TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step)
+    )
     assert "jnp.where or jax.lax.cond" in str(error)
     assert error.__cause__ is not None
 
@@ -73,10 +75,10 @@ def test_parameters_that_nobody_gives_are_refused():
     def by_name(state, batch, *, rate):
         return state, {}
 
-    refused(TypeError, "it requires state, batch, targets, mask. A batch is one argument", three)
-    refused(TypeError, "it requires nothing", lambda: None)
-    refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
-    refused(TypeError, "requires a function, got 3", 3)
+    assert_refused(TypeError, "it requires state, batch, targets, mask. A batch is one argument", three)
+    assert_refused(TypeError, "it requires nothing", lambda: None)
+    assert_refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
+    assert_refused(TypeError, "requires a function, got 3", 3)
     assert hl.train.Loop(functools.partial(by_name, rate=1.0), STATE, batches()).metrics == {}
 
 
@@ -115,7 +117,7 @@ def test_what_no_step_returns_is_named(returned, match):
     def step(state, batch):
         return returned(state)
 
-    refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
+    assert_refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
 
 
 def test_nnx_objects_that_come_back_are_refused():
@@ -124,22 +126,22 @@ def test_nnx_objects_that_come_back_are_refused():
 
     model = NnxNet(nnx.Rngs(0))
     state = model, nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
-    refused(TypeError, "changes them and returns its metrics alone", step, state)
+    assert_refused(TypeError, "changes them and returns its metrics alone", step, state)
 
 
 def test_nnx_objects_among_other_things_are_refused():
-    refused(TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0))})
+    assert_refused(TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0))})
 
 
 def test_a_function_in_the_state_that_changes_is_refused():
     def step(state, batch):
         return {"w": state["w"], "f": lambda: None}, {}
 
-    refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
+    assert_refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
 
 
 def test_a_state_without_arrays_is_refused():
-    refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
+    assert_refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
 
 
 # Numbers of Python -------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
 
 
 def test_a_number_of_which_the_step_makes_text_is_refused():
-    refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
+    assert_refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
             lambda state, batch: ({"n": "one", "w": state["w"]}, {}), {"n": 0, "w": jnp.zeros(1)})  # fmt: skip
 
 
@@ -191,9 +193,9 @@ def test_accumulators_in_the_state_are_refused_with_advice():
     state = WithMetrics.create(
         apply_fn=None, params={"w": jnp.zeros(1)}, tx=optax.sgd(1.0), metrics=Collection(jnp.zeros(()))
     )
-    refused(TypeError, "holds a Collection, which accumulates.*return what this batch gives", floats, state)
+    assert_refused(TypeError, "holds a Collection, which accumulates.*return what this batch gives", floats, state)
     model = NnxNet(nnx.Rngs(0))
-    refused(TypeError, "holds a MultiMetric", nnx_step, (model, nnx.MultiMetric(loss=nnx.metrics.Average())))
+    assert_refused(TypeError, "holds a MultiMetric", nnx_step, (model, nnx.MultiMetric(loss=nnx.metrics.Average())))
 
 
 # Batches -----------------------------------------------------------------------------------------------------------
@@ -204,10 +206,10 @@ def steps_on(state, batch):
 
 
 def test_no_batch_at_all_is_an_error():
-    refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
+    assert_refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
     used = iter([np.ones(2)])
     next(used)
-    refused(ValueError, "An iterator that was used up", steps_on, data=used)
+    assert_refused(ValueError, "An iterator that was used up", steps_on, data=used)
 
 
 def test_what_the_source_raises_is_raised_and_text_refused():
@@ -215,8 +217,8 @@ def test_what_the_source_raises_is_raised_and_text_refused():
         raise OSError("no such file")
         yield
 
-    refused(OSError, "no such file", steps_on, data=broken)
-    refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
+    assert_refused(OSError, "no such file", steps_on, data=broken)
+    assert_refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
 
 
 def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_path):
