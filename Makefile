@@ -1,22 +1,15 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-<<<<<<< HEAD
-.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench bench-quick bench-peers bench-more compare
-=======
-.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench
->>>>>>> 0eba9f349f4dfb138288b942909bd617458628be
+.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
 TF_PYTHON ?= .venv-tf/bin/python
-<<<<<<< HEAD
 PEERS_PYTHON ?= .venv-peers/bin/python
 BENCH_READY := .venv/.hookline-bench-ready
-=======
 TF_SCRIPTS_PYTHON ?= .venv-tf215/bin/python
->>>>>>> 0eba9f349f4dfb138288b942909bd617458628be
 BROWSER_READY := .venv/.hookline-browser-ready
 
 # What is compiled once is read from the disk the next time.
@@ -107,7 +100,6 @@ $(READY): pyproject.toml constraints.txt
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
 	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
 
-<<<<<<< HEAD
 .venv-peers/bin/python:
 	@echo "Setting up .venv-peers, with Keras, Lightning and clu, for make compare (once) ..."
 	@"$(PYTHON)" -m venv .venv-peers.new
@@ -118,7 +110,7 @@ $(READY): pyproject.toml constraints.txt
 $(BENCH_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
 	@touch $@
-=======
+
 .venv-tf215/bin/python:
 	@echo "Setting up .venv-tf215, with TensorFlow, for make conformance-scripts (once) ..."
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { \
@@ -126,7 +118,6 @@ $(BENCH_READY): $(READY)
 	@"$(PYTHON)" -m venv .venv-tf215.new
 	@.venv-tf215.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.15.1
 	@rm -rf .venv-tf215 && mv .venv-tf215.new .venv-tf215
->>>>>>> 0eba9f349f4dfb138288b942909bd617458628be
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt
