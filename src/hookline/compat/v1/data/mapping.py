@@ -63,10 +63,11 @@ class Mapped:
     def run(self, fetches: Any, element: Any) -> Any:
         """Returns the values of tensors of the inner graph for an element, as NumPy arrays."""
         with self._local, jax.default_device(jax.devices("cpu")[0]):
-            if self._session is None:
-                self._session = Session(graph=self._graph)
-                self._session.run(self._init)
-            return jax.tree.map(_on_host, self._session.run(fetches, self.fed(element)))
+            session = self._session
+            if session is None:
+                session = self._session = Session(graph=self._graph)
+                session.run(self._init)
+            return jax.tree.map(_on_host, session.run(fetches, self.fed(element)))
 
 
 def _placeholder(component: Component) -> Tensor:
