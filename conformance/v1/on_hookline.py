@@ -100,7 +100,7 @@ def _replace_random():
         return x[numbers("permutation", (x.shape[0],), jnp.int32)]
 
     # A key is the number of the run, from which a session's operations derive theirs.
-    jax.random.key, jax.random.fold_in = (lambda seed: seed), (lambda key, data: data)
+    jax.random.key, jax.random.fold_in = (lambda seed, impl=None: seed), (lambda key, data: data)
     for function in (normal, truncated_normal, uniform, randint, bernoulli, categorical, permutation):
         setattr(jax.random, function.__name__, function)
     for name, module in list(sys.modules.items()):

@@ -195,3 +195,14 @@ def test_a_transposed_convolution_has_the_shape_that_was_asked_for():
     assert fixed.get_shape().as_list() == [6, 8, 8, 2]
     assert from_batch.get_shape().as_list() == [None, 8, 8, 2]
     assert run(from_batch, {x: np.ones((5, 4, 4, 3))}).shape == (5, 8, 8, 2)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_gradient_of_a_largest_value_goes_to_the_first_of_several(size):
+    x = tf.ones([1, 5, 5, 1])
+    y = tf.layers.max_pooling2d(x, size, size)
+
+    slope = run(tf.gradients(y, x)[0])[0, :, :, 0]
+    expected = np.zeros((5, 5))
+    expected[: 5 - 5 % size : size, : 5 - 5 % size : size] = 1.0
+    np.testing.assert_array_equal(slope, expected)
