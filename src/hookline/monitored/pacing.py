@@ -68,7 +68,7 @@ class Pacing:
     which everyone is seen. Being seen too often is harmless; everyone is seen every 64 runs in any case, for runs need
     not take steps.
 
-    As long as the same is asked for and only these runs change the step, a run costs a countdown.
+    As long as the same is asked for, and the step is where the gains take it, a run costs a countdown.
 
     Args:
         session: The raw session.
@@ -76,7 +76,7 @@ class Pacing:
         everyone: All of them as they ride.
 
     Attributes:
-        overdue: Whether the hooks must be asked anew after this run.
+        overdue: Whether those that ride on this run must be asked anew after it.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class Pacing:
         "_everyone",
         "_everyone_run",
         "_expected_changes",
+        "_expected_step",
         "_fetches",
         "_gain",
         "_gain_since_plan",
@@ -99,6 +100,7 @@ class Pacing:
         "_patience",
         "_planned_gain",
         "_riderships",
+        "_riding",
         "_run",
         "_session",
         "_unpaced",
@@ -117,7 +119,7 @@ class Pacing:
                 self._paced.append((hook, says))
             else:
                 self._unpaced.append(hook)
-        self._always = everyone
+        self._always = self._riding = everyone
         self._riderships: dict[frozenset[int], Ridership] = {}
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
@@ -128,7 +130,7 @@ class Pacing:
         self._planned_gain = 0
         self._patience = 1
         self._changes = 1  # of the step by one of the caller's runs
-        self._expected_changes = self._session.step_changes
+        self._expected_changes, self._expected_step = self._session.step_changes, 0
         # How many runs may pass before anything is looked at, and how many of them were granted.
         self._left = self._let_go = 0
 
@@ -148,18 +150,19 @@ class Pacing:
         if (
             self._left
             and fetches is self._fetches
-            and self._session.step_changes == self._expected_changes
+            and self._session.known_global_step == self._expected_step
             and (self._due_secs == math.inf or clock.monotonic() < self._due_secs)
         ):
             self._left -= 1
-            self._expected_changes += self._changes
+            self._expected_step += self._planned_gain
             return self._always
         return self._look(fetches, feed_dict)
 
     def _look(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
         passed = self._let_go - self._left
         self._run += passed + 1
-        self._last_step += passed * self._gain_of_a_run
+        self._last_step += passed * self._planned_gain
+        self._expected_changes += passed * self._changes
         known, changes = self._session.known_global_step, self._session.step_changes
         # Somebody else has set the step, and perhaps far past where hooks are due.
         is_set = known is None and changes != self._expected_changes
@@ -173,26 +176,28 @@ class Pacing:
         reach = step + max(self._gain, self._planned_gain)
         self._expected_changes = changes + self._changes
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
+        self._left = self._let_go = 0
         if is_set or gained < 0 or self._run >= self._everyone_run:
-            self.overdue, self._left, self._let_go = True, 0, 0
-            return self._everyone
+            self.overdue, self._riding = True, self._everyone
+            return self._riding
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
         self.overdue = self._run >= self._due_run or reach >= self._due_step or now >= self._due_secs
         if self.overdue:
-            self._left = self._let_go = 0
             due = [d.hook for d in self._dues if self._run >= d.run or reach >= d.step or now >= d.secs]
-            return self._of((*self._always.hooks, *due)) if due else self._always
-        runs, gain = min(self._due_run, self._everyone_run) - self._run - 1, self._gain_of_a_run
-        if gain and self._due_step < math.inf:
-            runs = min(runs, int((self._due_step - 1 - reach) // gain))
-        self._left = self._let_go = max(int(runs), 0) if fetches is self._fetches else 0
+            self._riding = self._of((*self._always.hooks, *due)) if due else self._always
+            return self._riding
+        # Where the gain is not known, the step of each run is looked at.
+        if known is not None and fetches is self._fetches and (self._planned_gain > 0 or not self._changes):
+            self._let_go = self._left = self._runs_before(reach)
+            self._expected_step = known + self._planned_gain
         return self._always
 
-    @property
-    def _gain_of_a_run(self) -> int:
-        """By how much the step is taken to grow in a run: what is known of it, or the most there was lately."""
-        known = self._changes == 0 or self._planned_gain
-        return self._planned_gain if known else self._gain
+    def _runs_before(self, reach: float) -> int:
+        """Returns how many runs may follow one that reaches a step until somebody is due."""
+        runs = min(self._due_run, self._everyone_run) - self._run - 1
+        if self._planned_gain and self._due_step < math.inf:
+            runs = min(runs, (self._due_step - 1 - reach) // self._planned_gain)
+        return max(int(runs), 0)
 
     def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
         everyone = self._everyone
@@ -223,14 +228,18 @@ class Pacing:
         return found
 
     def plan(self) -> None:
-        """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""
+        """Asks the hooks that were called when they must be seen next; called after a run that was `overdue`."""
         step = self._session.global_step
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
-        if self._run >= self._everyone_run:
-            self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        always, self._dues = list(self._unpaced), []
+        always: list[Any] = list(self._unpaced)
+        dues: list[_Due] = []
+        riding = set(map(id, self._riding.hooks))
+        waiting = {id(due.hook): due for due in self._dues if id(due.hook) not in riding}
         for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
+            if id(hook) in waiting:  # What it says counts from a run on which it was called.
+                dues.append(waiting[id(hook)])
+                continue
             steps = steps_until_trigger(step) if steps_until_trigger else math.inf
             secs = secs_until_trigger() if secs_until_trigger else math.inf
             runs = runs_until_trigger() if runs_until_trigger else math.inf
@@ -239,12 +248,16 @@ class Pacing:
                     always.append(hook)
                     continue
                 at = clock.monotonic() + secs if secs < math.inf else math.inf
-                self._dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
+                dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
             except TypeError:
                 raise TypeError(
                     f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
                     f"and {runs!r}."
                 ) from None
+        # Only now: a hook that raises leaves the others when they were due.
+        self._dues = dues
+        if self._run >= self._everyone_run:
+            self._everyone_run = self._run + _LOOK_AGAIN_RUNS
         self._due_step = min((due.step for due in self._dues), default=math.inf)
         self._due_secs = min((due.secs for due in self._dues), default=math.inf)
         self._due_run = min((due.run for due in self._dues), default=math.inf)

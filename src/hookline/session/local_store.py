@@ -57,7 +57,18 @@ class _LocalExchange:
     kept here, and the store asks for them (`flush`) when anybody else looks.
     """
 
-    __slots__ = ("_counters", "_gains", "_groups", "_new", "_read", "_slots", "_steps", "_store", "_structures")
+    __slots__ = (
+        "_counters",
+        "_gains",
+        "_groups",
+        "_is_ready",
+        "_new",
+        "_read",
+        "_slots",
+        "_steps",
+        "_store",
+        "_structures",
+    )
     _new: tuple[Flat, Flat, Flat]
     _structures: Sequence[Any]
 
@@ -73,7 +84,7 @@ class _LocalExchange:
         self._slots: list[_Slot] = []
         self._read: list[_Slot] = []
         self._counters: list[tuple[_Slot, Variable, int | None]] = []
-        self._steps = False
+        self._steps = self._is_ready = False
 
     def take(self) -> tuple[Flat, Flat, Flat]:
         store = self._store
@@ -90,6 +101,8 @@ class _LocalExchange:
         self._structures = structures
         self._new = new
         store.latest = store.unwritten = self
+        if new[2]:  # Their old values are not given away, and would be held as well.
+            store.flush()
         for slot, variable, gain in self._counters:
             slot.count(variable, gain)
         if self._steps:
@@ -102,16 +115,23 @@ class _LocalExchange:
         new = itertools.chain(*self._new)
         for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
             slot.leaves, slot.structure = leaves, structure
+        self._new = (*self._new[:2], ())
+
+    def release(self) -> None:
+        """Lets go of the values, which are others now."""
+        self._new = ((), (), ())
 
     def _prepare(self) -> None:
         """Makes this exchange the one that may keep new values to itself."""
-        self._store.flush()
-        if not self._slots:
-            self._slots = self._store.slots(variable for variable, _ in self._gains)
-            self._read = self._store.slots(self._groups[-1])
-            every = zip(self._slots, self._gains, strict=True)
-            self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
-            self._steps = self._store.counts(variable for variable, _ in self._gains)
+        self._store.supersede()
+        if self._is_ready:
+            return
+        self._slots = self._store.slots(variable for variable, _ in self._gains)
+        self._read = self._store.slots(self._groups[-1])
+        every = zip(self._slots, self._gains, strict=True)
+        self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
+        self._steps = self._store.counts(variable for variable, _ in self._gains)
+        self._is_ready = True
 
 
 # What every counter holds: it has 32 bits or 64.
@@ -176,8 +196,8 @@ class _LocalStore:
         return self._slots[variable].structure
 
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        self.flush()
-        self.latest, stepped = None, False
+        self.supersede()
+        stepped = False
         for variable, leaves, structure, gain in values:
             slot = self._slots.get(variable)
             if slot is None:
@@ -213,6 +233,13 @@ class _LocalStore:
     def slots(self, variables: Iterable[Variable]) -> list[_Slot]:
         """Returns where variables are kept."""
         return [self._slots.setdefault(variable, _Slot()) for variable in variables]
+
+    def supersede(self) -> None:
+        """Takes over the values of the latest exchange, which is it no more."""
+        self.flush()
+        latest, self.latest = self.latest, None
+        if latest is not None:
+            latest.release()
 
     def flush(self) -> None:
         """Takes over the values that only the latest exchange has."""

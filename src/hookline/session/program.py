@@ -175,7 +175,7 @@ class Program:
             return leaf
 
         new: list[Leaves] = []
-        self.structures_out = []
+        structures = []
         skip = frame.skip()
         for variable in self.written:
             leaves, structure = jax.tree.flatten(frame.final(variable))
@@ -183,12 +183,14 @@ class Program:
                 self._check_alike(variable, old[variable], leaves, structure)
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
             new.append(tuple(distinct(leaf) for leaf in leaves))
-            self.structures_out.append(structure)
+            structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
             outputs += self._masked(frame, watch, wanted)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches]
+        # Only now: a trace that is refused changes nothing.
+        self.structures_out = structures
         first, rest = len(self.taken), len(self.taken) + len(self.counted)
         groups = new[:first], new[first:rest], new[rest:]
         return groups, outputs, sent, tuple(map(after, latched, conditions))

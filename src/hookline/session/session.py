@@ -352,7 +352,7 @@ class Session(_OfGraph):
         return result, watched and results[: -len(names)]
 
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
-        if not feed_dict:
+        if not feed_dict and self._lost is None:
             # A training loop asks for the same each time.
             latest_fetches, latest_watched, latest = self._latest
             if fetches is latest_fetches and watched is latest_watched:

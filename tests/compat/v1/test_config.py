@@ -31,6 +31,7 @@ def test_settings_of_devices_are_taken_and_said_once(caplog):
     assert tf.train.start_queue_runners() == []
     assert [r.getMessage().split(" ")[0] for r in caplog.records if "no effect" in r.getMessage()] == [
         "tf.device",
+        "tf.ConfigProto",
         "tf.train.start_queue_runners",
     ]
 

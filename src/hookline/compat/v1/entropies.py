@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hookline.compat.v1 import subgradients
+
 
 def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
     """Returns the cross entropy of classes, whose gradient is TensorFlow's."""
@@ -41,11 +43,12 @@ def sparse_cross_entropy(labels: Any, logits: Any) -> Any:
 
 def sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
     """Returns the cross entropy of independent classes."""
-    return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    is_up = logits >= 0
+    return jnp.where(is_up, logits, 0) - logits * labels + jnp.log1p(jnp.exp(jnp.where(is_up, -logits, logits)))
 
 
 def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
     """Returns the cross entropy of independent classes, of which the positive ones have a weight."""
     weight = 1 + (pos_weight - 1) * labels
-    soft = jnp.log1p(jnp.exp(-jnp.abs(logits))) + jnp.maximum(-logits, 0)
+    soft = jnp.log1p(jnp.exp(-subgradients.absolute(logits))) + jax.nn.relu(-logits)
     return (1 - labels) * logits + weight * soft

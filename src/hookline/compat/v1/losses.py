@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1 import entropies
+from hookline.compat.v1 import entropies, subgradients
 from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
@@ -60,7 +60,7 @@ def absolute_difference(
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
     """Returns the loss `|predictions - labels|`."""
-    rule = elementwise(lambda labels, predictions: jnp.abs(predictions - labels))
+    rule = elementwise(lambda labels, predictions: subgradients.absolute(predictions - labels))
     return weighted_loss(scope, "absolute_difference", rule, (labels, predictions), weights, loss_collection, reduction)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1 import dtypes, subgradients
 from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.table import functions, row
 
@@ -78,8 +78,10 @@ def _add_n(inputs: Any) -> Any:
 
 
 def _clip_by_norm(x: Any, clip_norm: Any, axes: Any) -> Any:
-    norm = jnp.sqrt(jnp.sum(jnp.square(x), axis=_axis(axes), keepdims=True))
-    return x * clip_norm / jnp.maximum(norm, clip_norm)
+    total = jnp.sum(jnp.square(x), axis=_axis(axes), keepdims=True)
+    # The root of 0 has no gradient.
+    norm = jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), total)
+    return x * clip_norm / subgradients.maximum(norm, clip_norm)
 
 
 def _cumulated(fn: Any) -> Any:
@@ -126,7 +128,7 @@ _REDUCED = "input_tensor, @axis=None, -keepdims=None, name=None; reduction_indic
 TABLE = [
     *_elementwise(
         {
-            "abs": jnp.abs,
+            "abs": subgradients.absolute,
             "acos": jnp.arccos,
             "acosh": jnp.arccosh,
             "asin": jnp.arcsin,
@@ -181,8 +183,8 @@ TABLE = [
             "mod": (jnp.mod, "FloorMod", np.mod),
             "floormod": (jnp.mod, "FloorMod", np.mod),
             "pow": (jnp.power, "Pow", None),
-            "maximum": (jnp.maximum, "Maximum", np.maximum),
-            "minimum": (jnp.minimum, "Minimum", np.minimum),
+            "maximum": (subgradients.maximum, "Maximum", np.maximum),
+            "minimum": (subgradients.minimum, "Minimum", np.minimum),
             "squared_difference": (lambda x, y: jnp.square(x - y), "SquaredDifference", None),
             "atan2": (jnp.arctan2, "Atan2", None),
             "equal": (jnp.equal, "Equal", None),
@@ -209,7 +211,7 @@ TABLE = [
     row("saturate_cast", "value, -dtype, name=None",
         lambda x, dtype: jax.lax.convert_element_type(jnp.clip(x, *_limits(dtype)), dtype)),
     row("clip_by_value", "t, clip_value_min, clip_value_max, name=None",
-        lambda t, low, high: jnp.maximum(jnp.minimum(t, high), low), "clip_by_value"),
+        lambda t, low, high: subgradients.maximum(subgradients.minimum(t, high), low), "clip_by_value"),
     row("clip_by_norm", "t, clip_norm, @axes=None, name=None", _clip_by_norm, "clip_by_norm"),
     row("reduce_sum", _REDUCED,
         _reduction(jnp.sum), "Sum", twin=_sum_of_dims),

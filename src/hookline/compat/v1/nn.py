@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, convolving, entropies, random, sampling
+from hookline.compat.v1 import arrays, convolving, entropies, random, sampling, subgradients
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import missing
@@ -107,9 +107,9 @@ TABLE = [
     row("relu6", "features, name=None", jax.nn.relu6),
     row("crelu", "features, name=None, @axis=-1", lambda x, axis: jax.nn.relu(jnp.concatenate([x, -x], axis=axis)),
         "CReLU"),
-    row("leaky_relu", "features, alpha=0.2, name=None", jax.nn.leaky_relu),
+    row("leaky_relu", "features, alpha=0.2, name=None", subgradients.leaky_relu),
     row("elu", "features, name=None", jax.nn.elu),
-    row("selu", "features, name=None", jax.nn.selu),
+    row("selu", "features, name=None", subgradients.selu),
     row("swish", "features, name=None", jax.nn.swish, "swish_f32"),
     row("softplus", "features, name=None", jax.nn.softplus),
     row("softsign", "features, name=None", jax.nn.soft_sign),

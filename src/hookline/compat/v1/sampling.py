@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import random
+from hookline.compat.v1 import entropies, random
 from hookline.compat.v1.nodes import argument, node
 
 Candidates = collections.namedtuple(
@@ -100,8 +100,7 @@ def nce_loss(
     """
 
     def loss(logits: Any, labels: Any) -> Any:
-        each = jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
-        return jnp.sum(each, axis=1)
+        return jnp.sum(entropies.sigmoid_cross_entropy(labels, logits), axis=1)
 
     given = (weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values)
     return _sampled_loss(loss, name, *given, remove_accidental_hits)

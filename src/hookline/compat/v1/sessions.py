@@ -11,6 +11,7 @@ import numpy as np
 
 from hookline import session as core
 from hookline.compat.v1 import default_session
+from hookline.compat.v1.config import say_once
 from hookline.compat.v1.graphs import get_default_graph, stands_for
 from hookline.session import SessionConfig
 
@@ -37,6 +38,8 @@ class Session(core.Session):
     def __init__(self, target: Any = "", graph: Any = None, config: Any = None) -> None:
         graph = get_default_graph() if graph is None else graph
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
+        if config is not None and not isinstance(config, SessionConfig):
+            say_once("tf.ConfigProto")
         self._draws = itertools.count()
         self._blocks: list[contextlib.ExitStack] = []
 
@@ -113,6 +116,8 @@ def _local(target: Any) -> Any:
 
 
 def _as_numpy(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return value[()]
     if not isinstance(value, jax.Array) or jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
         return value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
     found = np.array(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline.compat.v1 import subgradients
 from hookline.compat.v1.initializers import variance_scaling_initializer as scaled
 from hookline.compat.v1.nodes import op
 
@@ -48,4 +49,4 @@ def _half_of_squares(scale: Any, weights: Any) -> Any:
 
 
 def _absolute(scale: Any, weights: Any) -> Any:
-    return scale * jnp.sum(jnp.abs(weights))
+    return scale * jnp.sum(subgradients.absolute(weights))
