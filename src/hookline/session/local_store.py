@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +17,8 @@ from hookline.graph import spec as specs
 from hookline.graph.global_step import counted_global_step, get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.store import Exchange, Flat, Leaves, VariableStore
+from hookline.session.local_exchange import LocalExchange, Slot
+from hookline.session.store import Exchange, Leaves, VariableStore
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
@@ -29,113 +29,6 @@ def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableSt
         lock: Held by the session between `take` and `put`: nobody else may look at a value meanwhile.
     """
     return _LocalStore(graph, lock or threading.RLock())
-
-
-class _Slot:
-    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
-
-    __slots__ = ("leaves", "mirror", "structure")
-
-    def __init__(self) -> None:
-        self.leaves: Leaves | None = None
-        self.structure: Any = None
-        self.mirror: int | None = None
-
-    def count(self, variable: Variable, gain: int | None) -> None:
-        """Advances the host's copy; it is lost where the host does not know by how much."""
-        if gain is None or self.mirror is None:
-            self.mirror = None
-            return
-        mirror = self.mirror + gain
-        self.mirror = mirror if _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
-
-
-class _LocalExchange:
-    """The variables of one program, found once.
-
-    The new values that a run leaves are the arguments of the next one. As long as the same program runs they are only
-    kept here, and the store asks for them (`flush`) when anybody else looks.
-    """
-
-    __slots__ = (
-        "_counters",
-        "_gains",
-        "_groups",
-        "_is_ready",
-        "_new",
-        "_read",
-        "_slots",
-        "_steps",
-        "_store",
-        "_structures",
-    )
-    _new: tuple[Flat, Flat, Flat]
-    _structures: Sequence[Any]
-
-    def __init__(
-        self,
-        store: _LocalStore,
-        groups: Sequence[Sequence[Variable]],
-        written: Sequence[Variable],
-        gains: Sequence[int | None],
-    ) -> None:
-        self._store, self._groups = store, groups
-        self._gains = list(zip(written, gains, strict=True))
-        self._slots: list[_Slot] = []
-        self._read: list[_Slot] = []
-        self._counters: list[tuple[_Slot, Variable, int | None]] = []
-        self._steps = self._is_ready = False
-
-    def take(self) -> tuple[Flat, Flat, Flat]:
-        store = self._store
-        if store.latest is self:
-            taken, counted, _ = self._new
-            return taken, counted, [slot.leaves for slot in self._read]  # type: ignore[misc]
-        taken, counted, read = [list(store.take(variables)) for variables in self._groups]
-        return taken, counted, read
-
-    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        store = self._store
-        if store.latest is not self:
-            self._prepare()
-        self._structures = structures
-        self._new = new
-        store.latest = store.unwritten = self
-        if new[2]:  # Their old values are not given away, and would be held as well.
-            store.flush()
-        for slot, variable, gain in self._counters:
-            slot.count(variable, gain)
-        if self._steps:
-            store.step_changes += 1
-            if store.waiting:
-                store.tell()
-
-    def write(self) -> None:
-        """Puts the new values where they are looked for."""
-        new = itertools.chain(*self._new)
-        for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
-            slot.leaves, slot.structure = leaves, structure
-        self._new = (*self._new[:2], ())
-
-    def release(self) -> None:
-        """Lets go of the values, which are others now."""
-        self._new = ((), (), ())
-
-    def _prepare(self) -> None:
-        """Makes this exchange the one that may keep new values to itself."""
-        self._store.supersede()
-        if self._is_ready:
-            return
-        self._slots = self._store.slots(variable for variable, _ in self._gains)
-        self._read = self._store.slots(self._groups[-1])
-        every = zip(self._slots, self._gains, strict=True)
-        self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
-        self._steps = self._store.counts(variable for variable, _ in self._gains)
-        self._is_ready = True
-
-
-# What every counter holds: it has 32 bits or 64.
-_LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 @jax.jit
@@ -155,11 +48,6 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-def _wrapped(value: int, variable: Variable) -> int:
-    """Returns what a counter holds after counting to `value`."""
-    return int(np.asarray(value).astype(variable.dtype))
-
-
 class _LocalStore:
     """Variables in this process, as arrays on its devices."""
 
@@ -169,13 +57,13 @@ class _LocalStore:
         self._graph = graph
         self._lock = lock
         self.step_changes = 0
-        self._slots: dict[Variable, _Slot] = {}
+        self._slots: dict[Variable, Slot] = {}
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
         self.waiting = 0
         # Whose values were put last, as long as nothing else was put; and the same if the slots lack them yet.
-        self.latest: _LocalExchange | None = None
-        self.unwritten: _LocalExchange | None = None
+        self.latest: LocalExchange | None = None
+        self.unwritten: LocalExchange | None = None
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         self.flush()
@@ -201,7 +89,7 @@ class _LocalStore:
         for variable, leaves, structure, gain in values:
             slot = self._slots.get(variable)
             if slot is None:
-                slot = self._slots[variable] = _Slot()
+                slot = self._slots[variable] = Slot()
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
@@ -223,16 +111,16 @@ class _LocalStore:
         written: Sequence[Variable],
         gains: Sequence[int | None],
     ) -> Exchange:
-        return _LocalExchange(self, groups, written, gains)
+        return LocalExchange(self, groups, written, gains)
 
     def counts(self, written: Iterable[Variable]) -> bool:
         """Whether the global step is among these."""
         step = counted_global_step(self._graph)
         return step is not None and step in set(written)
 
-    def slots(self, variables: Iterable[Variable]) -> list[_Slot]:
+    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
         """Returns where variables are kept."""
-        return [self._slots.setdefault(variable, _Slot()) for variable in variables]
+        return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
     def supersede(self) -> None:
         """Takes over the values of the latest exchange, which is it no more."""
