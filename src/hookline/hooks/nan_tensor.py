@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from hookline.graph import Operation, Tensor, get_default_graph, latch, op, skip
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, require_global_step
-from hookline.session.latches import WINDOW_RUNS
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -183,8 +183,8 @@ class NanTensorHook(SessionRunHook):
             self._read(session, self._request_stop)
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when to look at the latch again; 1 where each run has a check of its own."""
-        return WINDOW_RUNS if self._latches else 1
+        """Returns 1 where each run has a check of its own; otherwise the session says when the latch has latched."""
+        return sys.maxsize if self._latches else 1
 
     def _look(self, session: Session, request_stop: Callable[[], None], *, wait: bool) -> None:
         assert self._latch is not None, "begin comes before"

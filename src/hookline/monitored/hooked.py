@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hookline.graph import Operation, Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
 from hookline.monitored.hook_list import Callback, HookList
 from hookline.monitored.pacing import Pacing
+from hookline.monitored.quiet import Quiet
 from hookline.monitored.ridership import Ridership
 from hookline.session import RunMetadata, RunOptions, Session
 
@@ -68,14 +71,18 @@ class HookedSession:
         session: The raw session.
         hooks: The hooks.
         stop: Where a hook's request to stop is kept; a new one by default.
+        quiet: Where it says which runs need no hooks.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
     """
 
-    def __init__(self, session: Session, hooks: HookList, stop: StopRequest | None = None) -> None:
+    def __init__(
+        self, session: Session, hooks: HookList, stop: StopRequest | None = None, quiet: Quiet | None = None
+    ) -> None:
         self.raw = session
         self._stop = stop or StopRequest()
+        self._quiet = quiet or Quiet()
         self.use(hooks)
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
@@ -86,6 +93,7 @@ class HookedSession:
 
     def use(self, hooks: HookList) -> None:
         """Lets these hooks ride along from the next run on."""
+        self._quiet.end()
         self._hooks = hooks
         self.raw.expect(hooks.may_fetch())
         self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
@@ -121,19 +129,21 @@ class HookedSession:
         """
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
-        writes, self._at_callbacks, self._failed_inside = self.raw.writes, False, False
-        self._runs += 1
+        made, (failure, writes) = self._quiet.end(), self._quiet.failed or (None, self.raw.writes)
+        self._at_callbacks = self._failed_inside = False
+        self._runs += made + 1
         try:
+            if failure is not None:
+                self._quiet.failed = None
+                raise failure
             pacing = self._pacing
-            if pacing is None:
-                if not self._everyone.riding:
-                    return self._run_alone(self._everyone, fetches, feed_dict, options, run_metadata)
-                return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
-            due = pacing.due(fetches, feed_dict)
+            due = self._everyone if pacing is None else pacing.due(fetches, feed_dict, made)
             run = self._run_with if due.riding else self._run_alone
             result = run(due, fetches, feed_dict, options, run_metadata)
-            if pacing.overdue:
+            if pacing is not None and pacing.overdue:
                 pacing.plan()
+            elif not due.riding and options is None and isinstance(fetches, Tensor | Operation | str):
+                self._let_pass(fetches, due, self.raw.writes - writes)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self.raw.writes != writes
@@ -141,6 +151,12 @@ class HookedSession:
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
+
+    def _let_pass(self, fetches: Any, riders: Ridership, writes_each: int) -> None:
+        """Lets runs like this one pass until a hook is due."""
+        runs, until = self._pacing.free() if self._pacing is not None else (math.inf, math.inf)
+        if runs > 0 and not self.raw.shared:
+            self._quiet.begin(self.raw, fetches, riders.watched if riders.watches else None, runs, until, writes_each)
 
     def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Runs without calling a hook."""

@@ -22,6 +22,7 @@ from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
 from hookline.monitored.hooked import HookedSession, StopRequest
+from hookline.monitored.quiet import NOT_RUN, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
@@ -75,7 +76,7 @@ class MonitoredLifecycle:
         heeds = SCOPE.get() is None or not preemption.heeded()
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
-        self._stop = StopRequest()
+        self._stop, self._quiet = StopRequest(), Quiet()
         # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
         # values.
         self._told = object()
@@ -239,6 +240,10 @@ class MonitoredLifecycle:
             if self._closed:
                 raise RuntimeError(_CLOSED)
             self._preemption.check()
+            if fetches is self._quiet.fetches and options is None and run_metadata is None:
+                result = self._quiet.run(feed_dict)
+                if result is not NOT_RUN:
+                    return result
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             if not self._closed:
@@ -546,7 +551,9 @@ class MonitoredLifecycle:
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
-            session = CoordinatedSession(HookedSession(raw, self._hooks, self._stop), coord, self._grace_secs)
+            session = CoordinatedSession(
+                HookedSession(raw, self._hooks, self._stop, self._quiet), coord, self._grace_secs
+            )
             try:
                 raw.serve(coord)
                 raw.hook_states = lambda: self._hooks.states()

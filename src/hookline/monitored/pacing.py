@@ -65,10 +65,10 @@ class Pacing:
     `secs_until_trigger()` in how many seconds (then the clock is read once before each run), and through
     `runs_until_trigger()` on which run. How many steps a run gains the session knows beforehand from the fetches. Where
     the device alone knows, the largest gain seen lately is assumed; a run that gains more still is followed by one on
-    which everyone is seen. Being seen too often is harmless; everyone is seen every 64 runs in any case, for runs need
-    not take steps.
+    which everyone is seen. Being seen too often is harmless. Everyone is seen when a latch has latched, and every 64
+    runs where runs take no steps, or unknown ones.
 
-    As long as the same is asked for, and the step is where the gains take it, a run costs a countdown.
+    Between two runs with somebody due, it says how many may pass without being asked (`free`).
 
     Args:
         session: The raw session.
@@ -80,6 +80,7 @@ class Pacing:
     """
 
     __slots__ = (
+        "_alarms",
         "_always",
         "_changes",
         "_due_run",
@@ -89,13 +90,11 @@ class Pacing:
         "_everyone",
         "_everyone_run",
         "_expected_changes",
-        "_expected_step",
         "_fetches",
+        "_free",
         "_gain",
         "_gain_since_plan",
         "_last_step",
-        "_left",
-        "_let_go",
         "_paced",
         "_patience",
         "_planned_gain",
@@ -130,9 +129,8 @@ class Pacing:
         self._planned_gain = 0
         self._patience = 1
         self._changes = 1  # of the step by one of the caller's runs
-        self._expected_changes, self._expected_step = self._session.step_changes, 0
-        # How many runs may pass before anything is looked at, and how many of them were granted.
-        self._left = self._let_go = 0
+        self._expected_changes, self._alarms = self._session.step_changes, self._session.alarms
+        self._free: float = 0
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -145,21 +143,14 @@ class Pacing:
         except (RuntimeError, TypeError):  # the graph has no global step, or one that cannot be counted
             return None
 
-    def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
-        """Returns who rides along on the run of these fetches that is about to start."""
-        if (
-            self._left
-            and fetches is self._fetches
-            and self._session.known_global_step == self._expected_step
-            and (self._due_secs == math.inf or clock.monotonic() < self._due_secs)
-        ):
-            self._left -= 1
-            self._expected_step += self._planned_gain
-            return self._always
-        return self._look(fetches, feed_dict)
+    def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, passed: int) -> Ridership:
+        """Returns who rides along on the run of these fetches that is about to start.
 
-    def _look(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
-        passed = self._let_go - self._left
+        Args:
+            fetches: What it asks for.
+            feed_dict: What it feeds.
+            passed: How many runs were made since the last time, which `free` allowed.
+        """
         self._run += passed + 1
         self._last_step += passed * self._planned_gain
         self._expected_changes += passed * self._changes
@@ -175,9 +166,11 @@ class Pacing:
             self._look_up(fetches, feed_dict)
         reach = step + max(self._gain, self._planned_gain)
         self._expected_changes = changes + self._changes
+        self._free = 0
+        foreseen = known is not None and self._fetches is not _NONE_YET and self._planned_gain > 0
+        alarms, self._alarms = self._alarms, self._session.alarms
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
-        self._left = self._let_go = 0
-        if is_set or gained < 0 or self._run >= self._everyone_run:
+        if is_set or gained < 0 or alarms != self._alarms or (self._run >= self._everyone_run and not foreseen):
             self.overdue, self._riding = True, self._everyone
             return self._riding
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
@@ -187,17 +180,19 @@ class Pacing:
             self._riding = self._of((*self._always.hooks, *due)) if due else self._always
             return self._riding
         # Where the gain is not known, the step of each run is looked at.
-        if known is not None and fetches is self._fetches and (self._planned_gain > 0 or not self._changes):
-            self._let_go = self._left = self._runs_before(reach)
-            self._expected_step = known + self._planned_gain
+        if foreseen or (known is not None and fetches is self._fetches and not self._changes):
+            self._free = self._runs_before(reach)
         return self._always
 
-    def _runs_before(self, reach: float) -> int:
+    def free(self) -> tuple[float, float]:
+        """Returns how many runs like the last one may follow, and until which reading of the clock, with nobody due."""
+        return self._free, self._due_secs
+
+    def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
-        runs = min(self._due_run, self._everyone_run) - self._run - 1
-        if self._planned_gain and self._due_step < math.inf:
-            runs = min(runs, (self._due_step - 1 - reach) // self._planned_gain)
-        return max(int(runs), 0)
+        if not self._planned_gain:
+            return max(min(self._due_run, self._everyone_run) - self._run - 1, 0)
+        return max(min(self._due_run - self._run - 1, (self._due_step - 1 - reach) // self._planned_gain), 0)
 
     def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
         everyone = self._everyone

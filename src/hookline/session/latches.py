@@ -6,16 +6,14 @@ import collections
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hookline.graph.latch import Latch
 
-Latched = Any  # A `jax.Array`; its type does not know `is_ready`.
+Latched = Any
 """One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first."""
 
-WINDOW_RUNS = 32
-_MOST_UNREAD_RUNS = 1024
 _START_ANEW_RUNS = 2**30
 
 
@@ -24,18 +22,36 @@ def after(latched: Latched, condition: Any) -> Latched:
     return jnp.where(latched > 0, latched, jnp.where(condition, 1 - latched, latched - 1))
 
 
+@jax.jit
+def _less(latched: Latched, runs: int) -> Latched:
+    return jnp.where(latched > 0, latched - runs, latched + runs)
+
+
+class _Stretch(NamedTuple):
+    """Runs in a row of which each led equally far.
+
+    Args:
+        number: The first one's.
+        step: Where that led.
+        gain: How far each of the others led.
+    """
+
+    number: int
+    step: int
+    gain: int
+
+
 class _State:
     """What one latch holds.
 
     Attributes:
-        value: As it is after the latest run.
+        value: As it is after the latest run. The next one takes it away.
+        runs: How many runs there were.
         found: Where the first run led in which the condition held, once that is known.
-        steps: Where the runs have led, but for those that are known to have been fine.
-        fine: How many these were.
-        noted: A value to read later, and the number of runs that it tells of.
+        stretches: Where the runs have led, but for those that are known to have been fine.
     """
 
-    __slots__ = ("fine", "found", "noted", "steps", "value")
+    __slots__ = ("found", "runs", "stretches", "value")
 
     def __init__(self) -> None:
         self.reset()
@@ -43,37 +59,55 @@ class _State:
     def reset(self) -> None:
         """Begins anew."""
         self.value: Latched = jnp.zeros((), jnp.int32)
+        self.runs = 0
         self.found: int | None = None
-        self.steps: collections.deque[int] = collections.deque()
-        self.fine = 0
-        self.noted: tuple[Latched, int] | None = None
-
-    @property
-    def runs(self) -> int:
-        return self.fine + len(self.steps)
+        self.stretches: collections.deque[_Stretch] = collections.deque()
 
     def put(self, value: Latched, step: int | None) -> None:
         """Keeps what it holds after a run that led to a global step; None where the graph has none."""
         self.value = value
-        if self.found is None:
-            self.steps.append(self.runs + 1 if step is None else step)
-            if len(self.steps) > _MOST_UNREAD_RUNS:
-                self.read(value)
+        self.runs = number = self.runs + 1
+        if step is None:
+            step = number
+        stretches = self.stretches
+        if stretches:
+            latest = stretches[-1]
+            passed = number - latest.number
+            if step == latest.step + passed * latest.gain:
+                return
+            if passed == 1:
+                stretches[-1] = latest._replace(gain=step - latest.step)
+                return
+        stretches.append(_Stretch(number, step, 0))
 
-    def read(self, value: Latched) -> int | None:
-        """Reads a value that it had; returns where the first run has led in which the condition held."""
-        number: Any = np.asarray(value)[()]
-        if number > 0 and self.found is None:
-            # Where a Ctrl-C came between a run and here, the last may be missing.
-            self.found = self.steps[min(int(number) - 1 - self.fine, len(self.steps) - 1)]
-            self.steps.clear()
-        while self.fine < -number and self.steps:
-            self.steps.popleft()
-            self.fine += 1
-        found = self.found
-        if self.fine > _START_ANEW_RUNS and not self.steps:
-            self.reset()
-        return found
+    def read(self, number: int) -> bool:
+        """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""
+        if self.found is not None:
+            return False
+        stretches = self.stretches
+        if number > 0:
+            # Where a Ctrl-C came between a run and `put`, the last may be missing.
+            number = min(number, self.runs)
+            first = next(stretch for stretch in reversed(stretches) if stretch.number <= number)
+            self.found = first.step + (number - first.number) * first.gain
+            return True
+        while len(stretches) > 1 and stretches[1].number <= 1 - number:
+            stretches.popleft()
+        if -number >= _START_ANEW_RUNS:
+            self._count_anew()
+        return False
+
+    def mend(self) -> None:
+        """Makes its value anew where a run that failed has taken it away."""
+        if self.value.is_deleted():
+            self.value = jnp.asarray(-self.runs if self.found is None else 1, jnp.int32)
+
+    def _count_anew(self) -> None:
+        """Forgets runs that were fine: the device counts in 32 bits."""
+        self.value = _less(self.value, _START_ANEW_RUNS)
+        self.runs -= _START_ANEW_RUNS
+        moved = [s._replace(number=s.number - _START_ANEW_RUNS) for s in self.stretches]
+        self.stretches = collections.deque(moved)  # Another one: what is noted counts from the old beginning.
 
 
 class Unread(NamedTuple):
@@ -82,16 +116,12 @@ class Unread(NamedTuple):
     Args:
         state: The latch.
         value: The number, to be waited for without the session's lock.
-        life: What tells whether the latch was reset meanwhile.
+        life: What tells whether the latch began anew meanwhile.
     """
 
     state: _State
     value: Latched
     life: Any
-
-    def read(self) -> int | None:
-        """Returns where the first run has led in which the condition held."""
-        return self.state.read(self.value) if self.state.steps is self.life else None
 
 
 class Latches:
@@ -99,6 +129,7 @@ class Latches:
 
     def __init__(self) -> None:
         self._states: dict[Latch, _State] = {}
+        self._noted: list[Unread] = []
 
     def of(self, latches: Iterable[Latch]) -> list[_State]:
         """Returns the states of these, for a program that runs them."""
@@ -106,24 +137,41 @@ class Latches:
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""
+        self._noted.clear()
         for state in self._states.values():
             state.reset()
 
-    def to_read(self, latch: Latch, *, wait: bool) -> Unread | None:
-        """Returns what is to be read now; None for nothing.
+    def mend(self) -> None:
+        """Makes the values anew that a run has taken away and failed."""
+        for state in self._states.values():
+            state.mend()
 
-        Args:
-            latch: Which one.
-            wait: Whether that may have to be waited for. If not, then only if it is of 32 runs ago.
-        """
+    def found(self, latch: Latch) -> int | None:
+        """Returns where the first run has led in which the condition held, as far as that is known."""
         state = self._states.get(latch)
-        if state is None:
+        return None if state is None else state.found
+
+    def unread(self, latch: Latch) -> Unread | None:
+        """Returns what a latch holds now, to be waited for; None where nothing can be news."""
+        state = self._states.get(latch)
+        if state is None or state.found is not None or not state.runs:
             return None
-        if wait or state.value.is_ready():
-            state.noted = None
-            return Unread(state, state.value, state.steps)
-        value, runs = state.noted or (None, 0)
-        if value is None or value.is_ready() or state.runs - runs >= WINDOW_RUNS:
-            state.noted = state.value, state.runs
-            return None if value is None else Unread(state, value, state.steps)
-        return None
+        return Unread(state, jnp.copy(state.value), state.stretches)
+
+    def read(self, unread: Iterable[Unread]) -> int:
+        """Reads what latches held; returns how many of them are news."""
+        return sum(state.stretches is life and state.read(int(value)) for state, value, life in unread)
+
+    def look(self) -> int:
+        """Reads what is there without waiting, and what was not there the last time; returns how many are news.
+
+        Between two looks the device must have come as far as the first of them.
+        """
+        news = self.read(self._noted)
+        self._noted = []
+        for latch, state in self._states.items():
+            if state.found is None and state.value.is_ready():
+                news += state.read(int(state.value))
+            elif unread := self.unread(latch):
+                self._noted.append(unread)
+        return news

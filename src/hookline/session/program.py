@@ -37,7 +37,7 @@ class Program:
     """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
     Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
-    written, whose old values are donated; the counters that are written; and those that are only read. The new values
+    written, whose old values are donated (as those of latches are); the counters that are written; and those that are only read. The new values
     come in the same form, so that they are the arguments of the next run as they are: the written ones, the counters,
     and then those that are written without a look at their old value.
 
@@ -88,7 +88,7 @@ class Program:
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
-        self.run = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
+        self.run = jax.jit(self._trace, donate_argnums=(0, 4), compiler_options=self._compiler_options)
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:

@@ -95,6 +95,8 @@ class Session(_OfGraph):
         self._latest: Any = (_NOTHING, None, None)
         self.origin = ""
         self.writes = 0
+        # How many latches are known to have latched so far.
+        self.alarms = 0
         # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
@@ -388,6 +390,8 @@ class Session(_OfGraph):
             self._wait_for_sources(execution)
             with self.store.turn(plan.remote, nested=nested):
                 begun = self._exchange(execution, run, options, metadata)
+            if execution.program is not None and execution.program.latches:
+                self._ran(execution, run)
         else:
             begun = self._exchange(execution, run, options, metadata)
             self._ran(execution, run)
@@ -399,13 +403,15 @@ class Session(_OfGraph):
             metadata.stage_secs.update(times)
 
     def _ran(self, execution: Execution, run: Run) -> None:
-        """Counts a run, and waits where the device is too far behind."""
+        """Counts a run. Now and then it looks at the latches, and waits where the device is too far behind."""
         ahead = self._ahead
         ahead.left -= 1
         if ahead.left <= 0 and execution.device is not None:
             with self._lock:
                 token = execution.device.token(run)
             ahead.mark(token)
+            with self._lock:
+                self.alarms += self._latches.look()
 
     def _exchange(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
@@ -510,6 +516,7 @@ class Session(_OfGraph):
             else:
                 device.launch_with(run, options, metadata)
         except Exception as error:
+            self._latches.mend()
             self._check_lost(error, store)
             raise
         if execution.writes:
@@ -550,8 +557,8 @@ class Session(_OfGraph):
 
         Args:
             operation: The latch.
-            wait: Whether to wait for all runs so far. Otherwise it waits only where the device is more than 32 runs
-                behind, and tells of a run when that has been computed.
+            wait: Whether to wait for all runs so far. Otherwise it says what is known: the session looks at its latches
+                each half of `SessionConfig.max_runs_ahead` runs, at what is there or was not there the time before.
 
         Returns:
             The global step; None where the condition has not held in any run that is looked at. In a graph without a
@@ -562,13 +569,14 @@ class Session(_OfGraph):
         """
         if not isinstance(operation, Latch):
             raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
-        with self._lock:
-            unread = self._latches.to_read(operation, wait=wait)
-        if unread is None:
-            return None
-        unread.value.block_until_ready()
-        with self._lock:
-            return unread.read()
+        if wait:
+            with self._lock:
+                unread = self._latches.unread(operation)
+            if unread is not None:
+                unread.value.block_until_ready()
+                with self._lock:
+                    self.alarms += self._latches.read([unread])
+        return self._latches.found(operation)
 
     @property
     def shared(self) -> bool:
@@ -662,6 +670,7 @@ class Session(_OfGraph):
         with self._lock:
             self._check_usable()
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+            self.writes += 1
             if model <= values.keys():
                 self._latches.reset()
             self._sources.go_to(positions or {})

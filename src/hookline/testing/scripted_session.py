@@ -75,7 +75,7 @@ class ScriptedSession:
         self.asked: list[Asked] = []
         self.closed = False
         self.origin = ""
-        self.writes = 0
+        self.writes = self.alarms = 0
         self.hook_states: Any = dict
         self.restored_hook_states: dict[str, Any] = {}
         self._script = iter(script)
