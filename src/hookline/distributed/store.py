@@ -130,9 +130,10 @@ class RemoteStore:
         groups: Sequence[Sequence[Variable]],
         written: Sequence[Variable],
         gains: Sequence[int | None],
+        hosted: Mapping[Variable, int],
     ) -> Exchange:
         """Returns what `take` and `put` do for the variables of one program."""
-        return PlainExchange(self, groups, written, gains)
+        return PlainExchange(self, groups, written, gains, hosted)
 
     def counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar; for the global step, the last known value."""

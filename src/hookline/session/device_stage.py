@@ -71,7 +71,8 @@ class DeviceStage:
         self._last_step = None if last_step is None else last_step - (step_gain or 0)
         written = program.written
         gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
-        self._exchange = store.exchange((program.taken, program.counted, program.read), written, gains)
+        hosted = {variable: plan.gain(variable) or 0 for variable in program.hosted}
+        self._exchange = store.exchange((program.taken, program.counted, program.read), written, gains, hosted)
         self._states = latches.of(program.latches)
 
     def launch(self, run: Run) -> None:
@@ -161,7 +162,7 @@ class DeviceStage:
 
     def _uncountable(self) -> FailedPreconditionError:
         """Returns the error of a global step that cannot count on."""
-        step = next(v for v in self._program.written if v is get_global_step(v.graph))
+        step = next(v for v in self._plan.updates if v is get_global_step(v.graph))
         return FailedPreconditionError(
             step.op.node_def,
             step.op,

@@ -64,6 +64,7 @@ class Execution:
         self.counters = _counters(plan, [*fetched, *watched, *late])
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
         written = self.program.written if self.program else []
+        hosted = self.program.hosted if self.program else []
         self.writes = bool(written or plan.remote)
         read = [v for v in self.counters if v is not global_step]
         if self.program is not None:
@@ -84,7 +85,7 @@ class Execution:
                 pulled=[u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)],
                 step_gain=self.step_gain,
                 # Of a global step that lives here and is counted: the last one that its dtype holds.
-                last_step=_last_step(global_step) if self.step_gain and global_step in written else None,
+                last_step=_last_step(global_step) if self.step_gain and global_step in (*written, *hosted) else None,
             )
 
     def late_results(self, run: Run, session: Any, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:

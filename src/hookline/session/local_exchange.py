@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph.variable import Variable, is_counter
@@ -24,6 +25,12 @@ class Slot:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
+
+    def values(self, variable: Variable) -> Leaves:
+        """Returns the leaves, made anew where the host alone has counted."""
+        if self.leaves is None:
+            self.leaves = (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),)
+        return self.leaves
 
     def count(self, variable: Variable, gain: int | None) -> None:
         """Advances the host's copy; it is lost where the host does not know by how much."""
@@ -45,12 +52,15 @@ class LocalExchange:
         groups: The variables whose values the program takes.
         written: The ones that it writes.
         gains: By how much each of those counts on in a run; None where the host does not know.
+        hosted: What the program leaves to the host to count, and by how much.
     """
 
     __slots__ = (
         "_counters",
         "_gains",
         "_groups",
+        "_hosted",
+        "_hosted_slots",
         "_is_ready",
         "_new",
         "_read",
@@ -68,11 +78,13 @@ class LocalExchange:
         groups: Sequence[Sequence[Variable]],
         written: Sequence[Variable],
         gains: Sequence[int | None],
+        hosted: Mapping[Variable, int],
     ) -> None:
-        self._store, self._groups = store, groups
+        self._store, self._groups, self._hosted = store, groups, hosted
         self._gains = list(zip(written, gains, strict=True))
         self._slots: list[Slot] = []
         self._read: list[Slot] = []
+        self._hosted_slots: list[Slot] = []
         self._counters: list[tuple[Slot, Variable, int | None]] = []
         self._steps = self._is_ready = False
 
@@ -82,6 +94,8 @@ class LocalExchange:
         if store.latest is self:
             taken, counted, _ = self._new
             return taken, counted, [slot.leaves for slot in self._read]  # type: ignore[misc]
+        for variable in self._hosted:
+            store.counter(variable)
         taken, counted, read = [list(store.take(variables)) for variables in self._groups]
         return taken, counted, read
 
@@ -107,6 +121,8 @@ class LocalExchange:
         new = itertools.chain(*self._new)
         for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
             slot.leaves, slot.structure = leaves, structure
+        for slot in self._hosted_slots:
+            slot.leaves = None
         self._new = (*self._new[:2], ())
 
     def release(self) -> None:
@@ -121,8 +137,10 @@ class LocalExchange:
         self._slots = self._store.slots(variable for variable, _ in self._gains)
         self._read = self._store.slots(self._groups[-1])
         every = zip(self._slots, self._gains, strict=True)
+        self._hosted_slots = self._store.slots(self._hosted)
         self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
-        self._steps = self._store.counts(variable for variable, _ in self._gains)
+        self._counters += [(s, v, gain) for s, (v, gain) in zip(self._hosted_slots, self._hosted.items(), strict=True)]
+        self._steps = self._store.counts([variable for variable, _ in self._gains] + list(self._hosted))
         self._is_ready = True
 
 

@@ -69,7 +69,7 @@ class _LocalStore:
         self.flush()
         slots = self._slots
         try:
-            return tuple([slots[variable].leaves for variable in variables])  # type: ignore[return-value]
+            return tuple([slots[variable].values(variable) for variable in variables])
         except KeyError as error:
             variable: Variable = error.args[0]
             raise FailedPreconditionError(
@@ -110,8 +110,9 @@ class _LocalStore:
         groups: Sequence[Sequence[Variable]],
         written: Sequence[Variable],
         gains: Sequence[int | None],
+        hosted: Mapping[Variable, int],
     ) -> Exchange:
-        return LocalExchange(self, groups, written, gains)
+        return LocalExchange(self, groups, written, gains, hosted)
 
     def counts(self, written: Iterable[Variable]) -> bool:
         """Whether the global step is among these."""

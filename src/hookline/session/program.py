@@ -51,6 +51,10 @@ class Program:
         worker_index: The worker for whose random keys it is made.
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
+        hosts: Whether counters that nobody on the device reads may be left to the host.
+
+    Attributes:
+        hosted: Those counters. The program does not know them.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Program:
         worker_index: int = 0,
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
+        hosts: bool = False,
     ) -> None:
         self.plan = plan
         self._always = always
@@ -73,18 +78,21 @@ class Program:
         self._unmasked = [*outputs, *watched]
         self.outputs = [*self._unmasked, *masked]
         self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
+        self.hosted = self._counted_by_host() if hosts else []
+        self._always -= {update for variable in self.hosted for update in plan.updates[variable]}
+        updates = [variable for variable in plan.updates if variable not in self.hosted]
         self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
-        needed = [v for v in plan.updates if self._needs_old(v)]
+        needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         self.taken = [v for v in needed if not counts_runs(v)]
         self.counted = [v for v in needed if counts_runs(v)]
         self.read = reads
-        self.written = [*self.taken, *self.counted, *(v for v in plan.updates if v not in needed)]
+        self.written = [*self.taken, *self.counted, *(v for v in updates if v not in needed)]
         self.structure_in = structure
         self.structures_out: list[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
-        writes = ", ".join(variable.op.name for variable in self.written) or "none"
+        writes = ", ".join(variable.op.name for variable in (*self.written, *self.hosted)) or "none"
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
@@ -124,6 +132,17 @@ class Program:
             if isinstance(tensor.op, VariableRead) and self.plan.fed_place(tensor) is None:
                 read[tensor.op.variable] = None
         return list(read)
+
+    def _counted_by_host(self) -> list[Variable]:
+        """Returns the counters that the host can count alone; none where the program would write nothing else."""
+        plan, found = self.plan, []
+        readers = [*self.plan.device, *self.plan.remote]
+        read = {tensor.op for tensor in (*self.outputs, *(t for reader in readers for t in reader.inputs))}
+        for variable, updates in plan.updates.items():
+            is_alone = all(len(update.variables) == 1 and update not in read for update in updates)
+            if is_alone and variable.op not in read and plan.is_host_known(variable) and not plan.is_guarded(variable):
+                found.append(variable)
+        return found if len(found) < len(plan.updates) else []
 
     def _read_by_callers(self) -> list[Variable]:
         """Returns the variables that are read for more than what hooks watch: those decide how it is compiled."""

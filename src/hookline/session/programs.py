@@ -118,7 +118,7 @@ class Programs:
         if found is None:
             every = frozenset(plan.device) if always is None else always
             found = self._made[key] = Program(
-                plan, inputs, out, watch, store.structure, store.worker_index, always=every, watches=watches
+                plan, inputs, out, watch, store.structure, store.worker_index, every, watches, hosts=not store.shared
             )
         return found
 

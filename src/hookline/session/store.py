@@ -45,6 +45,7 @@ class PlainExchange:
         groups: The variables whose values the program takes.
         written: The ones that it writes.
         gains: By how much each of those counts on in a run; None where the host does not know.
+        hosted: What the program leaves to the host to count; nothing here.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class PlainExchange:
         groups: Sequence[Sequence[Variable]],
         written: Sequence[Variable],
         gains: Sequence[int | None],
+        hosted: Mapping[Variable, int],
     ) -> None:
+        assert not hosted, "a store that is shared counts on the device"
         self._store, self._groups, self._written, self._gains = store, groups, written, gains
 
     def take(self) -> tuple[Flat, Flat, Flat]:
@@ -93,6 +96,7 @@ class VariableStore(Protocol):
         groups: Sequence[Sequence[Variable]],
         written: Sequence[Variable],
         gains: Sequence[int | None],
+        hosted: Mapping[Variable, int],
     ) -> Exchange:
         """Returns what `take` and `put` do for the variables of one program; see `PlainExchange`."""
         ...
