@@ -77,13 +77,14 @@ class DeviceStage:
 
     def launch(self, run: Run) -> None:
         """Starts a run of which nothing is recorded or held back."""
+        program = self._program
         new, run.outputs, _, latched = self._run(*self._arguments(run))
-        self._exchange.put(new, self._program.structures_out)
+        self._exchange.put(new, program.structures_out)
         run.applied = True
         if latched:
             self._keep(latched)
-        if self._program.compilations.untold:
-            self._program.compilations.end()
+        if program.compilations.untold:
+            program.compilations.end()
 
     def launch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
         """Starts a run with options, or one whose updates happen elsewhere."""
@@ -146,11 +147,10 @@ class DeviceStage:
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
         inputs = [get(run) for get in self._inputs] if self._inputs else ()
-        return taken, counted, read, inputs, [state.value for state in self._states], self._mask
+        latched = [state.value for state in self._states] if self._states else ()
+        return taken, counted, read, inputs, latched, self._mask
 
     def _keep(self, latched: tuple[Latched, ...]) -> None:
-        if not latched:
-            return
         step = self._store.known_step()
         if step is None:
             try:

@@ -51,7 +51,7 @@ class _State:
         stretches: Where the runs have led, but for those that are known to have been fine.
     """
 
-    __slots__ = ("found", "runs", "stretches", "value")
+    __slots__ = ("_expected", "_gain", "found", "runs", "stretches", "value")
 
     def __init__(self) -> None:
         self.reset()
@@ -62,23 +62,27 @@ class _State:
         self.runs = 0
         self.found: int | None = None
         self.stretches: collections.deque[_Stretch] = collections.deque()
+        # Where the next run leads if it belongs to the last stretch.
+        self._expected: int | None = None
+        self._gain = 0
 
     def put(self, value: Latched, step: int | None) -> None:
         """Keeps what it holds after a run that led to a global step; None where the graph has none."""
         self.value = value
-        self.runs = number = self.runs + 1
+        self.runs += 1
         if step is None:
-            step = number
+            step = self.runs
+        if step == self._expected:
+            self._expected += self._gain
+            return
         stretches = self.stretches
-        if stretches:
-            latest = stretches[-1]
-            passed = number - latest.number
-            if step == latest.step + passed * latest.gain:
-                return
-            if passed == 1:
-                stretches[-1] = latest._replace(gain=step - latest.step)
-                return
-        stretches.append(_Stretch(number, step, 0))
+        if stretches and self.runs == stretches[-1].number + 1:
+            self._gain = step - stretches[-1].step
+            stretches[-1] = stretches[-1]._replace(gain=self._gain)
+        else:
+            self._gain = 0
+            stretches.append(_Stretch(self.runs, step, 0))
+        self._expected = step + self._gain
 
     def read(self, number: int) -> bool:
         """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""

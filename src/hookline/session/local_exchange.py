@@ -93,7 +93,7 @@ class LocalExchange:
         store = self._store
         if store.latest is self:
             taken, counted, _ = self._new
-            return taken, counted, [slot.leaves for slot in self._read]  # type: ignore[misc]
+            return taken, counted, [slot.leaves for slot in self._read] if self._read else ()  # type: ignore[misc]
         for variable in self._hosted:
             store.counter(variable)
         taken, counted, read = [list(store.take(variables)) for variables in self._groups]
@@ -110,7 +110,10 @@ class LocalExchange:
         if new[2]:  # Their old values are not given away, and would be held as well.
             store.flush()
         for slot, variable, gain in self._counters:
-            slot.count(variable, gain)
+            if gain is not None and slot.mirror is not None and slot.mirror + gain <= _MOST and gain > 0:
+                slot.mirror += gain
+            else:
+                slot.count(variable, gain)
         if self._steps:
             store.step_changes += 1
             if store.waiting:

@@ -323,7 +323,10 @@ class Session(_OfGraph):
             if execution.is_plain and options is None and metadata is None:
                 with self._lock:
                     self._dispatch(execution, run, None, None)
-                self._ran(execution, run)
+                ahead = self._ahead
+                ahead.left -= 1
+                if ahead.left <= 0:
+                    self._look(execution, run)
             else:
                 self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
@@ -403,15 +406,20 @@ class Session(_OfGraph):
             metadata.stage_secs.update(times)
 
     def _ran(self, execution: Execution, run: Run) -> None:
-        """Counts a run. Now and then it looks at the latches, and waits where the device is too far behind."""
-        ahead = self._ahead
-        ahead.left -= 1
-        if ahead.left <= 0 and execution.device is not None:
-            with self._lock:
-                token = execution.device.token(run)
-            ahead.mark(token)
-            with self._lock:
-                self.alarms += self._latches.look()
+        """Counts a run."""
+        self._ahead.left -= 1
+        if self._ahead.left <= 0:
+            self._look(execution, run)
+
+    def _look(self, execution: Execution, run: Run) -> None:
+        """Looks how far the device has come: waits where it is too far behind, and reads the latches."""
+        if execution.device is None:
+            return
+        with self._lock:
+            token = execution.device.token(run)
+        self._ahead.mark(token)
+        with self._lock:
+            self.alarms += self._latches.look()
 
     def _exchange(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
