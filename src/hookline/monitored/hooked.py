@@ -142,8 +142,8 @@ class HookedSession:
             result = run(due, fetches, feed_dict, options, run_metadata)
             if pacing is not None and pacing.overdue:
                 pacing.plan()
-            elif not due.riding and options is None and isinstance(fetches, Tensor | Operation | str):
-                self._let_pass(fetches, due, self.raw.writes - writes)
+            if options is None and not self._stop.requested and isinstance(fetches, Tensor | Operation | str):
+                self._let_pass(fetches, bool(feed_dict), self.raw.writes != writes)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self.raw.writes != writes
@@ -152,11 +152,13 @@ class HookedSession:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def _let_pass(self, fetches: Any, riders: Ridership, writes_each: int) -> None:
-        """Lets runs like this one pass until a hook is due."""
-        runs, until = self._pacing.free() if self._pacing is not None else (math.inf, math.inf)
-        if runs > 0 and not self.raw.shared:
-            self._quiet.begin(self.raw, fetches, riders.watched if riders.watches else None, runs, until, writes_each)
+    def _let_pass(self, fetches: Any, feeds: bool, writes: bool) -> None:
+        """Lets runs like the last one pass until a hook is due."""
+        pacing = self._pacing
+        riders, runs, until = (self._everyone, math.inf, math.inf) if pacing is None else pacing.free()
+        if runs > 0 and not riders.riding and not self.raw.shared:
+            watched = riders.watched if riders.watches else None
+            self._quiet.begin(self.raw, fetches, watched, runs, until, feeds=feeds, writes=writes)
 
     def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Runs without calling a hook."""

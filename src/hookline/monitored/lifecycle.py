@@ -22,13 +22,14 @@ from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
 from hookline.monitored.hooked import HookedSession, StopRequest
-from hookline.monitored.quiet import NOT_RUN, Quiet
+from hookline.monitored.quiet import Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.turn import Turn
 from hookline.session import RunMetadata, RunOptions, Session
+from hookline.session.again import NOT_RUN
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
@@ -76,14 +77,14 @@ class MonitoredLifecycle:
         heeds = SCOPE.get() is None or not preemption.heeded()
         self._preemption = preemption.Watch(who, on_preemption, grace_secs, self._wake, self._doing, heeds=heeds)
         self._summary_dir = summary_dir
-        self._stop, self._quiet = StopRequest(), Quiet()
+        self._stop = StopRequest()
         # Errors that hooks have been told of get this mark; keeping them would keep their tracebacks, and so fed
         # values.
         self._told = object()
         self._graph = get_default_graph()
         self._closed = False
         self._writers = WriterScope(strict_events)
-        self._turn = Turn(self._writers)
+        self._turn, self._quiet = Turn(self._writers), Quiet(self._writers)
         # While a step function is called, outside of its runs: the session that it runs with hooks.
         self._stepping: CoordinatedSession | None = None
         # The session's count of writes when its step function began, or last ran with hooks.
@@ -230,6 +231,15 @@ class MonitoredLifecycle:
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
+        quiet = self._quiet
+        if fetches is quiet.fetches and options is None and run_metadata is None and self._turn.enter():
+            try:
+                self._preemption.check()
+                result = quiet.run(feed_dict)
+            finally:
+                self._turn.leave()
+            if result is not NOT_RUN:
+                return result
         if not self._turn.take():
             if self._turn.is_mine and self._stepping is not None:
                 return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
@@ -240,10 +250,6 @@ class MonitoredLifecycle:
             if self._closed:
                 raise RuntimeError(_CLOSED)
             self._preemption.check()
-            if fetches is self._quiet.fetches and options is None and run_metadata is None:
-                result = self._quiet.run(feed_dict)
-                if result is not NOT_RUN:
-                    return result
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             if not self._closed:

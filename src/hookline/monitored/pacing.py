@@ -91,6 +91,7 @@ class Pacing:
         "_everyone_run",
         "_expected_changes",
         "_fetches",
+        "_foreseen",
         "_free",
         "_gain",
         "_gain_since_plan",
@@ -131,6 +132,7 @@ class Pacing:
         self._changes = 1  # of the step by one of the caller's runs
         self._expected_changes, self._alarms = self._session.step_changes, self._session.alarms
         self._free: float = 0
+        self._foreseen = False
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -167,7 +169,7 @@ class Pacing:
         reach = step + max(self._gain, self._planned_gain)
         self._expected_changes = changes + self._changes
         self._free = 0
-        foreseen = known is not None and self._fetches is not _NONE_YET and self._planned_gain > 0
+        self._foreseen = foreseen = known is not None and self._fetches is not _NONE_YET and self._planned_gain > 0
         alarms, self._alarms = self._alarms, self._session.alarms
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
         if is_set or gained < 0 or alarms != self._alarms or (self._run >= self._everyone_run and not foreseen):
@@ -184,9 +186,9 @@ class Pacing:
             self._free = self._runs_before(reach)
         return self._always
 
-    def free(self) -> tuple[float, float]:
-        """Returns how many runs like the last one may follow, and until which reading of the clock, with nobody due."""
-        return self._free, self._due_secs
+    def free(self) -> tuple[Ridership, float, float]:
+        """Returns with whom how many runs like the last one may follow, and until when, before somebody is due."""
+        return self._always, self._free, self._due_secs
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
@@ -262,3 +264,4 @@ class Pacing:
         if at_once:
             self._due_run = min(self._due_run, self._run + self._patience)
         self._always = self._of(always)
+        self._free = self._runs_before(step) if self._foreseen and not always else 0

@@ -60,6 +60,17 @@ class Turn:
         """Takes the turn if it is free and no thread is waiting for it; returns whether it did."""
         return not self._waiting and self._take()
 
+    def enter(self) -> bool:
+        """Takes the turn as `take` does, for what takes no writers."""
+        mine = [threading.get_ident()]
+        return not self._waiting and self._inside.setdefault(_HOLDER, mine) is mine
+
+    def leave(self) -> None:
+        """Gives back a turn that `enter` has taken."""
+        self._inside.clear()
+        if self._waiting:
+            self._tell()
+
     def wait(self, timeout_secs: float) -> bool:
         """Waits until the turn is free, at most this long, and takes it; returns whether it did."""
         with self._given_back:
@@ -73,10 +84,11 @@ class Turn:
         """Lets other threads in."""
         if SCOPE.get() is self._scope:
             SCOPE.set(self._outer)
-        self._inside.clear()
-        if self._waiting:
-            with self._given_back:
-                self._given_back.notify_all()
+        self.leave()
+
+    def _tell(self) -> None:
+        with self._given_back:
+            self._given_back.notify_all()
 
     def _take(self) -> bool:
         mine = [threading.get_ident()]

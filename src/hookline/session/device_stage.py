@@ -19,6 +19,8 @@ from hookline.session.plan import Plan
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
+_copied = jax.jit(jnp.copy)
+
 
 class DeviceStage:
     """What the device does in the runs of an execution, with all that it needs at hand.
@@ -77,12 +79,25 @@ class DeviceStage:
 
     def launch(self, run: Run) -> None:
         """Starts a run of which nothing is recorded or held back."""
-        program = self._program
-        new, run.outputs, _, latched = self._run(*self._arguments(run))
-        self._exchange.put(new, program.structures_out)
+        program, exchange, states = self._program, self._exchange, self._states
+        step = self._store.known_step()
+        if self._last_step is not None and (step is None or step > self._last_step):
+            self._check_countable()
+        try:
+            taken, counted, read = exchange.take()
+        except FailedPreconditionError as error:
+            raise explained(self._plan, error) from None
+        inputs = [get(run) for get in self._inputs] if self._inputs else ()
+        latched = [state.value for state in states] if states else ()
+        new, run.outputs, _, latched = self._run(taken, counted, read, inputs, latched, self._mask)
+        exchange.put(new, program.structures_out)
         run.applied = True
-        if latched:
+        if step is None or self._step_gain is None:
             self._keep(latched)
+        else:
+            step += self._step_gain
+            for state, value in zip(states, latched, strict=True):
+                state.put(value, step)
         if program.compilations.untold:
             program.compilations.end()
 
@@ -134,14 +149,13 @@ class DeviceStage:
         if self._program.counted:
             (counter,) = self._store.take(self._program.counted[:1])
             return counter[0]
-        leaves = jax.tree.leaves(self._store.take(self._program.written))
-        return jnp.copy(min(leaves, key=lambda leaf: leaf.size)) if leaves else None
+        held = [state.value for state in self._states] or jax.tree.leaves(self._exchange.take()[0])
+        held = held or jax.tree.leaves(self._store.take(self._program.written))
+        return _copied(min(held, key=lambda leaf: leaf.size)) if held else None
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
         if self._last_step is not None:
-            step = self._store.known_step()
-            if (self._store.step() if step is None else step) > self._last_step:
-                raise self._uncountable()
+            self._check_countable()
         try:
             taken, counted, read = self._exchange.take()
         except FailedPreconditionError as error:
@@ -151,6 +165,8 @@ class DeviceStage:
         return taken, counted, read, inputs, latched, self._mask
 
     def _keep(self, latched: tuple[Latched, ...]) -> None:
+        if not latched:
+            return
         step = self._store.known_step()
         if step is None:
             try:
@@ -159,6 +175,11 @@ class DeviceStage:
                 step = None
         for state, value in zip(self._states, latched, strict=True):
             state.put(value, step)
+
+    def _check_countable(self) -> None:
+        step = self._store.known_step()
+        if (self._store.step() if step is None else step) > self._last_step:
+            raise self._uncountable()
 
     def _uncountable(self) -> FailedPreconditionError:
         """Returns the error of a global step that cannot count on."""

@@ -93,7 +93,7 @@ class LocalExchange:
         store = self._store
         if store.latest is self:
             taken, counted, _ = self._new
-            return taken, counted, [slot.leaves for slot in self._read] if self._read else ()  # type: ignore[misc]
+            return taken, counted, [slot.leaves for slot in self._read] if self._read else []  # type: ignore[misc]
         for variable in self._hosted:
             store.counter(variable)
         taken, counted, read = [list(store.take(variables)) for variables in self._groups]

@@ -18,6 +18,7 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
+from hookline.session.again import Again
 from hookline.session.config import SessionConfig
 from hookline.session.device_stage import explained
 from hookline.session.execution import Execution
@@ -336,6 +337,16 @@ class Session(_OfGraph):
         results = self.returned([get(run) for get in execution.getters])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
+    def again(self, fetches: Any, watched: Watched | None) -> Again | None:
+        """Returns runs of these fetches, without feeds, to be made again and again; None where they need more."""
+        prepared = self._prepared(fetches, watched, None)
+        execution = prepared.execution
+        return Again(self, prepared) if execution.is_plain and execution.device is not None else None
+
+    def _results(self, prepared: Prepared, run: Run) -> Any:
+        """Returns what a run gives its caller."""
+        return prepared.assemble(self.returned([get(run) for get in prepared.execution.getters]))
+
     def returned(self, values: list[Any]) -> list[Any]:
         """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
         return values
@@ -514,7 +525,6 @@ class Session(_OfGraph):
         """Starts the program; the caller holds the lock."""
         if self._closed or self._lost is not None:
             self._check_usable()
-        store = self._store or self.store
         device = execution.device
         try:
             if device is None:
@@ -524,8 +534,7 @@ class Session(_OfGraph):
             else:
                 device.launch_with(run, options, metadata)
         except Exception as error:
-            self._latches.mend()
-            self._check_lost(error, store)
+            self._failed(error)
             raise
         if execution.writes:
             self.writes += 1
@@ -534,8 +543,10 @@ class Session(_OfGraph):
         """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
-    def _check_lost(self, error: Exception, store: VariableStore) -> None:
-        """Raises `AbortedError` if the run that failed took the variables with it, or found them gone."""
+    def _failed(self, error: Exception) -> None:
+        """Raises `AbortedError` if a run that failed took the variables with it, or found them gone."""
+        store = self.store
+        self._latches.mend()
         if store.destroyed():
             self._lost = error
         elif errors.from_exception(error) is not error:

@@ -94,6 +94,9 @@ class ScriptedSession:
         """Always 0, because the step is always known."""
         return 0
 
+    def again(self, fetches: Any, watched: Any) -> None:
+        """There is no short way: each run is asked for."""
+
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """The gain, whatever is fetched; None without a global step."""
         return None if self._global_step is None else self._gain
