@@ -67,6 +67,7 @@ def with_jobs(x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: boo
             rate, started = EVERY / (now - started), now
             writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=float(value))]), number)
             writer.add_summary(Summary(value=[Summary.Value(tag="global_step/sec", simple_value=rate)]), number)
+            logger.info("global_step/sec: %g", rate)
             logger.info("loss = %s, step = %d (%.3f sec)", value, number, EVERY / rate)
         if time.monotonic() >= next_save:
             next_save = time.monotonic() + SAVE_SECS

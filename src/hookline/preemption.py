@@ -95,10 +95,15 @@ class Watch:
         """The signal that asked the process to end, if any."""
         return (asked() if self._heeds else None) or self._last
 
+    def came(self) -> bool:
+        """Returns whether the process was asked to end."""
+        return _signals.number is not None and self.number is not None
+
     def check(self) -> None:
         """Raises `Preempted` if the process was asked to end."""
-        if _signals.number is not None and self.number is not None:
-            raise Preempted(self.number)
+        error = self.error() if self.came() else None
+        if error is not None:
+            raise error
 
     def error(self) -> Preempted | None:
         """Returns the error with which to leave the session because of a signal, if any."""

@@ -123,7 +123,7 @@ def until_nan(model, x, asked, *hooks, loading=None):
                     session.run_step_fn(lambda step_context: step_context.session.load(loading))
     except NanLossDuringTrainingError as error:
         return runs, str(error)
-    return runs, None
+    return runs, ""
 
 
 def test_it_is_at_most_two_windows_late(model, loss, x):
@@ -232,3 +232,32 @@ def test_a_preemption_is_recovered_with_the_hook_aboard(feed, loss):
     lose_once = RecordingHook(failures={"before_run": [None, None, AbortedError(None, None, "lost")]})
     with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
         feed([1.0, 1.0, NAN], NanTensorHook(loss), lose_once)
+
+
+@pytest.mark.parametrize("bad", [7, 90, 131])
+def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, x, bad, monkeypatch):
+    monkeypatch.setattr("hookline.session.latches._START_ANEW_RUNS", 30)
+    asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 200)]
+    runs, error = until_nan(model, x, asked, NanTensorHook(loss))
+    assert f"global step {bad}" in error
+    assert runs <= bad + 64
+
+
+def test_a_run_that_fails_does_not_take_the_latch_away(model, x):
+    armed = []
+
+    def fail(value):
+        if armed:
+            raise ValueError("bad value")
+        return value
+
+    watched = op(lambda value: jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), value))(x)
+    with model.session(NanTensorHook("loss")) as session:
+        session.run(model.train, {x: 1.0})
+        armed.append(True)
+        with pytest.raises(Exception, match="bad value"):
+            session.run_step_fn(lambda step_context: step_context.session.run((watched, "nan_latch"), {x: 1.0}))
+        armed.clear()
+        for _ in range(3):
+            session.run(model.train, {x: 1.0})
+        assert session.raw_session().global_step == 4

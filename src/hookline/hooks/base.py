@@ -161,7 +161,8 @@ class SessionRunHook:
       session is created. The runs that hooks watch share one program; what was said here is in it from the start, and
       anything else makes another program when it is first seen.
     - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
-      runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all.
+      runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all:
+      when a latch has latched, every hook is called on the next run.
 
     A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
     hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.

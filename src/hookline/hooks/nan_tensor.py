@@ -42,9 +42,10 @@ class NanTensorHook(SessionRunHook):
     """Does something about a tensor, usually the loss, that has a NaN anywhere in its value.
 
     The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
-    hook looks every 32 steps at what has arrived. A NaN is therefore reported up to 64 runs late, but before any
-    checkpoint is written and before the `end` of any hook; the error names the step where it happened. Runs `begin`,
-    `after_create_session`, `settle`, and every 32 steps `before_run` and `after_run`; nothing after an exception.
+    session looks at that now and then, and calls the hook when there is something to say. A NaN is therefore reported
+    up to `SessionConfig.max_runs_ahead` (64) runs late, but before any checkpoint is written and before the `end` of
+    any hook; the error names the step where it happened. Runs `begin`, `after_create_session`, `settle`, and after a
+    NaN `after_run`; nothing after an exception.
 
     What it does is said by `on_nan`:
 

@@ -231,11 +231,9 @@ class MonitoredLifecycle:
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
-        quiet = self._quiet
-        if fetches is quiet.fetches and options is None and run_metadata is None and self._turn.enter():
+        if fetches is self._quiet.fetches and options is None and run_metadata is None and self._turn.enter():
             try:
-                self._preemption.check()
-                result = quiet.run(feed_dict)
+                result = NOT_RUN if self._preemption.came() else self._quiet.run(feed_dict)
             finally:
                 self._turn.leave()
             if result is not NOT_RUN:

@@ -69,7 +69,8 @@ class Turn:
         """Gives back a turn that `enter` has taken."""
         self._inside.clear()
         if self._waiting:
-            self._tell()
+            with self._given_back:
+                self._given_back.notify_all()
 
     def wait(self, timeout_secs: float) -> bool:
         """Waits until the turn is free, at most this long, and takes it; returns whether it did."""
@@ -85,10 +86,6 @@ class Turn:
         if SCOPE.get() is self._scope:
             SCOPE.set(self._outer)
         self.leave()
-
-    def _tell(self) -> None:
-        with self._given_back:
-            self._given_back.notify_all()
 
     def _take(self) -> bool:
         mine = [threading.get_ident()]

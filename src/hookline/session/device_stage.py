@@ -79,10 +79,11 @@ class DeviceStage:
 
     def launch(self, run: Run) -> None:
         """Starts a run of which nothing is recorded or held back."""
+        # The steps of `_arguments` and `_keep` in line: this is what a training loop does, and calls take time.
         program, exchange, states = self._program, self._exchange, self._states
         step = self._store.known_step()
         if self._last_step is not None and (step is None or step > self._last_step):
-            self._check_countable()
+            self._check_countable(self._last_step)
         try:
             taken, counted, read = exchange.take()
         except FailedPreconditionError as error:
@@ -155,7 +156,7 @@ class DeviceStage:
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
         if self._last_step is not None:
-            self._check_countable()
+            self._check_countable(self._last_step)
         try:
             taken, counted, read = self._exchange.take()
         except FailedPreconditionError as error:
@@ -176,9 +177,9 @@ class DeviceStage:
         for state, value in zip(self._states, latched, strict=True):
             state.put(value, step)
 
-    def _check_countable(self) -> None:
+    def _check_countable(self, last_step: int) -> None:
         step = self._store.known_step()
-        if (self._store.step() if step is None else step) > self._last_step:
+        if (self._store.step() if step is None else step) > last_step:
             raise self._uncountable()
 
     def _uncountable(self) -> FailedPreconditionError:

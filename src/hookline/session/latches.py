@@ -63,7 +63,7 @@ class _State:
         self.found: int | None = None
         self.stretches: collections.deque[_Stretch] = collections.deque()
         # Where the next run leads if it belongs to the last stretch.
-        self._expected: int | None = None
+        self._expected = -1
         self._gain = 0
 
     def put(self, value: Latched, step: int | None) -> None:
@@ -73,7 +73,7 @@ class _State:
         if step is None:
             step = self.runs
         if step == self._expected:
-            self._expected += self._gain
+            self._expected = step + self._gain
             return
         stretches = self.stretches
         if stretches and self.runs == stretches[-1].number + 1:
@@ -174,7 +174,7 @@ class Latches:
         news = self.read(self._noted)
         self._noted = []
         for latch, state in self._states.items():
-            if state.found is None and state.value.is_ready():
+            if state.runs and state.found is None and state.value.is_ready():
                 news += state.read(int(state.value))
             elif unread := self.unread(latch):
                 self._noted.append(unread)

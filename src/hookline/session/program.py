@@ -37,9 +37,10 @@ class Program:
     """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
     Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
-    written, whose old values are donated (as those of latches are); the counters that are written; and those that are only read. The new values
-    come in the same form, so that they are the arguments of the next run as they are: the written ones, the counters,
-    and then those that are written without a look at their old value.
+    written, whose old values are donated, as those of latches are; the counters that are written; and those that are
+    only read. The new values come in the same form, so that they are the arguments of the next run as they are: the
+    written ones, the counters, and then those that are written without a look at their old value. Counters that nobody
+    on the device reads are left to the host.
 
     Args:
         plan: What to compute.

@@ -1,0 +1,233 @@
+"""Runs on which no hook rides go straight to the raw session; what comes in between is noticed, errors are as ever."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import errors, train
+from hookline.summary import FileWriterCache
+
+
+class Due(train.SessionRunHook):
+    """Due each 50 steps; remembers where it was called, and what came to an end."""
+
+    def __init__(self):
+        self.seen, self.exceptions = [], []
+
+    def after_run(self, run_context, run_values):
+        self.seen.append((run_context.session.global_step, run_context.runs))
+
+    def steps_until_trigger(self, global_step):
+        return 50 - global_step % 50
+
+    def on_exception(self, session, exception):
+        self.exceptions.append(exception)
+
+
+@pytest.fixture
+def train_op():
+    weights = hl.Variable(np.zeros(3, "float32"), name="weights")
+    with hl.control_dependencies([weights.assign_add(np.ones(3, "float32"))]):
+        return train.get_or_create_global_step().assign_add(1).op
+
+
+def run(session, fetches, times=30, before=lambda number: None):
+    for number in range(times):
+        before(number)
+        session.run(fetches)
+
+
+def steps_of(hook):
+    return [step for step, _ in hook.seen]
+
+
+def test_hooks_are_called_on_the_runs_they_are_due_on_and_know_the_number_of_each(train_op):
+    hook = Due()
+    with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=175)]) as session:
+        runs = 0
+        while not session.should_stop():
+            session.run(train_op)
+            runs += 1
+        assert runs == 175
+    assert steps_of(hook) == [1, 50, 100, 150]
+    assert all(step == run + 1 for step, run in hook.seen)
+
+
+@pytest.mark.parametrize("number", [20, 49, 50, 51, 90])
+def test_runs_of_the_raw_session_in_between_are_counted(train_op, number):
+    hook = Due()
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for run in range(120):
+            if run == number:
+                for _ in range(7):
+                    session.raw_session().run(train_op)
+            session.run(train_op)
+    steps = steps_of(hook)
+    for due in (50, 100):
+        assert any(due <= step <= due + 7 for step in steps), steps
+
+
+def test_values_that_are_loaded_in_between_are_gone_on_from(train_op):
+    hook = Due()
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op)
+        session.raw_session().load({"global_step": 1000, "weights": np.zeros(3, "float32")})
+        run(session, train_op)
+        assert session.raw_session().global_step == 1030
+        np.testing.assert_array_equal(session.raw_session().snapshot()["weights"], [30, 30, 30])
+    assert any(1000 < step <= 1002 for step in steps_of(hook))
+
+
+def test_a_run_that_only_reads_comes_between_two_quiet_ones(train_op):
+    with train.MonitoredSession() as session:
+        raw = session.raw_session()
+        for number in range(1, 40):
+            session.run(train_op)
+            np.testing.assert_array_equal(raw.run("weights:0"), np.full(3, number))
+            assert raw.run("global_step:0") == number
+
+
+def test_feeds_go_the_quiet_way_as_well():
+    x = hl.placeholder("float32", [], name="x")
+    total = hl.Variable(0.0, name="total")
+    with hl.control_dependencies([total.assign_add(x)]):
+        train_op = train.get_or_create_global_step().assign_add(1)
+    hook = Due()
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for number in range(120):
+            session.run(train_op, {x: float(number)})
+        with pytest.raises(errors.InvalidArgumentError, match="x:0"):
+            session.run(train_op, {x: np.ones(2, "float32")})
+        assert float(session.raw_session().run(total)) == sum(range(120))
+    assert steps_of(hook) == [1, 50, 100]
+
+
+class Trouble:
+    """A host operation that does something when it is called for the n-th time."""
+
+    def __init__(self):
+        self.at, self.action, self.calls = 20, lambda: None, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls == self.at:
+            self.action()
+
+    def fails_with(self, error):
+        def fail():
+            raise error
+
+        self.action = fail
+        return error
+
+
+@pytest.fixture
+def troubled(train_op):
+    trouble = Trouble()
+    with hl.control_dependencies([hl.host_op(trouble)()]):
+        return trouble, train.get_or_create_global_step().assign_add(1).op
+
+
+def test_an_error_of_a_quiet_run_is_that_of_any_run(troubled):
+    trouble, train_op = troubled
+    error, hook = trouble.fails_with(RuntimeError("disk on fire")), Due()
+    with pytest.raises(RuntimeError, match="disk on fire"), train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op)
+    assert hook.exceptions == [error]
+    assert trouble.calls == 20
+
+
+def test_a_quiet_run_that_loses_the_session_is_recovered_and_repeated(troubled):
+    trouble, train_op = troubled
+    trouble.fails_with(errors.AbortedError(None, None, "lost"))
+    with train.MonitoredSession(recovery=train.RecoveryPolicy(initial_backoff_secs=0)) as session:
+        run(session, train_op)
+        assert session.raw_session().global_step == 11  # Initialised anew: there is no checkpoint.
+
+
+def test_a_ctrl_c_in_a_quiet_run_reaches_the_hooks_and_the_caller(troubled):
+    trouble, train_op = troubled
+    error, hook = trouble.fails_with(KeyboardInterrupt()), Due()
+    with pytest.raises(KeyboardInterrupt), train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op)
+    assert hook.exceptions == [error]
+
+
+def test_a_program_that_fails_in_a_quiet_run_loses_the_session(train_op):
+    armed = []
+
+    def check(value):
+        if armed:
+            raise ValueError("bad value")
+        return value
+
+    def fragile(old):
+        return jax.pure_callback(check, jax.ShapeDtypeStruct((), jnp.float32), old)
+
+    value = hl.Variable(0.0, name="value")
+    with hl.control_dependencies([hl.update(value, fragile), train_op]):
+        both = hl.no_op(name="both")
+    hook = Due()
+    with pytest.raises(errors.OpError), train.MonitoredSession(hooks=[hook], recovery=None) as session:
+        run(session, both, times=200, before=lambda number: armed.append(True) if number == 20 else None)
+    assert len(hook.exceptions) == 1
+
+
+def test_another_thread_is_refused_while_a_quiet_run_is_under_way(troubled):
+    trouble, train_op = troubled
+    refused = []
+
+    def intrude():
+        try:
+            session.run(train_op)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    def wait_for_intruder():
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+
+    trouble.action = wait_for_intruder
+    with train.MonitoredSession() as session:
+        run(session, train_op, times=25)
+    assert len(refused) == 1
+    assert "one thing at a time" in refused[0]
+
+
+def test_writers_that_a_host_operation_takes_in_a_quiet_run_are_closed_with_the_session(tmp_path, train_op):
+    taken = []
+
+    def write():
+        taken.append(FileWriterCache.get(str(tmp_path)))
+
+    with hl.control_dependencies([hl.host_op(write)(), train_op]):
+        both = hl.no_op(name="both")
+    with train.MonitoredSession(hooks=[Due()]) as session:
+        run(session, both)
+        assert not taken[-1].closed
+    assert all(writer.closed for writer in taken)
+
+
+def test_no_run_after_a_stop(train_op):
+    with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=50)]) as session:
+        run(session, train_op, times=50)
+        with pytest.raises(RuntimeError, match="should_stop"):
+            session.run(train_op)
+    with pytest.raises(RuntimeError, match="closed"):
+        session.run(train_op)
+
+
+def test_a_hook_that_is_added_between_quiet_runs_rides_on_the_next_one(train_op):
+    with train.MonitoredSession() as session:
+        run(session, train_op)
+        hook = Due()
+        session.add_hook(hook)
+        session.run(train_op)
+        assert steps_of(hook) == [31]
