@@ -92,3 +92,17 @@ def test_a_step_that_cannot_count_on_is_said_before_the_run(step, train_op):
         with pytest.raises(hl.errors.FailedPreconditionError, match="cannot count"):
             session.run(train_op)
         np.testing.assert_array_equal(session.run("weights:0"), [1, 1])
+
+
+def test_any_counter_is_counted_by_the_host_from_where_the_device_left_it():
+    calls = hl.Variable(np.int32(5), name="calls", trainable=False)
+    weights = hl.Variable(np.zeros(2, "float32"), name="weights")
+    train_op = hl.group(weights.assign_add(np.ones(2, "float32")), calls.assign_add(2))
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(3):
+            session.run(train_op)
+        assert session.run(calls) == 11
+        session.run(calls.assign(calls * 2))
+        session.run(train_op)
+        assert session.run(calls) == 24
