@@ -70,7 +70,7 @@ def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_f
     return convolved(x, kernel, strides, padding, data_format, rate if dilations is None else dilations)
 
 
-def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any, *_: Any) -> Any:
+def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any) -> Any:
     """Returns a convolution of each channel by itself, and then one across channels."""
     return convolved(depthwise(x, depth, strides, padding, rate, data_format, None), point, 1, "VALID", data_format)
 
@@ -87,7 +87,7 @@ def _windows(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) ->
     return window, steps, padding.upper()
 
 
-def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any, *_: Any) -> Any:
+def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
     """Returns the largest element of each window; the gradient goes to the first of several."""
     x = jnp.asarray(x)
     window, steps, padding = _windows(x, size, strides, padding, data_format)
@@ -117,7 +117,7 @@ def _largest_of_tiles(x: Any, window: Sequence[int]) -> Any:
     return largest
 
 
-def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any, *_: Any) -> Any:
+def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
     """Returns the mean of each window; what lies outside of the image does not count."""
     x = jnp.asarray(x)
     windows = _windows(x, size, strides, padding, data_format)

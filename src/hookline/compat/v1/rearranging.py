@@ -22,7 +22,7 @@ def filled(value: Any) -> Any:
 
 
 def like(value: Any) -> Any:
-    def fill(tensor: Any, dtype: Any, optimize: Any) -> Any:
+    def fill(tensor: Any, dtype: Any) -> Any:
         return jnp.full_like(jnp.asarray(tensor), value, dtype=dtype)
 
     return fill
@@ -58,14 +58,17 @@ def one_hot(indices: Any, depth: Any, on: Any, off: Any, axis: Any, dtype: Any) 
     return jnp.where(hot, on, off).astype(dtype)
 
 
-def gathered(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+def gathered(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
     params, axis = jnp.asarray(params), 0 if axis is None else axis
     if batch_dims:
-        return jax.vmap(lambda p, i: gathered(p, i, None, axis - 1 if axis else 0, batch_dims - 1))(params, indices)
+        return jax.vmap(lambda p, i: gathered(p, i, axis - 1 if axis else 0, batch_dims - 1))(params, indices)
     return jnp.take(params, indices, axis=axis, mode="clip")
 
 
-def gathered_dims(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+def gathered_dims(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
+    if batch_dims:
+        pairs = zip(params, indices, strict=True)
+        return np.stack([gathered_dims(p, i, axis - 1 if axis else 0, batch_dims - 1) for p, i in pairs])
     return np.take(params, indices, axis=axis or 0)
 
 
@@ -81,7 +84,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
     return jnp.zeros(dims(shape), updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 
-def split(value: Any, parts: Any, axis: Any, num: Any) -> Any:
+def split(value: Any, parts: Any, axis: Any) -> Any:
     value = jnp.asarray(value)
     if not isinstance(parts, list):
         return jnp.split(value, parts, axis=axis)
@@ -203,13 +206,27 @@ def to_batch(x: Any, paddings: Any, block: Any) -> Any:
     return x.transpose(2, 4, 0, 1, 3, 5).reshape(-1, height // block, width // block, depth)
 
 
-def to_depth(x: Any, block: Any, data_format: Any) -> Any:
+def _channels_last(fn: Any) -> Any:
+    """Returns a function of images for both data formats, of one that takes the channels last."""
+
+    def both(x: Any, block: Any, data_format: Any) -> Any:
+        if data_format not in ("NHWC", "NCHW"):
+            raise ValueError(f"data_format is 'NHWC' or 'NCHW', got {data_format!r}.")
+        found = fn(jnp.moveaxis(x, 1, -1) if data_format == "NCHW" else x, block)
+        return jnp.moveaxis(found, -1, 1) if data_format == "NCHW" else found
+
+    return both
+
+
+@_channels_last
+def to_depth(x: Any, block: Any) -> Any:
     n, height, width, depth = x.shape
     x = x.reshape(n, height // block, block, width // block, block, depth)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height // block, width // block, depth * block**2)
 
 
-def to_space(x: Any, block: Any, data_format: Any) -> Any:
+@_channels_last
+def to_space(x: Any, block: Any) -> Any:
     n, height, width, depth = x.shape
     x = x.reshape(n, height, width, block, block, depth // block**2)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height * block, width * block, depth // block**2)
