@@ -33,6 +33,9 @@ def _split_parts(tensor: Any, args: Any) -> Any:
 
 
 def _unstacked(tensor: Any, args: Any) -> Any:
+    parts = getattr(tensor, "spec", None)
+    if args["num"] is not None and isinstance(parts, list) and len(parts) != args["num"]:
+        raise ValueError(f"tf.unstack: num={args['num']} parts are wanted, but there are {len(parts)}.")
     return list(tensor) if args["num"] is None else [tensor[i] for i in range(args["num"])]
 
 
@@ -64,7 +67,7 @@ TABLE = [
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
         "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",
         moved.strided, "StridedSlice", twin=moved.strided),
-    row("tile", "input, @multiples, name=None", lambda x, multiples: jnp.tile(x, moved.dims(multiples))),
+    row("tile", "input, @multiples, name=None", moved.tiled),
     row("pad", "tensor, @paddings, -mode='CONSTANT', name=None, -constant_values=0", moved.padded),
     row("reverse", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
     row("reverse_sequence", "input, seq_lengths, @seq_axis=None, @batch_axis=None, name=None, @seq_dim=None, "

@@ -37,17 +37,28 @@ def _padding(padding: Any, data_format: str) -> Any:
     return [tuple(pair) for pair, letter in pairs if letter not in "NC"]
 
 
+def _check_window(image: Sequence[Any], window: Sequence[int], padding: Any) -> None:
+    """Raises `ValueError` where a window is larger than an image that is not padded."""
+    for whole, width in zip(image, window, strict=True):
+        if padding == "VALID" and isinstance(whole, int) and width > whole:
+            raise ValueError(f"Negative dimension size caused by subtracting {width} from {whole}")
+
+
 def convolved(x: Any, kernel: Any, strides: Any, padding: Any, data_format: Any, dilations: Any = 1) -> Any:
     """Returns a convolution in one to three dimensions; the kernel's last two are channels in and out."""
     x, kernel = jnp.asarray(x), jnp.asarray(kernel)
     dims = x.ndim - 2
     layout, channels = _layout(data_format, dims)
+    rate, around = _spatial(1 if dilations is None else dilations, layout, dims), _padding(padding, layout)
+    image = [dim for dim, letter in zip(x.shape, layout, strict=True) if letter not in "NC"]
+    widths = [1 + (width - 1) * step for width, step in zip(kernel.shape[:dims], rate, strict=True)]
+    _check_window(image, widths, around)
     return jax.lax.conv_general_dilated(
         x,
         kernel.astype(x.dtype),
         _spatial(strides, layout, dims),
-        _padding(padding, layout),
-        rhs_dilation=_spatial(1 if dilations is None else dilations, layout, dims),
+        around,
+        rhs_dilation=rate,
         dimension_numbers=(layout, _LETTERS[dims] + "IO", layout),
         feature_group_count=x.shape[channels] // kernel.shape[-2],
     )
@@ -84,6 +95,7 @@ def _windows(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) ->
     steps = tuple(1 if letter in "NC" else next(spread) for letter in layout)
     if not isinstance(padding, str):
         return window, steps, [tuple(pair) for pair in padding]
+    _check_window(x.shape, window, padding.upper())
     return window, steps, padding.upper()
 
 

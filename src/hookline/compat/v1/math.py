@@ -57,6 +57,8 @@ def _sum_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
 
 
 def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any) -> Any:
+    if min(jnp.ndim(a), jnp.ndim(b)) < 2:
+        raise ValueError(f"Shape must be rank 2 but is rank {min(jnp.ndim(a), jnp.ndim(b))}")
     a = jnp.swapaxes(a, -1, -2) if transpose_a or adjoint_a else a
     b = jnp.swapaxes(b, -1, -2) if transpose_b or adjoint_b else b
     return jnp.matmul(jnp.conj(a) if adjoint_a else a, jnp.conj(b) if adjoint_b else b)

@@ -93,8 +93,15 @@ def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
     return jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
 
 
-def _as_asked(value: Any, output_shape: Any, **_: Any) -> Any:
+def _as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: Any) -> Any:
     """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
+    given, kernel = (specs.open_shape(getattr(part, "spec", specs.UNKNOWN)) for part in (value, filter))
+    channels = (given[data_format.index("C")], kernel[-1]) if given and kernel else (None, None)
+    if None not in channels and channels[0] != channels[1]:
+        raise ValueError(
+            f"Dimensions must be equal, but are {channels[0]} and {channels[1]}: the channels of the value, of shape "
+            f"{given}, and the last dimension of the filter, of shape {kernel}."
+        )
     asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
     if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
         return specs.UNKNOWN
@@ -237,6 +244,9 @@ def sigmoid_cross_entropy_with_logits(
     """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name that the labels had before TF 1.0."""
     labels = targets if labels is None else labels
     labels, logits = _labels_and_logits("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
+    shapes = [convert_to_tensor(given).shape for given in (logits, labels)]
+    if not shapes[0].is_compatible_with(shapes[1]):
+        raise ValueError(f"logits and labels must have the same shape ({shapes[0]} vs {shapes[1]}).")
     return FUNCTIONS["sigmoid_cross_entropy"](labels, logits, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -13,8 +14,19 @@ def dims(shape: Any) -> Any:
     return tuple(shape) if isinstance(shape, list | tuple) else (shape,)
 
 
+def tiled(x: Any, multiples: Any) -> Any:
+    found = dims(multiples)
+    if len(found) != jnp.ndim(x):
+        raise ValueError(f"tf.tile: one multiple for each dimension is required, got {found} for {jnp.ndim(x)}.")
+    return jnp.tile(x, found)
+
+
 def reshaped(tensor: Any, shape: Any) -> Any:
-    return jnp.reshape(tensor, dims(shape))
+    wanted, given = dims(shape), jnp.shape(tensor)
+    known, whole = (math.prod(dim for dim in of if isinstance(dim, int)) for of in (given, wanted))
+    if all(isinstance(dim, int) for dim in wanted) and known and whole > 0 and whole % known:
+        raise ValueError(f"Dimension size must be evenly divisible by {known} but is {whole}")
+    return jnp.reshape(tensor, wanted)
 
 
 def filled(value: Any) -> Any:
@@ -108,6 +120,8 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def padded(tensor: Any, paddings: Any, mode: Any, constant_values: Any) -> Any:
+    if len(paddings) != jnp.ndim(tensor):
+        raise ValueError(f"tf.pad: a pair for each dimension is required, got {paddings} for {jnp.ndim(tensor)}.")
     how = {"constant_values": constant_values} if mode.upper() == "CONSTANT" else {}
     modes = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
     return jnp.pad(jnp.asarray(tensor), [tuple(pair) for pair in paddings], mode=modes[mode.upper()], **how)

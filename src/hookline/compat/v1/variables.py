@@ -129,6 +129,8 @@ class Variable(Tensor, core.Variable):
         return made if read_value else made.op
 
     def _assigned(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self.shape.assert_is_compatible_with(value.shape)
         if isinstance(value, CoreTensor | int | float):
             return value
         return convert_to_tensor(value, self.dtype) if holds_tensor(value) else self._beside(value)
