@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.compat.v1 import subgradients
+
 
 def dims(shape: Any) -> Any:
     return tuple(shape) if isinstance(shape, list | tuple) else (shape,)
@@ -257,4 +259,8 @@ def norm(x: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
     axis = tuple(axis) if isinstance(axis, list) else axis
     if ord == "euclidean":
         return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=bool(keepdims)))
+    if not isinstance(axis, tuple) and ord in (1, np.inf):
+        # The derivative at 0 is 0, as TensorFlow has it.
+        fold, sizes = (jnp.sum if ord == 1 else jnp.max), subgradients.absolute(x)
+        return fold(sizes, axis=axis, keepdims=bool(keepdims))
     return jnp.linalg.norm(x.ravel() if axis is None else x, ord=ord, axis=axis, keepdims=bool(keepdims))
