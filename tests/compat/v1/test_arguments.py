@@ -20,7 +20,7 @@ UNREAD = {
     "of another's interface, which has them": {
         "__call__: partition_info", "__exit__: exc", "_create_non_slot_variable: colocate_with",
         "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
-        "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "_as_asked: _",
+        "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "as_asked: _",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: is_wanted, position",
         "saved: position", "update_last_triggered_step: step",
     },

@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.graph import Tensor
+from hookline.graph import spec as specs
+
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -72,6 +75,21 @@ def transposed(
     like = jax.ShapeDtypeStruct(tuple(shape), x.dtype)
     back = jax.linear_transpose(lambda y: convolved(y, kernel, strides, padding, data_format, dilations), like)
     return back(x)[0]
+
+
+def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: Any) -> Any:
+    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
+    given, kernel = (specs.open_shape(getattr(part, "spec", specs.UNKNOWN)) for part in (value, filter))
+    channels = (given[data_format.index("C")], kernel[-1]) if given and kernel else (None, None)
+    if None not in channels and channels[0] != channels[1]:
+        raise ValueError(
+            f"Dimensions must be equal, but are {channels[0]} and {channels[1]}: the channels of the value, of shape "
+            f"{given}, and the last dimension of the filter, of shape {kernel}."
+        )
+    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
+    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
+        return specs.UNKNOWN
+    return specs.declared(value.spec.dtype, [None if isinstance(dim, Tensor) else int(dim) for dim in asked])
 
 
 def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_format: Any, dilations: Any) -> Any:

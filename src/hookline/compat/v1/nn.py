@@ -14,8 +14,6 @@ from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.table import functions, row
-from hookline.graph import Tensor as CoreTensor
-from hookline.graph import spec as specs
 
 
 def _axes(axis: Any) -> Any:
@@ -93,21 +91,6 @@ def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
     return jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
 
 
-def _as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: Any) -> Any:
-    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
-    given, kernel = (specs.open_shape(getattr(part, "spec", specs.UNKNOWN)) for part in (value, filter))
-    channels = (given[data_format.index("C")], kernel[-1]) if given and kernel else (None, None)
-    if None not in channels and channels[0] != channels[1]:
-        raise ValueError(
-            f"Dimensions must be equal, but are {channels[0]} and {channels[1]}: the channels of the value, of shape "
-            f"{given}, and the last dimension of the filter, of shape {kernel}."
-        )
-    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
-    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
-        return specs.UNKNOWN
-    return specs.declared(value.spec.dtype, [None if isinstance(dim, CoreTensor) else int(dim) for dim in asked])
-
-
 def _three(tensor: Any, _: Any) -> Any:
     return tensor[0], tensor[1], tensor[2]
 
@@ -146,13 +129,13 @@ TABLE = [
         lambda x, kernel, padding, strides, rate, layout:
         convolving.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
     row("conv2d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NHWC', name=None",
-        convolving.transposed, "conv2d_transpose", spec=_as_asked),
+        convolving.transposed, "conv2d_transpose", spec=convolving.as_asked),
     row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, ~use_cudnn_on_gpu=True, "
         "-data_format='NHWC', name=None",
         lambda shape, kernel, x, strides, padding, layout:
         convolving.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
     row("conv3d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NDHWC', name=None",
-        convolving.transposed, "conv3d_transpose", spec=_as_asked),
+        convolving.transposed, "conv3d_transpose", spec=convolving.as_asked),
     row("depthwise_conv2d", "input, filter, @strides, -padding, @rate=1, name=None, -data_format='NHWC', "
         "@dilations=None", convolving.depthwise, "depthwise"),
     row("depthwise_conv2d_native", "input, filter, @strides, -padding, -data_format='NHWC', @dilations=1, name=None",
