@@ -97,6 +97,15 @@ def test_a_batch_twice_as_long_as_another_is_not_refused():
         assert np.isfinite(sess.run([loss, squared], fed)).all()
 
 
+def test_a_plain_list_says_a_size():
+    x = opened(None, 3)
+    places = tf.stack([tf.range(tf.shape(x)[0]), [0, 1, 2]], 1)
+
+    assert places.shape.as_list() == [3, 2]
+    with tf.Session() as sess:
+        assert sess.run(tf.gather_nd(x, places), {x: np.eye(3)}).tolist() == [1.0, 1.0, 1.0]
+
+
 def test_sizes_that_stand_in_arguments_are_left_to_the_run():
     x, many = opened(None, 3), opened(None)
 

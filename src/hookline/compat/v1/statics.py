@@ -85,6 +85,8 @@ class Node(Function):
         held = {tensor.key: tensor for key in self.static for tensor in _tensors(args.get(key))}
         others = [tensor for tensor in dict.fromkeys(self.inputs) if tensor.key not in held]
         given = [tensor.spec for tensor in others if tensor.spec is not specs.UNKNOWN]
+        # The sizes of plain arrays are known sizes, too.
+        given += [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in jax.tree.leaves(args) if _is_plain(leaf)]
         values: dict[Any, Any] = {}
         try:
             values.update({key: symbolic(tensor) for key, tensor in held.items()})
@@ -163,6 +165,10 @@ def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str =
     if any(map(texts.is_text, jax.tree.leaves(args))):
         return texts.of_text(texts.TWINS.get(kind, how.get("twin")), name, args)
     return Node(fn, name, args, kind=kind, **how).output
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O"
 
 
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
