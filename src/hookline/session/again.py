@@ -47,4 +47,5 @@ class Again:
         self._ahead.left -= 1
         if self._ahead.left <= 0:
             session._look(self._execution, run)
+        session.check_run()
         return None if self._run is not None else session._results(self._prepared, run)

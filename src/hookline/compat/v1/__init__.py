@@ -10,9 +10,10 @@ Example:
 """
 
 import sys as _sys
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
-from hookline import errors
+from hookline import errors as _errors
 from hookline.compat.v1 import (
     app,
     arrays,
@@ -23,9 +24,11 @@ from hookline.compat.v1 import (
     config,
     contrib,
     control,
+    csv_lines,
     data,
     dtypes,
     estimator,
+    files,
     flags,
     gfile,
     graphs,
@@ -35,14 +38,17 @@ from hookline.compat.v1 import (
     linalg,
     logging,
     losses,
+    machine,
     math,
     metrics,
     nn,
     nodes,
     python_io,
     random,
+    sparse_tensors,
     summary,
     switches,
+    text_functions,
     train,
     variable_scopes,
     variables,
@@ -74,6 +80,10 @@ _PARTS = [
     control,
     branches,
     checks,
+    text_functions,
+    sparse_tensors,
+    csv_lines,
+    files,
     switches,
     before_1_0,
 ]
@@ -85,6 +95,44 @@ NotDifferentiable = NoGradient = lambda op_type: None
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
 
+dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
+
+# Namespaces that are no files.
+errors = _Namespace("tf.errors", {name: value for name, value in vars(_errors).items() if name.endswith("Error")})
+strings = _Namespace("tf.strings", text_functions.STRINGS | {"split": sparse_tensors.strings_split})
+sparse = _Namespace("tf.sparse", sparse_tensors.SPARSE)
+test = _Namespace("tf.test", machine.PUBLIC)
+io = _Namespace(
+    "tf.io",
+    {
+        **_public(csv_lines, files),
+        "decode_base64": text_functions.decode_base64,
+        "decode_raw": text_functions.decode_raw,
+        "encode_base64": text_functions.encode_base64,
+        "gfile": gfile,
+        "tf_record_iterator": python_io.tf_record_iterator,
+        "write_graph": train.write_graph,
+    },
+)
+# All of them; the other files of this folder are no names of TensorFlow's.
+_NAMESPACES = {
+    *("app", "compat", "config", "contrib", "data", "dtypes", "errors", "estimator", "flags", "gfile", "image", "io"),
+    *(
+        "initializers",
+        "layers",
+        "linalg",
+        "logging",
+        "losses",
+        "math",
+        "metrics",
+        "nn",
+        "python_io",
+        "random",
+        "sparse",
+    ),
+    *("strings", "summary", "test", "train"),
+}
+
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {
     **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
@@ -93,7 +141,8 @@ _MESSAGES: dict[str, _Any] = {
 
 
 def __dir__() -> list[str]:
-    return sorted([name for name in globals() if not name.startswith("_")] + list(_MESSAGES))
+    found = {name for name, value in globals().items() if name in _NAMESPACES or not isinstance(value, _ModuleType)}
+    return sorted(name for name in {*found, *_MESSAGES} if not name.startswith("_"))
 
 
 def __getattr__(name: str) -> _Any:

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.compat.v1.namespace import offered
 from hookline.graph import spec as specs
 
 
@@ -160,3 +161,16 @@ def canonical(dtype: Any) -> Any:
 float16_ref, float32_ref, int32_ref, int64_ref = float16, float32, int32, int64
 
 PUBLIC = {"DType": DType, "as_dtype": as_dtype, "double": double, "half": half, **_BY_NAME}
+
+
+FUNCTIONS: dict[str, Any] = {}
+"""What else is in `tf.dtypes`: functions of tensors, which are made above this file and put in by `tf` itself."""
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what stands in `tf.dtypes` under a name of Python's, and its functions of tensors."""
+    found = PUBLIC | FUNCTIONS
+    return found[name] if name in found else _missing(name)
+
+
+_missing, __dir__ = offered("tf.dtypes", lambda: [*PUBLIC, *FUNCTIONS])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import random
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, node
 from hookline.compat.v1.table import functions, row
 
@@ -117,8 +117,12 @@ def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False)
     return images
 
 
-def _resized(images: Any, size: Any, method: Any, corners: Any, *_: Any) -> Any:
+def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any) -> Any:
     images = jnp.asarray(images)
+    if keeps_ratio:
+        given = images.shape[-3:-1]
+        scale = min(wanted / whole for wanted, whole in zip(size, given, strict=True))
+        size = [round(scale * whole) for whole in given]
     if tuple(size) == images.shape[-3:-1]:
         return images
     if method not in (ResizeMethod.BILINEAR, ResizeMethod.NEAREST_NEIGHBOR):
@@ -201,4 +205,4 @@ PUBLIC = [
     "random_flip_left_right",
     "random_flip_up_down",
 ]
-__getattr__ = missing("tf.image", lambda: PUBLIC)
+__getattr__, __dir__ = offered("tf.image", lambda: PUBLIC)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes, random
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import constant, node
 from hookline.compat.v1.shapes import TensorShape
 
@@ -44,14 +44,14 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False) -> None:
-        self.value, self.dtype = value, dtypes.as_dtype(dtype)
+        self.value, self.dtype, self.verify_shape = value, dtypes.as_dtype(dtype), verify_shape
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
         """Returns a tensor of that shape."""
         value = self.value.tolist() if isinstance(self.value, np.generic) else self.value
-        if isinstance(value, bool | int | float):
+        if isinstance(value, bool | int | float) and not self.verify_shape:
             return _filled(value, shape, dtype or self.dtype)
-        return constant(value, dtype or self.dtype, shape=shape)
+        return constant(value, dtype or self.dtype, shape=shape, verify_shape=self.verify_shape)
 
 
 class Zeros(Constant):
@@ -280,7 +280,7 @@ __all__ = [
     "zeros_initializer",
 ]
 
-_missing = missing("tf.initializers", lambda: [*NAMED, *__all__])
+_missing, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])
 
 
 def __getattr__(name: str) -> Any:

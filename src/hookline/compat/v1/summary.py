@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline import summary as core
 from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all
 from hookline.summary.ops import clean_name
@@ -30,7 +30,8 @@ __all__ = [
 
 Collections = Sequence[str] | None
 
-_missing = missing("tf.summary", lambda: __all__)
+_MESSAGES = ("Event", "SessionLog", "Summary")
+_missing, __dir__ = offered("tf.summary", lambda: [*__all__, *_MESSAGES])
 
 
 def scalar(name: str, tensor: Any, collections: Collections = None, family: str | None = None) -> Tensor:
@@ -137,11 +138,13 @@ def _graph(given: Any) -> Graph | None:
 
 def scalar_summary(tags: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
     """Makes a summary of one number; its tag is `tags`, outside of all name scopes."""
+    ignored("tf.scalar_summary", name=name)
     return _outside(core.scalar, tags, values, collections=collections)
 
 
 def histogram_summary(tag: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
     """Makes a summary of the distribution of values; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.histogram_summary", name=name)
     return _outside(core.histogram, tag, values, collections=collections)
 
 
@@ -149,6 +152,7 @@ def image_summary(
     tag: str, tensor: Any, max_images: int = 3, collections: Collections = None, name: str | None = None
 ) -> Tensor:
     """Makes a summary of images; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.image_summary", name=name)
     return _outside(core.image, tag, tensor, max_outputs=max_images, collections=collections)
 
 
@@ -161,6 +165,7 @@ def audio_summary(
     name: str | None = None,
 ) -> Tensor:
     """Makes a summary of sound; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.audio_summary", name=name)
     return _outside(core.audio, tag, tensor, sample_rate, max_outputs=max_outputs, collections=collections)
 
 
@@ -171,4 +176,4 @@ def _outside(make: Callable[..., Tensor], tag: str, *args: Any, **kwargs: Any) -
 
 def __getattr__(name: str) -> Any:
     # The messages take longer to import than the rest.
-    return getattr(core, name) if name in ("Event", "SessionLog", "Summary") else _missing(name)
+    return getattr(core, name) if name in _MESSAGES else _missing(name)

@@ -10,13 +10,16 @@ import jax
 import numpy as np
 
 from hookline.compat.v1.data import elements, iterators
+from hookline.compat.v1.data.batching import Batched
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.ignored import ignored, unknown
+from hookline.compat.v1.namespace import Offers
 from hookline.graph import Tensor
 
 
-class Dataset:
+class Dataset(Batched, metaclass=Offers):
     """Elements that are read one by one: arrays, or tuples and dicts of them.
 
     Args:
@@ -37,9 +40,14 @@ class Dataset:
         without a seed is shuffled by the graph's seed, so it is the same in each process.
     """
 
+    called = "tf.data.Dataset"
+
     def __init__(self, make: Make, spec: Any, inputs: tuple[Tensor, ...] = ()) -> None:
         self.make, self.element_spec, self.inputs = make, spec, inputs
         self._graph_seed = get_default_graph().seed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type(self), name)
 
     @property
     def output_types(self) -> Any:
@@ -124,6 +132,7 @@ class Dataset:
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
         """Returns a dataset of what a function of tensors makes of each element."""
+        ignored("tf.data.Dataset.map", num_parallel_calls=num_parallel_calls)
         function = Mapped(map_func, self.element_spec)
         returned = function.returned()
         spec = jax.tree.map(elements.component_of, returned)
@@ -140,9 +149,10 @@ class Dataset:
         return self.interleave(map_func, 1)
 
     def interleave(
-        self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1, **_: Any
+        self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1, **further: Any
     ) -> Dataset:
         """Returns the elements of the datasets that a function makes, in turn of `cycle_length` of them."""
+        unknown("tf.data.Dataset.interleave", further, "num_parallel_calls")
         function = Mapped(map_func, self.element_spec)
         inner = function.result
         if not isinstance(inner, Dataset):
@@ -236,7 +246,8 @@ class Dataset:
         return self._then(lambda run, given: zip(map(np.int64, count(start)), given, strict=False), spec)
 
     def cache(self, filename: Any = "") -> Dataset:
-        """Returns the elements, which are computed once and then kept in memory."""
+        """Returns the elements, which are computed once and then kept in memory, never in a file."""
+        ignored("tf.data.Dataset.cache", filename=filename)
         kept: dict[str, list[Any]] = {}
 
         def make(run: Pass) -> Iterator[Any]:
@@ -252,7 +263,8 @@ class Dataset:
         return Dataset(make, self.element_spec, self.inputs)
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """Returns the same elements: iterators read ahead anyway."""
+        """Returns the same elements: iterators read ahead anyway, by a number of their own."""
+        ignored("tf.data.Dataset.prefetch", buffer_size=buffer_size)
         return self
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -261,47 +273,8 @@ class Dataset:
 
     def with_options(self, options: Any) -> Dataset:
         """Returns the same elements."""
+        ignored("tf.data.Dataset.with_options", options=options)
         return self
-
-    # Batches ----------------------------------------------------------------------------------------------------
-
-    def batch(self, batch_size: Any, drop_remainder: bool = False) -> Dataset:
-        """Returns elements joined in batches; the last one may be shorter, or is dropped."""
-        return self._batched(batch_size, drop_remainder, lambda run: elements.stacked)
-
-    def padded_batch(
-        self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
-    ) -> Dataset:
-        """Returns elements in batches, filled up to one shape: the given one, or that of the longest."""
-        from hookline.compat.v1.data.padding import padded_spec, padder
-
-        spec = padded_spec(self.element_spec, padded_shapes)
-        pad = padder(spec, padding_values)
-        return self._batched(batch_size, drop_remainder, lambda run: pad, spec)
-
-    def _batched(self, batch_size: Any, drop_remainder: bool, join: Callable[[Pass], Any], spec: Any = None) -> Dataset:
-        fixed = int(np.asarray(batch_size)) if drop_remainder and not isinstance(batch_size, Tensor) else None
-
-        def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
-            size, joined = run.whole(batch_size), join(run)
-            while batch := list(islice(given, size)):
-                if len(batch) == size or not drop_remainder:
-                    yield joined(batch)
-
-        known = self.element_spec if spec is None else spec
-        inputs = elements.tensors_in(batch_size)
-        return self._then(make, elements.mapped(lambda part: elements.with_first(part, fixed), known), inputs)
-
-    def unbatch(self) -> Dataset:
-        """Returns the elements of batches."""
-        spec = elements.mapped(lambda part: elements.without_first(part, "unbatch"), self.element_spec)
-
-        def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
-            for batch in given:
-                for place in range(len(jax.tree.leaves(batch)[0])):
-                    yield jax.tree.map(lambda leaf, place=place: leaf[place], batch)
-
-        return self._then(make, spec)
 
     # Iterators --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,9 @@ from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.dataset import Dataset
 from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.python_io import read_records
+from hookline.compat.v1.texts import as_word
 from hookline.errors import from_os_error
 
 
@@ -33,7 +35,7 @@ class _FileDataset(Dataset):
         def make(run: Pass) -> Iterator[Any]:
             found = paths.make(run) if isinstance(paths, Dataset) else np.atleast_1d(run.arrays(paths))
             for path in found:
-                with _opened(_text(path), compression_type) as file:
+                with _opened(as_word(path), compression_type) as file:
                     yield from map(elements.as_array, records(file))
 
         inputs = paths.inputs if isinstance(paths, Dataset) else elements.tensors_in(paths)
@@ -48,6 +50,7 @@ class TextLineDataset(_FileDataset):
     """
 
     def __init__(self, filenames: Any, compression_type: Any = None, buffer_size: Any = None) -> None:
+        ignored("tf.data.TextLineDataset", buffer_size=buffer_size)
         super().__init__(filenames, lambda file: (line.rstrip(b"\r\n") for line in file), compression_type)
 
 
@@ -61,6 +64,7 @@ class TFRecordDataset(_FileDataset):
     def __init__(
         self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
     ) -> None:
+        ignored("tf.data.TFRecordDataset", buffer_size=buffer_size, num_parallel_reads=num_parallel_reads)
         super().__init__(filenames, read_records, compression_type)
 
 
@@ -80,6 +84,8 @@ class FixedLengthRecordDataset(_FileDataset):
         buffer_size: Any = None,
         compression_type: Any = None,
     ) -> None:
+        ignored("tf.data.FixedLengthRecordDataset", buffer_size=buffer_size)
+
         def records(file: IO[bytes]) -> Iterator[bytes]:
             content = file.read()
             end = len(content) - (footer_bytes or 0)
@@ -87,11 +93,6 @@ class FixedLengthRecordDataset(_FileDataset):
                 yield content[start : start + record_bytes]
 
         super().__init__(filenames, records, compression_type)
-
-
-def _text(path: Any) -> str:
-    path = path.item() if isinstance(path, np.ndarray) else path
-    return path.decode() if isinstance(path, bytes) else path
 
 
 def _opened(path: str, compression: Any) -> Any:
