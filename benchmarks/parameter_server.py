@@ -1,11 +1,13 @@
 """Updates a second over parameter servers: hookline's steps against raw actor calls, in interleaved rounds.
 
-    python benchmarks/parameter_server.py [rounds] [seconds a block]
+    [TF_PYTHON=python] python benchmarks/parameter_server.py [rounds] [seconds a block]
 
 Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
 the same time: raw calls (an actor's method that takes an array and returns one of the same size, as a push with a pull
 does); steps written by hand (a jitted gradient, and an actor that subtracts it from one NumPy array); steps of a
-hookline session over one and two parameter servers; steps of the same graph over a server inside the worker (no Ray).
+hookline session over one and two parameter servers; the same steps of TensorFlow over its own grpc parameter servers,
+in processes of their own, if TF_PYTHON is a Python that has TensorFlow; steps of the same graph over a server inside
+the worker.
 Prints medians over the rounds in Markdown, and beside them what the cost model of docs/distributed.md says of the
 hookline steps, from the raw calls and the steps inside the worker alone:
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -152,6 +155,36 @@ def work(worker: int) -> None:
         print(json.dumps([calls, taken]), flush=True)
 
 
+# TensorFlow -----------------------------------------------------------------------------------------------------
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+def tf_processes(python: str) -> list[subprocess.Popen[str]]:
+    """Starts TensorFlow's servers and workers; the workers come first."""
+    ports = [f"127.0.0.1:{port}" for port in free_ports(max(WORKERS) + max(SERVERS))]
+    cluster = {"worker": ports[: max(WORKERS)], "ps": ports[max(WORKERS) :]}
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tf_parameter_server.py")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return [
+        subprocess.Popen(
+            [python, script, json.dumps(cluster), job, str(index)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for job, addresses in cluster.items()
+        for index in range(len(addresses))
+    ]
+
+
 # The benchmark --------------------------------------------------------------------------------------------------
 
 
@@ -189,16 +222,19 @@ def make_actors() -> list[Any]:
     return made
 
 
-def measure(processes: list[subprocess.Popen[str]], rounds: int, secs: float) -> dict[str, float]:
+def measure(
+    processes: list[subprocess.Popen[str]], peers: list[subprocess.Popen[str]], rounds: int, secs: float
+) -> dict[str, float]:
     measured: dict[str, list[float]] = {}
     for number in range(rounds + 1):
         for size in SIZES:
-            ours = [f"hookline|{size}|{servers}" for servers in SERVERS]
-            kinds = [f"raw|{size}|0", f"hand|{size}|0", *ours, f"inside|{size}|0"]
+            over = [f"{kind}|{size}|{n}" for n in SERVERS for kind in ("hookline", *(["tf"] if peers else []))]
+            kinds = [f"raw|{size}|0", f"hand|{size}|0", *over, f"inside|{size}|0"]
             # The first round compiles, and the chief initialises before the others look.
             for workers in WORKERS:
                 for kind in kinds:
-                    found = rate(processes[:workers], kind, secs if number else 0.0)
+                    group = peers if kind.startswith("tf") else processes
+                    found = rate(group[:workers], kind, secs if number else 0.0)
                     if number:
                         measured.setdefault(f"{kind}|{workers}", []).append(found)
     return {name: statistics.median(values) for name, values in measured.items()}
@@ -220,17 +256,19 @@ def predicted(median: dict[str, float], size: str, servers: int, workers: int) -
 
 def report(median: dict[str, float]) -> str:
     rows = [
-        "| parameters | servers | workers | raw calls/s | by hand | hookline | of raw | of by hand | model says |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| parameters | servers | workers | raw calls/s | by hand | hookline | TensorFlow | of raw | of by hand "
+        "| of TensorFlow | model says |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in SIZES:
         for servers in SERVERS:
             for workers in WORKERS:
                 raw, hand = (median[f"{kind}|{size}|0|{workers}"] for kind in ("raw", "hand"))
                 ours, says = median[f"hookline|{size}|{servers}|{workers}"], predicted(median, size, servers, workers)
+                theirs = median.get(f"tf|{size}|{servers}|{workers}", float("nan"))
                 rows.append(
-                    f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {ours / raw:.0%} "
-                    f"| {ours / hand:.0%} | {says:.0f} |"
+                    f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {theirs:.0f} "
+                    f"| {ours / raw:.0%} | {ours / hand:.0%} | {ours / theirs:.2f} | {says:.0f} |"
                 )
     steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
     return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])
@@ -256,9 +294,14 @@ def main(rounds: int, secs: float) -> None:
             )
             for worker in range(max(WORKERS))
         ]
+        python = os.environ.get("TF_PYTHON", "")
+        if not os.access(python, os.X_OK):
+            print("Without TensorFlow: TF_PYTHON names no Python that has it.", file=sys.stderr)
+        peers = tf_processes(python) if os.access(python, os.X_OK) else []
         try:
-            median = measure(processes, rounds, secs)
+            median = measure(processes, peers, rounds, secs)
         finally:
+            processes += peers
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.close()
