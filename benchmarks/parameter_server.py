@@ -126,7 +126,8 @@ def work(worker: int) -> None:
     import ray
 
     from hookline.distributed import ParameterServer
-    from hookline.distributed.transport import DirectTransport, RayTransport
+    from hookline.distributed.ray_actors import RayTransport
+    from hookline.distributed.transport import DirectTransport
 
     ray.init(address=os.environ["HOOKLINE_ADDRESS"], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     raw = {size: ray.get_actor(f"raw-{size}".replace(" ", "-")) for size in SIZES}
@@ -208,7 +209,7 @@ def rate(processes: list[subprocess.Popen[str]], name: str, secs: float) -> floa
 def make_actors() -> list[Any]:
     import ray
 
-    from hookline.distributed.transport import actor_class
+    from hookline.distributed.ray_actors import actor_class
 
     made = []
     for size in SIZES:

@@ -9,6 +9,7 @@ gradient descent, and the global step. Workers do not wait for each other.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -35,7 +36,7 @@ def build(worker: int, size: str, servers: int) -> Any:
 
 def work(session: Any, ops: dict[str, Any]) -> None:
     """Answers each line of the input (a block to run) with a line of calls made and seconds taken."""
-    steps: dict[str, Callable[[], Any]] = {name: session.make_callable(op) for name, op in ops.items()}
+    steps: dict[str, Callable[[], Any]] = {name: functools.partial(session.run, op) for name, op in ops.items()}
     for line in sys.stdin:
         name, secs = json.loads(line)
         call, calls, start = steps[name], 0, time.perf_counter()

@@ -19,7 +19,8 @@ from hookline.distributed.protocol import WAITING
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
-from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
+from hookline.distributed.ray_actors import RayTransport, actor_class
+from hookline.distributed.transport import DirectTransport
 from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from hookline.distributed import connection
 from hookline.distributed.environment import Task, find_task
-from hookline.distributed.transport import RayTransport
+from hookline.distributed.ray_actors import RayTransport
 from hookline.session.store import TARGETS
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Cluster:
         options = self.options
         connection.connect(self.address, self.job, options.token_path, options.connect_secs)
         if self.is_chief:
-            actors = connection.create_servers(self.job, self.num_servers, self.num_workers)
+            actors = connection.create_servers(self.job, self.num_servers)
         else:
             actors = connection.find_servers(self.job, self.num_servers, options.wait_secs)
         transport = RayTransport(actors, timeout_secs=options.call_secs)

@@ -13,7 +13,8 @@ from typing import Any
 
 from hookline import clock, preemption
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
-from hookline.distributed.transport import RayTransport, Reply, actor_class
+from hookline.distributed.ray_actors import RayTransport, actor_class
+from hookline.distributed.transport import Reply
 from hookline.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -148,7 +149,7 @@ def await_head(address: str, timeout_secs: float) -> None:
         )
 
 
-def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
+def create_servers(job: str, count: int) -> list[Any]:
     """Returns handles of the job's servers; creates missing servers without waiting for them.
 
     They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
@@ -158,7 +159,6 @@ def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
     Args:
         job: The namespace.
         count: The number of servers.
-        workers: How many workers may call them at the same time; each may be waiting.
     """
     import ray
 
@@ -167,9 +167,7 @@ def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
     options["resources"], options["scheduling_strategy"] = {where: 0.001}, "SPREAD"
     # A server computes on its CPU, because an accelerator of the host belongs to the workers.
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
-    # A worker waits in one call, and snapshots and other servers need a few more.
-    server = actor_class(waiting_threads=workers + 8)
-    return [server.options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
+    return [actor_class().options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
 
 
 def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from hookline.distributed.wire import Leaves
 
 WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "pull_behind", "collect")
-"""The methods that block. Ray runs them in the concurrency group `wait`, all others, one at a time, in its default."""
+"""The methods that block. They run in threads of their own, all others one at a time."""
 
 Ticket = tuple[str, str]
 """(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
@@ -22,6 +22,10 @@ class Peers(Protocol):
 
     def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
         """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Forgets the other servers."""
         ...
 
 
