@@ -53,10 +53,10 @@ class Owner(Member):
         Raises:
             Exception: It cannot be applied: the update's function raised, or a variable has no value.
         """
+        if transaction in self._staged:
+            raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice.")
         try:
             self._check(ticket)
-            if transaction in self._staged:
-                raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice.")
             self._state.check(entries)
         except Exception as error:
             if self._is_current(ticket):

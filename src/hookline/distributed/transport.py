@@ -52,6 +52,10 @@ class _Done:
         except Exception as error:
             self._error = error
 
+    def done(self) -> bool:
+        """Whether there is a result, or an error."""
+        return not isinstance(self._value, Future) or self._value.done()
+
     def get(self) -> Any:
         if self._error is not None:
             raise self._error
