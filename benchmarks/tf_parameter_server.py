@@ -27,9 +27,7 @@ def build(worker: int, size: str, servers: int) -> Any:
     with tf.variable_scope(f"{size}_{servers}".replace(" ", "_")), tf.device(setter):
         step = tf.get_variable("global_step", (), tf.int64, tf.zeros_initializer(), trainable=False)
         # The step is on server 0, so the larger part of two halves is not.
-        halves = [
-            tf.get_variable(f"half_{i}", (SIZES[size] // 2,), tf.float32, tf.ones_initializer()) for i in (1, 0)
-        ]
+        halves = [tf.get_variable(f"half_{i}", (SIZES[size] // 2,), tf.float32, tf.ones_initializer()) for i in (1, 0)]
         loss = tf.reduce_mean(halves[0] * halves[0]) + tf.reduce_mean(halves[1] * halves[1])
         return tf.train.GradientDescentOptimizer(1e-3).minimize(loss, global_step=step, var_list=halves)
 

@@ -326,14 +326,11 @@ def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
 @pytest.mark.parametrize("server", [0, 1])
 def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
     servers = Servers(2)
-    if server == 0:
-        waits = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
-    else:
-        waits = servers.stage(("a", 1), 1, 5)
+    asked, part = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]), servers.stage(("a", 1), 1, 5)
     servers.begin()
 
     with pytest.raises(errors.AbortedError, match="anew"):
-        waits.get()
+        (asked, part)[server].get()
 
 
 def test_the_staged_parts_of_a_refused_transaction_are_dropped():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -10,8 +9,6 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed.channel import AWAY_SECS, Address, Channel, connect
-
-logger = logging.getLogger(__name__)
 
 _CONNECT_SECS = 10.0
 
@@ -46,12 +43,10 @@ class Caller:
         channel = self._take()
         try:
             channel.send((True, message))
-        except OSError as error:
+        except BaseException as error:
             channel.close()
-            raise self.lost(error) from error
-        except BaseException:
-            # What cannot be pickled was not sent, and what was interrupted may have been sent in part.
-            channel.close()
+            if isinstance(error, OSError):
+                raise self.lost(error) from error
             raise
         return Answer(self, channel)
 

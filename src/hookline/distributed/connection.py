@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock, preemption
-from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.distributed.ray_actors import RayTransport, actor_class
+from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
 from hookline.distributed.transport import Reply
 from hookline.errors import (
     DeadlineExceededError,

@@ -1,8 +1,9 @@
-"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them; calls go over connections of their own."""
+"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them; calls have connections of their own."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import signal
 from collections.abc import Sequence
@@ -23,11 +24,21 @@ class RayTransport:
     Args:
         actors: Their handles.
         timeout_secs: How long a call may take before its server counts as away.
+
+    Raises:
+        FailedPreconditionError: Ray encrypts its messages, and these would not be.
     """
 
     def __init__(self, actors: Sequence[Any], *, timeout_secs: float = 60.0) -> None:
         from ray import cloudpickle
 
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                "This Ray cluster encrypts its messages (RAY_USE_TLS), and hookline's own connections to parameter "
+                "servers are not encrypted. Use a network that encrypts, such as a VPN, and Ray without RAY_USE_TLS.",
+            )
         self._find = [functools.partial(_address, *item, timeout_secs) for item in enumerate(actors)]
         self._callers = [
             Caller(_name(server), find, timeout_secs, cloudpickle.dumps) for server, find in enumerate(self._find)

@@ -86,9 +86,7 @@ class DirectTransport:
         0
     """
 
-    def __init__(
-        self, servers: Sequence[ParameterServer], *, eager: bool = True, timeout_secs: float = 60.0
-    ) -> None:
+    def __init__(self, servers: Sequence[ParameterServer], *, eager: bool = True, timeout_secs: float = 60.0) -> None:
         self.servers = list(servers)
         self.eager, self.timeout_secs = eager, timeout_secs
         self.posted: deque[Callable[[], None]] = deque()
