@@ -3,15 +3,15 @@
     [TF_PYTHON=python] python benchmarks/parameter_server.py [rounds] [seconds a block]
 
 Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
-the same time: raw calls (an actor's method that takes an array and returns one of the same size, as a push with a pull
-does); steps written by hand (a jitted gradient, and an actor that subtracts it from one NumPy array); steps of a
-hookline session over one and two parameter servers; the same steps of TensorFlow over its own grpc parameter servers,
-in processes of their own, if TF_PYTHON is a Python that has TensorFlow; steps of the same graph over a server inside
-the worker.
+the same time: raw calls (over the connection that hookline's calls take, to an actor that takes an array and returns
+one of the same size, as a push with a pull does); steps written by hand with Ray alone (a jitted gradient, and a method
+of an actor that subtracts it from one NumPy array); steps of a hookline session over one and two parameter servers; the
+same steps of TensorFlow over its own grpc parameter servers, in processes of their own, if TF_PYTHON is a Python that
+has TensorFlow; steps of the same graph over a server inside the worker.
 Prints medians over the rounds in Markdown, and beside them what the cost model of docs/distributed.md says of the
 hookline steps, from the raw calls and the steps inside the worker alone:
 
-    calls = 1 with one server, 3 with several (stage, commit, pull)
+    calls = 1 with one server, 2 with several (a worker's own, and that of an owner with the step server)
     trip  = calls * small trip + (trip - small trip) / servers       raw calls of one worker
     busy  = calls * small busy + (busy - small busy) / servers       raw calls of all workers: seconds a call
     rate  = min(workers / (inside + trip), 1 / (busy + inside))
@@ -33,6 +33,10 @@ from typing import Any
 
 import numpy as np
 
+from hookline.distributed.calls import Caller
+from hookline.distributed.channel import Address
+from hookline.distributed.serving import Listener
+
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
 SIZES = {"4 KB": 1_000, "4 MB": 1_000_000}
@@ -48,8 +52,12 @@ class Echo:
 
     def __init__(self) -> None:
         self._held: Any = None
+        self._listener = Listener(self._swap, "127.0.0.1")
 
-    def swap(self, pushed: Any) -> Any:
+    def address(self) -> Address:
+        return self._listener.address
+
+    def _swap(self, pushed: Any) -> Any:
         held, self._held = self._held, pushed
         return pushed if held is None else held
 
@@ -65,6 +73,12 @@ class ByHand:
         self._held = self._held - np.float32(1e-3) * slope
         self._step += 1
         return self._held
+
+
+def raw_caller(actor: Any) -> Caller:
+    import ray
+
+    return Caller("The raw actor", lambda: ray.get(actor.address.remote()), 60.0)
 
 
 def by_hand(actor: Any, numbers: int) -> Callable[[], None]:
@@ -130,14 +144,14 @@ def work(worker: int) -> None:
     from hookline.distributed.transport import DirectTransport
 
     ray.init(address=os.environ["HOOKLINE_ADDRESS"], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-    raw = {size: ray.get_actor(f"raw-{size}".replace(" ", "-")) for size in SIZES}
+    raw = {size: raw_caller(ray.get_actor(f"raw-{size}".replace(" ", "-"))) for size in SIZES}
     pushed = {size: np.ones(numbers, np.float32) for size, numbers in SIZES.items()}
     blocks: dict[str, Callable[[], Any]] = {}
 
     def block(name: str) -> Callable[[], Any]:
         kind, size, servers = name.split("|")
         if kind == "raw":
-            return lambda: ray.get(raw[size].swap.remote(pushed[size]))
+            return lambda: raw[size].call(pushed[size]).get()
         if kind == "hand":
             return by_hand(ray.get_actor(f"hand-{size}".replace(" ", "-")), SIZES[size])
         if kind == "inside":
@@ -171,7 +185,7 @@ def tf_processes(python: str) -> list[subprocess.Popen[str]]:
     """Starts TensorFlow's servers and workers; the workers come first."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(max(WORKERS) + max(SERVERS))]
     cluster = {"worker": ports[: max(WORKERS)], "ps": ports[max(WORKERS) :]}
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tf_parameter_server.py")
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "tf_parameter_server.py")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return [
         subprocess.Popen(
@@ -243,7 +257,7 @@ def measure(
 
 def predicted(median: dict[str, float], size: str, servers: int, workers: int) -> float:
     """Returns the updates a second that the cost model expects."""
-    small, calls = next(iter(SIZES)), 1 if servers == 1 else 3
+    small, calls = next(iter(SIZES)), 1 if servers == 1 else 2
 
     def secs(kind: str, of: str, together: int) -> float:
         return 1 / median[f"{kind}|{of}|0|{together}"]

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.channel import AWAY_SECS, Address, Channel, connect
-
-_CONNECT_SECS = 10.0
+from hookline.distributed.channel import AWAY_SECS, GREET_SECS, Address, Channel, connect
 
 
 class Caller:
@@ -34,7 +32,7 @@ class Caller:
         self._address: Address | None = None
         self._idle: list[Channel] = []
 
-    def call(self, message: tuple[Any, ...]) -> Answer:
+    def call(self, message: Any) -> Answer:
         """Starts a call.
 
         Raises:
@@ -58,7 +56,7 @@ class Caller:
         try:
             if self._address is None:
                 self._address = self._find()
-            channel = connect(self._address, min(self.timeout_secs, _CONNECT_SECS), self._dumps)
+            channel = connect(self._address, min(self.timeout_secs, GREET_SECS), self._dumps)
         except (OSError, EOFError, errors.UnauthenticatedError) as error:
             raise self.lost(error) from error
         channel.set_timeout(self.timeout_secs)
@@ -134,7 +132,7 @@ class Links:
             on_failure(_cut_off(server, error))
 
     def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> Channel:
-        channel = connect(self._addresses[server], _CONNECT_SECS)
+        channel = connect(self._addresses[server], GREET_SECS)
         channel.set_timeout(None)
         channel.set_send_timeout(AWAY_SECS)
 

@@ -11,14 +11,16 @@ import struct
 import weakref
 from collections.abc import Callable
 from io import BufferedReader
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hookline import errors
 
 KEY_BYTES = 32
-_HELLO_SECS = 10.0
+GREET_SECS = 10.0
+"""How long the other side of a new connection may take to say who it is."""
+
 AWAY_SECS = 60
 """For how long a silent host may be away before its connections count as lost."""
 
@@ -34,6 +36,10 @@ class Address(NamedTuple):
     port: int
     key: bytes
 
+    def __repr__(self) -> str:
+        # The key belongs in no log.
+        return f"Address({self.host!r}, {self.port})"
+
 
 class Channel:
     """One connection. A message is pickled, and its large arrays are sent and received without a copy.
@@ -45,7 +51,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, dumps: Callable[..., bytes] = pickle.dumps) -> None:
         self._socket, self._dumps = sock, dumps
-        self._reader = sock.makefile("rb", _READ_BYTES)
+        self._reader = cast(BufferedReader, sock.makefile("rb", _READ_BYTES))
         self._end = weakref.finalize(self, _end, sock, self._reader)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -93,7 +99,7 @@ class Channel:
         return data
 
     def _read_large(self, size: int) -> memoryview:
-        view = memoryview(np.empty(size, np.uint8))
+        view = np.empty(size, np.uint8).data
         got = 0
         while got < size:
             part = self._reader.readinto(view[got:])
@@ -108,17 +114,18 @@ class Channel:
 
     # Who is there -----------------------------------------------------------------------------------------------
 
-    def greet(self, key: bytes, *, calls: bool) -> None:
+    def greet(self, key: bytes, *, calls: bool, timeout_secs: float = GREET_SECS) -> None:
         """Checks that the other side has the same key, and proves that this side has it.
 
         Args:
             key: The key.
             calls: Whether this side has opened the connection.
+            timeout_secs: How long the other side may take.
 
         Raises:
             UnauthenticatedError: The other side has another key.
         """
-        self.set_timeout(_HELLO_SECS)
+        self.set_timeout(timeout_secs)
         mine = secrets.token_bytes(_PROOF_BYTES)
         self._socket.sendall(mine)
         theirs = self._read(_PROOF_BYTES)
@@ -153,7 +160,7 @@ def connect(address: Address, timeout_secs: float, dumps: Callable[..., bytes] =
     """
     channel = Channel(socket.create_connection((address.host, address.port), timeout_secs), dumps)
     try:
-        channel.greet(address.key, calls=True)
+        channel.greet(address.key, calls=True, timeout_secs=timeout_secs)
     except BaseException:
         channel.close()
         raise

@@ -1,4 +1,4 @@
-"""TensorFlow's own parameter servers, the peer of parameter_server.py: it is run by TensorFlow's Python.
+"""TensorFlow's own parameter servers, the peer of ../parameter_server.py, which runs it with TensorFlow's Python.
 
     python tf_parameter_server.py CLUSTER ps|worker INDEX
 
