@@ -5,9 +5,9 @@
 Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
 the same time: raw calls (over the connection that hookline's calls take, to an actor that takes an array and returns
 one of the same size, as a push with a pull does); steps written by hand with Ray alone (a jitted gradient, and a method
-of an actor that subtracts it from one NumPy array); steps of a hookline session over one and two parameter servers; the
-same steps of TensorFlow over its own grpc parameter servers, in processes of their own, if TF_PYTHON is a Python that
-has TensorFlow; steps of the same graph over a server inside the worker.
+of an actor that subtracts it from one NumPy array); steps of a hookline session over one, two and four parameter
+servers; the same steps of TensorFlow over its own grpc parameter servers, in processes of their own, if TF_PYTHON is a
+Python that has TensorFlow; steps of the same graph over a server inside the worker.
 Prints medians over the rounds in Markdown, and beside them what the cost model of docs/distributed.md says of the
 hookline steps, from the raw calls and the steps inside the worker alone:
 
@@ -40,7 +40,7 @@ from hookline.distributed.serving import Listener
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
 SIZES = {"4 KB": 1_000, "4 MB": 1_000_000}
-SERVERS = (1, 2)
+SERVERS = (1, 2, 4)
 
 
 def server_name(size: str, servers: int, server: int) -> str:
@@ -112,20 +112,21 @@ class Target:
         return RemoteStore(graph, self._transport, worker_index=self._worker)
 
 
-def step_of(target: Any, parameters: int, is_chief: bool) -> Callable[[], None]:
-    """Returns one training step of a small graph with `parameters` numbers in two variables."""
+def step_of(target: Any, parameters: int, is_chief: bool, servers: int = 1) -> Callable[[], None]:
+    """Returns one training step of a small graph with `parameters` numbers in two variables, or one for each server."""
     import jax.numpy as jnp
 
     import hookline as hl
     from hookline import train
 
     with hl.Graph().as_default() as graph:
-        halves = [hl.Variable(np.ones(parameters // 2, np.float32), name=f"half_{i}") for i in range(2)]
-        loss = hl.op(lambda a, b: jnp.mean(a * a) + jnp.mean(b * b))(*halves)
-        slopes = hl.gradients(loss, halves)
+        count = max(2, servers)
+        shares = [hl.Variable(np.ones(parameters // count, np.float32), name=f"share_{i}") for i in range(count)]
+        loss = hl.op(lambda *shares: sum(jnp.mean(share * share) for share in shares))(*shares)
+        slopes = hl.gradients(loss, shares)
         updates = [
-            hl.update(half, lambda old, slope: old - 1e-3 * slope, slope)
-            for half, slope in zip(halves, slopes, strict=True)
+            hl.update(share, lambda old, slope: old - 1e-3 * slope, slope)
+            for share, slope in zip(shares, slopes, strict=True)
         ]
         train_op = hl.group(*updates, train.get_or_create_global_step().assign_add(1))
         initializer = hl.global_variables_initializer()
@@ -157,7 +158,7 @@ def work(worker: int) -> None:
         if kind == "inside":
             return step_of(Target(DirectTransport([ParameterServer()]), 0), SIZES[size], is_chief=True)
         actors = [ray.get_actor(server_name(size, int(servers), i)) for i in range(int(servers))]
-        return step_of(Target(RayTransport(actors), worker), SIZES[size], is_chief=worker == 0)
+        return step_of(Target(RayTransport(actors), worker), SIZES[size], worker == 0, int(servers))
 
     for line in sys.stdin:
         name, secs = json.loads(line)
@@ -185,11 +186,12 @@ def tf_processes(python: str) -> list[subprocess.Popen[str]]:
     """Starts TensorFlow's servers and workers; the workers come first."""
     ports = [f"127.0.0.1:{port}" for port in free_ports(max(WORKERS) + max(SERVERS))]
     cluster = {"worker": ports[: max(WORKERS)], "ps": ports[max(WORKERS) :]}
+    work = json.dumps({"cluster": cluster, "sizes": SIZES, "servers": SERVERS})
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "tf_parameter_server.py")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return [
         subprocess.Popen(
-            [python, script, json.dumps(cluster), job, str(index)],
+            [python, script, work, job, str(index)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

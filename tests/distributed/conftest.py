@@ -245,6 +245,11 @@ def actors(ray_cluster, options, job):
 @pytest.fixture
 def pid_of():
     """Tells the process of an actor."""
-    import ray
 
-    return lambda actor: ray.get(actor.__ray_call__.remote(lambda server: __import__("os").getpid()))
+    def ask(actor):
+        import ray
+
+        # A lambda, which travels by value: the servers cannot import tests.
+        return ray.get(actor.__ray_call__.remote(lambda server: __import__("os").getpid()))
+
+    return ask

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 SMALL_BYTES = 16 * 1024
-"""An array of up to this travels as its bytes: copying them costs less than what Ray does around each array."""
+"""An array of up to this travels as its bytes: copying them costs less than what pickling does around each array."""
 
 Small = tuple[str, tuple[int, ...], bytes]
 """A small array: dtype, shape and bytes."""
@@ -50,7 +50,7 @@ def pack(leaf: Any) -> Wire:
     array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
     if array.dtype.kind in "biufc":
         return _plain(array)
-    # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
+    # NumPy cannot pickle such an array without a copy.
     bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
     return Packed("dtype", array.dtype.name, _plain(bits))
 
