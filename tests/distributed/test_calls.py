@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -158,6 +159,55 @@ def test_who_has_another_key_is_not_heard(server, caplog):
     assert caller(server).call(("echo", 1)).get() == [1]
     assert server.heard == [("echo", 1)]
     assert "A connection was refused" in caplog.text
+
+
+class Boom:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def frame(message):
+    body = pickle.dumps(message, protocol=5)
+    return struct.pack("!QI", len(body), 0) + body
+
+
+def test_what_a_stranger_sends_is_not_unpickled_neither_before_nor_after_a_greeting(server, tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    with socket.create_connection(server.listener.address[:2], 30) as stranger:
+        stranger.sendall(frame((True, Boom(str(before)))) + bytes(1000))
+        while stranger.recv(1000):
+            pass
+    # As if somebody had got into a connection of one who has the key, and signs with a guess.
+    greeted = connect(server.listener.address, 30.0)
+    greeted._socket.sendall(frame((True, Boom(str(after)))) + bytes(32))
+    with pytest.raises((EOFError, OSError)):
+        greeted.receive()
+
+    assert list(tmp_path.iterdir()) == []
+    assert caller(server).call(("echo", 1)).get() == [1]
+
+
+def test_a_message_that_is_sent_again_by_somebody_else_is_not_heard_twice(server):
+    greeted = connect(server.listener.address, 30.0)
+    sent = []
+
+    class Recorder:
+        def sendall(self, data):
+            sent.append(bytes(data))
+            real.sendall(data)
+
+    real, greeted._socket = greeted._socket, Recorder()
+    greeted.send((True, ("echo", "once")))
+    assert greeted.receive()() == (True, ["once"])
+    real.sendall(b"".join(sent))
+    with pytest.raises((EOFError, OSError)):
+        greeted.receive()
+    assert server.heard == [("echo", "once")]
 
 
 def test_a_server_without_the_key_is_not_told_anything():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.channel import AWAY_SECS, GREET_SECS, Address, Channel, connect
+from hookline.distributed.channel import AWAY_SECS, GREET_SECS, Address, Channel, Dumps, connect
 
 
 class Caller:
@@ -18,7 +17,7 @@ class Caller:
         who: The server, for messages.
         find: Returns its address; asked again after a connection was lost.
         timeout_secs: How long a call may take before the server counts as away.
-        dumps: Pickles calls.
+        dumps: Pickles calls; `None` for plain pickling.
     """
 
     def __init__(
@@ -26,7 +25,7 @@ class Caller:
         who: str,
         find: Callable[[], Address],
         timeout_secs: float,
-        dumps: Callable[..., bytes] = pickle.dumps,
+        dumps: Dumps | None = None,
     ) -> None:
         self.who, self._find, self.timeout_secs, self._dumps = who, find, timeout_secs, dumps
         self._address: Address | None = None
@@ -88,7 +87,7 @@ class Answer:
         assert channel is not None, "read once"
         try:
             load = channel.receive()
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, errors.UnauthenticatedError) as error:
             channel.close()
             raise self._caller.lost(error) from error
         except BaseException:

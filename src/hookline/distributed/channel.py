@@ -18,6 +18,9 @@ import numpy as np
 from hookline import errors
 
 KEY_BYTES = 32
+Dumps = Callable[..., bytes]
+"""Pickles a message; gets `protocol` and `buffer_callback`."""
+
 GREET_SECS = 10.0
 """How long the other side of a new connection may take to say who it is."""
 
@@ -44,13 +47,16 @@ class Address(NamedTuple):
 class Channel:
     """One connection. A message is pickled, and its large arrays are sent and received without a copy.
 
+    After `greet`, each pickle is signed with a key of this connection alone and numbered, so that nothing is unpickled
+    that the other side has not sent, once and in this order.
+
     Args:
         sock: The connection.
-        dumps: Pickles a message; gets `protocol` and `buffer_callback`.
+        dumps: Pickles messages; `None` for plain pickling.
     """
 
-    def __init__(self, sock: socket.socket, dumps: Callable[..., bytes] = pickle.dumps) -> None:
-        self._socket, self._dumps = sock, dumps
+    def __init__(self, sock: socket.socket, dumps: Dumps | None = None) -> None:
+        self._socket, self._dumps = sock, dumps or pickle.dumps
         self._reader = cast(BufferedReader, sock.makefile("rb", _READ_BYTES))
         self._end = weakref.finalize(self, _end, sock, self._reader)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -61,6 +67,14 @@ class Channel:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}"), value)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * AWAY_SECS)
+
+    def portable(self, error: Exception) -> Exception:
+        """Returns an exception that the other side can read."""
+        try:
+            pickle.loads(self._dumps(error, protocol=5))
+        except Exception:
+            return RuntimeError(f"{type(error).__name__}: {error}")
+        return error
 
     def set_timeout(self, secs: float | None) -> None:
         """Limits how long each of the following calls may wait for the other side; `None` for no limit."""
@@ -76,7 +90,7 @@ class Channel:
         body = self._dumps(message, protocol=5, buffer_callback=buffers.append)
         views = [buffer.raw() for buffer in buffers]
         head = _COUNTS.pack(len(body), len(views)) + struct.pack(f"!{len(views)}Q", *(view.nbytes for view in views))
-        self._socket.sendall(head + body)
+        self._socket.sendall(head + body + self._sending.sign(body))
         for view in views:
             self._socket.sendall(view)
 
@@ -85,10 +99,13 @@ class Channel:
 
         Raises:
             EOFError: The other side has closed the connection.
+            UnauthenticatedError: Somebody else has sent it.
         """
         size, count = _COUNTS.unpack(self._read(_COUNTS.size))
         sizes = struct.unpack(f"!{count}Q", self._read(8 * count))
         body = self._read(size)
+        if not hmac.compare_digest(self._read(_PROOF_BYTES), self._receiving.sign(body)):
+            raise errors.UnauthenticatedError(None, None, "A message on a connection is not from its other side.")
         buffers = [self._read_large(size) for size in sizes]
         return lambda: pickle.loads(body, buffers=buffers)
 
@@ -140,7 +157,20 @@ class Channel:
             raise errors.UnauthenticatedError(None, None, "The other side of a connection has another key.")
         if not calls:
             self._socket.sendall(proof(False))
+        self._sending, self._receiving = (_Signer(key, asked, of_caller) for of_caller in (calls, not calls))
         self.set_timeout(None)
+
+
+class _Signer:
+    """Signs the messages of one side of a connection."""
+
+    def __init__(self, key: bytes, asked: bytes, of_caller: bool) -> None:
+        self._key = hmac.digest(key, (b"from caller" if of_caller else b"from server") + asked, "sha256")
+        self._count = 0
+
+    def sign(self, body: bytes) -> bytes:
+        self._count += 1
+        return hmac.digest(self._key, self._count.to_bytes(8, "big") + body, "sha256")
 
 
 def _end(sock: socket.socket, reader: BufferedReader) -> None:
@@ -151,7 +181,7 @@ def _end(sock: socket.socket, reader: BufferedReader) -> None:
         reader.close()
 
 
-def connect(address: Address, timeout_secs: float, dumps: Callable[..., bytes] = pickle.dumps) -> Channel:
+def connect(address: Address, timeout_secs: float, dumps: Dumps | None = None) -> Channel:
     """Opens a connection.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import pickle
 import secrets
 import socket
 import threading
@@ -13,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from hookline import clock
-from hookline.distributed.channel import KEY_BYTES, Address, Channel
+from hookline.distributed.channel import KEY_BYTES, Address, Channel, Dumps
 from hookline.errors import UnauthenticatedError
 
 logger = logging.getLogger(__name__)
@@ -30,10 +29,10 @@ class Listener:
     Args:
         receive: Carries out a call. What it returns as a `Future` is answered when this has come.
         host: The address of the interface.
-        dumps: Pickles answers.
+        dumps: Pickles answers; `None` for plain pickling.
     """
 
-    def __init__(self, receive: Callable[[Any], Any], host: str, dumps: Callable[..., bytes] = pickle.dumps) -> None:
+    def __init__(self, receive: Callable[[Any], Any], host: str, dumps: Dumps | None = None) -> None:
         self._receive, self._dumps, self._closed = receive, dumps, False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=1024)
@@ -80,14 +79,6 @@ class Listener:
             value = self._receive(call)
             answer = True, value.result() if isinstance(value, Future) else value
         except Exception as error:
-            answer = False, self._portable(error)
+            answer = False, channel.portable(error)
         if wanted or not answer[0]:
             channel.send(answer)
-
-    def _portable(self, error: Exception) -> Exception:
-        """Returns an exception that the other side can read."""
-        try:
-            pickle.loads(self._dumps(error, protocol=5))
-        except Exception:
-            return RuntimeError(f"{type(error).__name__}: {error}")
-        return error
