@@ -1,16 +1,26 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-workers test test-distributed test-power test-browser leaks crash resume conformance mutations lint bench
+.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
 TF_PYTHON ?= .venv-tf/bin/python
+PEERS_PYTHON ?= .venv-peers/bin/python
+BENCH_READY := .venv/.hookline-bench-ready
+TF_SCRIPTS_PYTHON ?= .venv-tf215/bin/python
 BROWSER_READY := .venv/.hookline-browser-ready
+
+# What is compiled once is read from the disk the next time.
+demo demo-text demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
+demo demo-text demo-workers: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
+
+demo-text: $(READY)
+	@$(BIN)/python examples/text.py
 
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
@@ -41,6 +51,10 @@ resume: $(READY)
 conformance: $(READY) $(TF_PYTHON)
 	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance
 
+# Whole scripts, on the last TensorFlow whose tf.compat.v1 has all that scripts use.
+conformance-scripts: $(READY) $(TF_SCRIPTS_PYTHON)
+	@TF_PYTHON=$(TF_SCRIPTS_PYTHON) $(BIN)/python -m conformance.v1
+
 mutations: $(READY) $(TF_PYTHON)
 	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance.mutations
 
@@ -49,8 +63,25 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 
-bench: $(READY)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+# What a step costs, and how that grows; the figures go into the docs.
+bench: $(BENCH_READY)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --results docs/bench
+	@$(BIN)/python benchmarks/growth.py --results docs/bench
+	@$(BIN)/python benchmarks/publish.py
+
+bench-quick: $(READY)
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300
+
+bench-peers: $(TF_PYTHON)
+
+# The other benchmarks: large models, summaries, iterators, workers. Each says what it measures.
+bench-more: $(READY)
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer; do \
+		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
+
+# Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
+compare: $(READY)
+	@$(BIN)/python benchmarks/peers.py --python "$(PEERS_PYTHON)"
 
 $(READY): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
@@ -64,10 +95,29 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 .venv-tf/bin/python:
-	@echo "Setting up .venv-tf, with TensorFlow, for make conformance (once) ..."
+	@echo "Setting up .venv-tf, with TensorFlow, for make conformance and make bench (once) ..."
 	@"$(PYTHON)" -m venv .venv-tf.new
 	@.venv-tf.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.21.0
 	@rm -rf .venv-tf && mv .venv-tf.new .venv-tf
+
+.venv-peers/bin/python:
+	@echo "Setting up .venv-peers, with Keras, Lightning and clu, for make compare (once) ..."
+	@"$(PYTHON)" -m venv .venv-peers.new
+	@.venv-peers.new/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r benchmarks/peers/requirements.txt -e '.[flax]' -c constraints.txt
+	@rm -rf .venv-peers && mv .venv-peers.new .venv-peers
+
+$(BENCH_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
+	@touch $@
+
+.venv-tf215/bin/python:
+	@echo "Setting up .venv-tf215, with TensorFlow, for make conformance-scripts (once) ..."
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { \
+		echo "TensorFlow 2.15 needs Python 3.11: make conformance-scripts PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -m venv .venv-tf215.new
+	@.venv-tf215.new/bin/python -m pip install --quiet --disable-pip-version-check tensorflow-cpu==2.15.1
+	@rm -rf .venv-tf215 && mv .venv-tf215.new .venv-tf215
 
 $(BROWSER_READY): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]' -c constraints.txt

@@ -1,6 +1,6 @@
 """What `train.Loop` adds to a train step, against the loop that people write: microseconds a step, interleaved.
 
-The step is that of `step_overhead.py`, its batches NumPy arrays in both. By hand it is a jitted, donating step and the
+The step is that of `tiny_step.py`, its batches NumPy arrays in both. By hand it is a jitted, donating step and the
 loss each 100 steps, nothing else. The loop has its usual hooks, reads ahead in a thread, knows its place in the data,
 and saves; so does the graph that is built by hand for the same job.
 """
@@ -17,7 +17,7 @@ import time
 import jax
 import numpy as np
 import optax
-from step_overhead import init, loss_of
+from tiny_step import init, loss_of
 
 import hookline as hl
 

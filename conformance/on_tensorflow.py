@@ -37,6 +37,7 @@ class TensorFlow:
 
     name = "tensorflow"
     folder = ""
+    tf = tf
 
     def __init__(self) -> None:
         self.log: list[str] = []

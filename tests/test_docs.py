@@ -45,6 +45,14 @@ def test_marks_of_blocks_are_known():
     assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run", *SCRIPTS}
 
 
+def test_the_lines_before_and_after_are_as_many_as_the_page_says():
+    text = (DOCS / "from-a-plain-loop.md").read_text(encoding="utf-8")
+    loops = re.findall(r"^# The loop:\n(.*?)^# Its end", text, re.DOTALL | re.MULTILINE)
+    before, after = (sum(bool(line.strip()) for line in loop.splitlines()) for loop in loops)
+    assert f"are the loop: {before}, " in text
+    assert (after, "the loop becomes five lines" in text) == (5, True)
+
+
 def test_every_linked_page_exists():
     for page in DOCS.glob("**/*.md"):
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

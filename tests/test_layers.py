@@ -26,7 +26,7 @@ LAYERS = [
     {"monitored"},
     {"loop"},
     {"distributed"},
-    {"testing", "cli"},
+    {"compat", "testing", "cli"},
 ]
 FACADES = {"__init__", "train"}
 

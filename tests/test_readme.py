@@ -1,4 +1,4 @@
-"""The README's example runs as it stands, and what it says about running it again is so."""
+"""The README's examples run as they stand, and what it says about running them again is so."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -14,19 +16,31 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-def test_the_example_trains_resumes_and_knows_when_it_is_done(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
+
+@pytest.mark.parametrize(("number", "folder", "shown_on"), [(0, "step", "stderr"), (1, "line", "stdout")])
+def test_an_example_trains_resumes_and_knows_when_it_is_done(number, folder, shown_on, tmp_path):
+    code = blocks()[number]
     first = run(code, tmp_path)
     again = run(code, tmp_path)
     further = run(code.replace("last_step=300", "last_step=400"), tmp_path)
 
     assert first.returncode == again.returncode == further.returncode == 0, first.stderr + again.stderr + further.stderr
     assert first.stdout.splitlines()[-1] == "[ 1. -2.  3.]"
-    assert "loss = " in first.stderr
-    assert "loss = " not in again.stderr, "nothing is left to do"
-    assert "loss = " in further.stderr
-    assert (tmp_path / "runs" / "line" / "model.ckpt-400").is_dir()
+    shown = [re.findall(r"^step (\d+)/", getattr(each, shown_on), re.MULTILINE) for each in (first, again, further)]
+    assert (shown[0][0], shown[0][-1]) == ("1", "300")
+    assert shown[1] == [], "nothing is left to do"
+    assert (shown[2][0], shown[2][-1]) == ("301", "400")
+    assert (tmp_path / "runs" / folder / "model.ckpt-400").is_dir()
+
+
+def test_the_three_lines_come_first():
+    step, graph = blocks()
+    added = step.partition("# Three lines of hookline:\n")[2].partition("\n\n")[0]
+    assert len(added.splitlines()) == 3
+    assert "MonitoredTrainingSession" in graph
 
 
 def test_every_linked_document_exists():

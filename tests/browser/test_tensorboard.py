@@ -42,7 +42,9 @@ def test_scalars(page, last, values):
     page.open("timeseries")
     wanted = {f"{values['accuracy'].simple_value:.4g}", str(last.step)}
     page.wait(lambda: wanted <= set(page.texts("scalar-card tb-data-table-content-cell")))
-    page.wait(lambda: any(page.script(PIXELS, curve)[3::4].count(255) for curve in page.all("line-chart canvas")))
+    assert page.wait(
+        lambda: any(page.script(PIXELS, curve)[3::4].count(255) for curve in page.all("line-chart canvas"))
+    )
     assert {"accuracy", "loss"} <= set(page.texts(".group-title"))
 
 
@@ -51,12 +53,12 @@ def test_images(page, values):
     written = [value.image.encoded_image_string for value in values.values() if value.HasField("image")]
     pixels = [np.asarray(Image.open(io.BytesIO(png))).ravel().tolist() for png in written]
     assert len(pixels) == 10
-    page.wait(lambda: [page.script(PIXELS, image)[::4] for image in page.all("img")] == pixels)
+    assert page.wait(lambda: [page.script(PIXELS, image)[::4] for image in page.all("img")] == pixels)
 
 
 def test_histograms(page):
     page.open("histograms")
-    page.wait(lambda: len(page.all(".histogram")) == 10)
+    assert page.wait(lambda: len(page.all(".histogram")) == 10)
 
 
 def test_audio(page, values):
@@ -76,4 +78,6 @@ def test_text(page, values):
 
 def test_graph(page):
     page.open("graphs")
-    page.wait(lambda: {"weights", "logits", "loss", "gradients", "optimizer"} <= set(page.texts("text.nodelabel")))
+    assert page.wait(
+        lambda: {"weights", "logits", "loss", "gradients", "optimizer"} <= set(page.texts("text.nodelabel"))
+    )

@@ -151,4 +151,4 @@ assert not checksums.are_of(pieces, array.at[3, 5].add(1))
 
 def test_an_array_that_is_spread_over_devices_has_a_checksum_a_piece(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-    subprocess.run([sys.executable, "-c", SHARDED], check=True, timeout=120)
+    assert subprocess.run([sys.executable, "-c", SHARDED], timeout=120).returncode == 0

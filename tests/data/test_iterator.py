@@ -646,3 +646,14 @@ def test_control_dependencies_do_not_hold_a_batch_up():
         session.run(step.initializer)
         session.run(batch)
         assert session.run(step) == 0
+
+
+def test_a_spec_with_open_lengths_takes_batches_of_any():
+    from hookline.graph import spec as specs
+
+    open_spec = specs.declared("float32", (None, None))
+    batch = hl.data.iterator(lambda: iter([np.ones((2, 3)), np.ones((5, 1))]), spec=open_spec)
+
+    assert batch.shape == (None, None)
+    with hl.Session() as sess:
+        assert [sess.run(batch).shape for _ in range(2)] == [(2, 3), (5, 1)]

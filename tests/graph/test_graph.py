@@ -144,3 +144,12 @@ def test_the_listing_tells_names_types_and_inputs():
     listing = hl.get_default_graph().as_text()
     assert "x = Placeholder() : float32[?,3]" in listing
     assert "twice = op(x:0) : float32[?,3]" in listing
+
+
+def test_an_operation_may_have_the_name_of_a_scope():
+    with hl.Graph().as_default() as graph, hl.name_scope("tower") as scope:
+        first = hl.constant(1.0, name=scope)
+        second = hl.constant(2.0, name=scope)
+
+    assert [first.op.name, second.op.name] == ["tower", "tower/tower"]
+    assert graph.get_tensor_by_name("tower:0") is first

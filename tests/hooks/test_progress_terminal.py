@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import pty
 import re
-import struct
 import sys
-import termios
 import threading
 
 import pytest
+from tests.terminal import Terminal
 
 from hookline import train
 from hookline.testing import FakeClock
-
-CONTROL = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])|(\r\n|\r|\n)|([^\x1b\r\n]+)")
-
-
-class Terminal:
-    """A `file` that is a terminal, and once that is closed what one sees there."""
-
-    def __init__(self, columns: int = 100) -> None:
-        self.columns = columns
-        self._received = b""
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.file = os.fdopen(slave, "w", encoding="utf-8")
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        try:
-            while received := os.read(self._master, 65536):
-                self._received += received
-        except OSError:  # Linux says so when the other side is closed.
-            pass
-
-    def close(self) -> None:
-        """Ends what is written to it."""
-        if not self.file.closed:
-            self.file.close()
-            self._reader.join()
-            os.close(self._master)
-
-    @property
-    def text(self) -> str:
-        """All that was written, once it is closed."""
-        self.close()
-        return self._received.decode()
-
-    @property
-    def screen(self) -> list[str]:
-        """Returns the lines as they stand in the end; those longer than the terminal is wide are wrapped."""
-        lines, column = [""], 0
-        for argument, command, end, text in CONTROL.findall(self.text):
-            if command == "K":
-                assert not argument
-                lines[-1] = lines[-1][:column]
-            elif command:
-                assert command == "m", "a sequence that this terminal does not know"
-            elif end:
-                column = 0
-                if end == "\r\n":
-                    lines.append("")
-                assert end != "\n", "the terminal makes \\r\\n of it"
-            for character in text:
-                if column == self.columns:
-                    lines.append("")
-                    column = 0
-                lines[-1] = lines[-1][:column] + character + lines[-1][column + 1 :]
-                column += 1
-        return [line.rstrip() for line in lines]
 
 
 @pytest.fixture
@@ -172,6 +111,41 @@ def test_other_threads_may_print(terminal, model, log):
         thread.join()
     *said, _, _ = [line for line in terminal.screen if not line.startswith("step 100/100")] + ["", ""]
     assert sorted(filter(None, said)) == sorted(f"thread says {n}" for n in range(200) for _ in threads)
+
+
+def test_who_is_about_to_log_when_the_line_ends_does_not_wait_for_whoever_ends_it(terminal, model, log):
+    holding, ending = threading.Event(), threading.Event()
+
+    class Handler(logging.StreamHandler):
+        def setStream(self, stream):
+            if holding.is_set():
+                ending.set()
+            return super().setStream(stream)
+
+    def speak():
+        with handler.lock:  # as `emit` does
+            holding.set()
+            ending.wait()
+            handler.stream.write("said\n")
+
+    handler, thread = Handler(terminal.file), threading.Thread(target=speak, daemon=True)
+    log.addHandler(handler)
+
+    def start(step):
+        if step == 5:
+            thread.start()
+            holding.wait()
+
+    def run():
+        with model.train.graph.as_default():
+            train_on(terminal, model, 5, at_step=start)
+
+    training = threading.Thread(target=run, daemon=True)
+    training.start()
+    training.join(60)
+    assert not training.is_alive(), "each waits for what the other holds"
+    log.removeHandler(handler)
+    assert terminal.screen[1:] == ["said", ""]
 
 
 def test_streams_are_as_they_were_when_it_is_over(terminal, model, log, monkeypatch):

@@ -7,6 +7,8 @@ import dataclasses
 import logging
 import os
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +102,34 @@ def test_one_nnx_object_needs_no_tuple():
     assert counter.count[...] == 3
 
 
+def test_streams_of_random_keys_may_be_among_the_objects(tmp_path):
+    def step(model, rngs, batch):
+        return jnp.mean(model(batch[0])) + jax.random.normal(rngs.noise())
+
+    def drawn(*last_steps):
+        for last_step in last_steps:
+            model, rngs = nnx.Linear(4, 1, rngs=nnx.Rngs(0)), nnx.Rngs(noise=1)
+            hl.train.Loop(step, (model, rngs), batches()).run(str(tmp_path / str(last_steps)), last_step)
+        return jax.random.normal(rngs.noise())
+
+    assert drawn(5) == drawn(2, 5) != drawn(4)
+
+
+def test_a_state_on_several_devices_is_told_where_it_is_trained():
+    code = """if True:
+        import jax, jax.numpy as jnp, numpy as np
+        import hookline as hl
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        state = {"w": jax.device_put(jnp.ones(4), jax.NamedSharding(mesh, jax.P("x")))}
+        loop = hl.train.Loop(lambda state, batch: (state, {}), state, [np.ones(2)])
+        print(len(loop.run()["w"].devices()))
+    """
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "1\n", done.stderr
+    assert "Loop: the state lies on 2 devices, and is trained on one of them" in done.stderr
+
+
 def test_what_was_given_is_not_given_away():
     job = plain(lambda step: jax.jit(step, donate_argnums=0))
     hl.train.Loop(job.step, job.state, batches()).run(last_step=3)
@@ -182,6 +212,7 @@ class Average:
         (lambda loss: Average(loss * 4, 4), {"loss"}),
         (lambda loss: {"loss": Average(loss * 4, 4), "epoch": 3, "wild": True}, {"loss", "epoch", "wild"}),
         (lambda loss: nnx.MultiMetric(loss=nnx.metrics.Average("values")), {"loss"}),
+        (lambda loss: {"loss": loss, "rate": nnx.Variable(jnp.asarray(0.1))}, {"loss", "rate"}),
         (lambda loss: {}, set()),
         (lambda loss: None, set()),
     ],
@@ -205,11 +236,12 @@ def test_metrics_of_every_kind_are_numbers_by_name(make, names, tmp_path, caplog
         assert any(line.startswith("step 3: ") and "loss = 3.0" in line for line in caplog.messages)
 
 
-def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog):
+def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO, "hookline"):
         counting().run(
             str(tmp_path),
             last_step=5,
+            progress=False,
             log_steps=None,
             watch=None,
             save_summaries_steps=None,
@@ -218,6 +250,7 @@ def test_each_thing_has_one_argument_that_switches_it_off(tmp_path, caplog):
         )
     assert os.listdir(tmp_path) == []
     assert not any("loss" in line or "sec" in line for line in caplog.messages)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_directory_steps_a_second_are_in_the_log(caplog):

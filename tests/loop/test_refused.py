@@ -20,7 +20,7 @@ from .steps import NnxNet, batches, nnx_step
 STATE = {"w": jnp.zeros(3), "n": jnp.zeros((), int)}
 
 
-def refused(error, match, step, state=STATE, data=None):
+def assert_refused(error, match, step, state=STATE, data=None):
     with pytest.raises(error, match=match) as caught:
         hl.train.Loop(step, state, batches() if data is None else data)
     return caught.value
@@ -58,7 +58,9 @@ def indexes(state, batch):
 )
 @pytest.mark.parametrize("jit", [lambda step: step, jax.jit])
 def test_a_step_that_reads_values_is_told_so_and_where(step, line, jit):
-    error = refused(TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step))
+    error = assert_refused(
+        TypeError, rf"Loop: {step.__name__} reads a value at .*test_refused.py:\d+ \(`.*{line}", jit(step)
+    )
     assert "jnp.where or jax.lax.cond" in str(error)
     assert error.__cause__ is not None
 
@@ -73,10 +75,10 @@ def test_parameters_that_nobody_gives_are_refused():
     def by_name(state, batch, *, rate):
         return state, {}
 
-    refused(TypeError, "it requires state, batch, targets, mask. A batch is one argument", three)
-    refused(TypeError, "it requires nothing", lambda: None)
-    refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
-    refused(TypeError, "requires a function, got 3", 3)
+    assert_refused(TypeError, "it requires state, batch, targets, mask. A batch is one argument", three)
+    assert_refused(TypeError, "it requires nothing", lambda: None)
+    assert_refused(TypeError, r"requires rate by name.*functools.partial\(by_name, rate=...\)", by_name)
+    assert_refused(TypeError, "requires a function, got 3", 3)
     assert hl.train.Loop(functools.partial(by_name, rate=1.0), STATE, batches()).metrics == {}
 
 
@@ -115,7 +117,7 @@ def test_what_no_step_returns_is_named(returned, match):
     def step(state, batch):
         return returned(state)
 
-    refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
+    assert_refused((TypeError, ValueError), f"Loop: step: .*{match}", step)
 
 
 def test_nnx_objects_that_come_back_are_refused():
@@ -124,22 +126,22 @@ def test_nnx_objects_that_come_back_are_refused():
 
     model = NnxNet(nnx.Rngs(0))
     state = model, nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
-    refused(TypeError, "changes them and returns its metrics alone", step, state)
+    assert_refused(TypeError, "changes them and returns its metrics alone", step, state)
 
 
 def test_nnx_objects_among_other_things_are_refused():
-    refused(TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0))})
+    assert_refused(TypeError, "NnxNet stands among other things in dict", floats, {"model": NnxNet(nnx.Rngs(0))})
 
 
 def test_a_function_in_the_state_that_changes_is_refused():
     def step(state, batch):
         return {"w": state["w"], "f": lambda: None}, {}
 
-    refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
+    assert_refused(ValueError, "the state at 'f' is no array, so it stays", step, {"w": jnp.zeros(1), "f": print})
 
 
 def test_a_state_without_arrays_is_refused():
-    refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
+    assert_refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
 
 
 # Numbers of Python -------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_a_number_that_becomes_another_dtype_is_told_once_and_compiles_nothing_a
 
 
 def test_a_number_of_which_the_step_makes_text_is_refused():
-    refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
+    assert_refused(ValueError, "the state at 'n' was given as the number 0, and returned as 'one'",
             lambda state, batch: ({"n": "one", "w": state["w"]}, {}), {"n": 0, "w": jnp.zeros(1)})  # fmt: skip
 
 
@@ -191,9 +193,9 @@ def test_accumulators_in_the_state_are_refused_with_advice():
     state = WithMetrics.create(
         apply_fn=None, params={"w": jnp.zeros(1)}, tx=optax.sgd(1.0), metrics=Collection(jnp.zeros(()))
     )
-    refused(TypeError, "holds a Collection, which accumulates.*return what this batch gives", floats, state)
+    assert_refused(TypeError, "holds a Collection, which accumulates.*return what this batch gives", floats, state)
     model = NnxNet(nnx.Rngs(0))
-    refused(TypeError, "holds a MultiMetric", nnx_step, (model, nnx.MultiMetric(loss=nnx.metrics.Average())))
+    assert_refused(TypeError, "holds a MultiMetric", nnx_step, (model, nnx.MultiMetric(loss=nnx.metrics.Average())))
 
 
 # Batches -----------------------------------------------------------------------------------------------------------
@@ -204,10 +206,10 @@ def steps_on(state, batch):
 
 
 def test_no_batch_at_all_is_an_error():
-    refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
+    assert_refused(ValueError, "requires a batch or more, and batches is empty", steps_on, data=[])
     used = iter([np.ones(2)])
     next(used)
-    refused(ValueError, "An iterator that was used up", steps_on, data=used)
+    assert_refused(ValueError, "An iterator that was used up", steps_on, data=used)
 
 
 def test_what_the_source_raises_is_raised_and_text_refused():
@@ -215,8 +217,8 @@ def test_what_the_source_raises_is_raised_and_text_refused():
         raise OSError("no such file")
         yield
 
-    refused(OSError, "no such file", steps_on, data=broken)
-    refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
+    assert_refused(OSError, "no such file", steps_on, data=broken)
+    assert_refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
 
 
 def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_path):
@@ -254,3 +256,64 @@ def test_parameter_servers_are_refused_with_the_reason():
         loop.run(last_step=1, master="ray://cluster")
     with pytest.raises(ValueError, match="takes no is_chief"):
         loop.session(last_step=1, is_chief=False)
+
+
+# Other wrong arguments ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"progress": hl.train.ProgressHook()}, "True or False as progress.*goes among the hooks"),
+        ({"progress": None}, "True or False as progress, got None"),
+        ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
+        ({"checkpoint_dir": "runs"}, "as logdir, and no checkpoint_dir"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(arguments, message):
+    loop = hl.train.Loop(steps_on, STATE, batches())
+    with pytest.raises(TypeError, match=message):
+        loop.run(last_step=1, **arguments)
+
+
+def test_a_log_at_no_steps_is_refused():
+    with pytest.raises(ValueError, match="Loop requires log_steps >= 1, got 0"):
+        hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, log_steps=0)
+
+
+def test_two_metrics_of_one_name_are_refused():
+    with pytest.raises(TypeError, match="two metrics are called 'a/b'"):
+        hl.train.Loop(lambda state, batch: (state, {"a": {"b": 1.0}, "a/b": 2.0}), STATE, batches())
+
+
+def test_a_metric_may_be_called_as_anything_is_called_here(caplog):
+    loop = hl.train.Loop(lambda state, batch: (state, {"global step": 7.0, "step": 8.0}), STATE, batches())
+    with caplog.at_level(logging.INFO, "hookline"):
+        loop.run(last_step=1, watch=None)
+    assert "step 1: global step = 7.0, step = 8.0" in caplog.messages
+
+
+def evaluated(eval_step, data):
+    evaluate = hl.train.Evaluate(eval_step, data, every=1)
+    hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=[evaluate])
+
+
+def test_an_evaluation_that_returns_what_a_train_step_returns_is_refused():
+    with pytest.raises(TypeError, match="an evaluation returns its metrics alone, but it returned a tuple"):
+        evaluated(lambda state, batch: (state, {"loss": 0.0}), [np.ones(2)])
+
+
+def test_evaluation_batches_of_several_structures_are_refused():
+    with pytest.raises(ValueError, match=r"batches of one structure: the first is .*\*\), another .*\(\*, \*\)"):
+        evaluated(lambda state, batch: {"loss": 0.0}, [np.ones(2), (np.ones(2), np.ones(2))])
+
+
+def test_two_evaluations_of_one_name_are_refused():
+    hooks = [hl.train.Evaluate(lambda state, batch: 0.0, [np.ones(2)], every=1) for _ in range(2)]
+    with pytest.raises(ValueError, match="two evaluations are called 'eval'.*another name"):
+        hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=hooks)
+
+
+def test_a_prefix_that_is_no_text_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="load requires a name as prefix"):
+        hl.train.load(str(tmp_path), like=STATE, prefix=None)

@@ -229,7 +229,11 @@ def interrupt_at(instruction, files, work):
 
 
 @pytest.mark.parametrize(
-    "files", [("monitored/turn.py", "monitored/lifecycle.py"), ("session/dispatch.py", "session/store.py")]
+    "files",
+    [
+        ("monitored/turn.py", "monitored/lifecycle.py"),
+        ("session/device_stage.py", "local_store.py", "local_exchange.py"),
+    ],
 )
 def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, caplog):
     """Where the device has the old values and the new ones are not there yet, the session is lost and made anew."""
@@ -244,7 +248,7 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
                 continue
             break
     assert 50 < instruction < 500
-    assert ("values are gone" in caplog.text) == ("session/store.py" in files)
+    assert ("values are gone" in caplog.text) == ("local_store.py" in files)
 
 
 def test_a_turn_that_was_left_taken_is_noticed_by_its_thread(training, recorder, events):

@@ -192,23 +192,25 @@ def watched_training(tmp_path, runs, declares=True):
             return session.run_step_fn(lambda step_context: step_context.session.snapshot()), norms.seen
 
 
-@pytest.mark.parametrize(("declares", "count"), [(True, 2), (False, 3)])
-def test_hooks_that_watch_different_things_at_different_times_share_one_program(tmp_path, caplog, declares, count):
+@pytest.mark.parametrize(("declares", "count", "runs"), [(True, 2, 10_000), (False, 3, 300)])
+def test_hooks_that_watch_different_things_at_different_times_share_one_program(
+    tmp_path, caplog, declares, count, runs
+):
     caplog.set_level(logging.INFO, "hookline.session")
-    values, seen = watched_training(tmp_path, 300, declares)
+    values, seen = watched_training(tmp_path, runs, declares)
     steps = [m for m in caplog.messages if "Compiling" in m and "params" in m.split("writes")[1]]
     assert len(steps) == count + 1, "one of them initialises"
-    assert len(seen) == 23
+    assert len(seen) == runs // 13
     with hl.Graph(seed=1).as_default():
         _, _, train = adam()
         with hl.train.MonitoredSession() as session:
-            for _ in range(300):
+            for _ in range(runs):
                 session.run(train)
             alone = session.run_step_fn(lambda step_context: step_context.session.snapshot())
     assert alone.keys() == values.keys()
     for name in alone:
         jax.tree.map(np.testing.assert_array_equal, values[name], alone[name])
-    norms = [float(watched["norm"]) for watched in seen]
+    norms = [float(watched["norm"]) for watched in seen[:23]]  # Later ones may be alike.
     assert all(norm > 0 for norm in norms), "zero is what a run gives that did not ask"
     assert len(set(norms)) == len(norms)
 

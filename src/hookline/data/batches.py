@@ -214,7 +214,8 @@ def _is_text(leaf: Any) -> bool:
 def _size(batch: Any) -> int | None:
     """Returns the number of examples: the common length of all arrays, if there is one."""
     lengths = _lengths(batch)
-    return lengths.pop() if len(lengths) == 1 else None
+    # An open length, of a spec, is no number of examples.
+    return lengths.pop() if len(lengths) == 1 and all(isinstance(length, int) for length in lengths) else None
 
 
 def _lengths(batch: Any) -> set[int]:

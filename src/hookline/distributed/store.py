@@ -26,7 +26,7 @@ from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
 from hookline.session.local_store import local_store
-from hookline.session.store import Leaves, VariableStore
+from hookline.session.store import Exchange, Leaves, PlainExchange, VariableStore
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,15 @@ class RemoteStore:
             if self.is_remote(variable):
                 raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
         self.local_store.put(values)
+
+    def exchange(
+        self,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> Exchange:
+        """Returns what `take` and `put` do for the variables of one program."""
+        return PlainExchange(self, groups, written, gains)
 
     def counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar; for the global step, the last known value."""

@@ -10,7 +10,14 @@ from hookline.graph.global_step import (
     global_step,
 )
 from hookline.graph.gradient import gradients
-from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
+from hookline.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    default_graph_of,
+    get_default_graph,
+    reset_default_graph,
+)
 from hookline.graph.guard import skip_updates_if
 from hookline.graph.initialisers import (
     global_variables,
@@ -43,6 +50,7 @@ __all__ = [
     "constant",
     "control_dependencies",
     "create_global_step",
+    "default_graph_of",
     "get_collection",
     "get_default_graph",
     "get_global_step",

@@ -57,6 +57,19 @@ class Graph(Registry):
 
     # Building ---------------------------------------------------------------------------------------------------
 
+    def class_of(self, kind: type) -> type:
+        """Returns the class of which something is made, for this graph, where `kind` is asked for.
+
+        A subclass overrides it to give operations, tensors, variables and sessions further methods: it returns a
+        subclass of `kind`, and of that subclass the subclass itself.
+        """
+        return kind
+
+    def unique_name(self, name: str) -> str:
+        """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
+        whole = name.removesuffix("/")
+        return whole if whole != name and whole not in self._operations else super().unique_name(whole)
+
     @property
     def version(self) -> int:
         """The number of operations made so far."""
@@ -193,8 +206,11 @@ class Operation:
     type = "Operation"
     host_only = False
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+        return super().__new__(get_default_graph().class_of(cls))
+
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
-        check_name(name)
+        check_name(name.removesuffix("/") if isinstance(name, str) else name)
         self.graph = get_default_graph()
         self._leaves, self._treedef = jax.tree.flatten(args)
         self.inputs = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
@@ -329,6 +345,10 @@ class Tensor(Operators["Tensor"], NoValue):
 
     __array_priority__ = 100
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+        graph = args[0].graph if args and isinstance(args[0], Operation) else get_default_graph()
+        return super().__new__(graph.class_of(cls))
+
     def __init__(self, op: Operation, path: Path = (), spec: Any = specs.UNKNOWN) -> None:
         self.op = op
         self.path = path
@@ -360,6 +380,10 @@ class Tensor(Operators["Tensor"], NoValue):
     def key(self) -> tuple[Operation, Path]:
         """The identity of this value: two views of the same part have the same key."""
         return (self.op, self.path)
+
+    def as_fed(self, value: Any) -> Any:
+        """Returns the array for a value that is fed, before it is checked; a subclass may convert it."""
+        return value
 
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Tensor:
         return Function(fn, name, operands).output
@@ -464,6 +488,18 @@ def get_default_graph() -> Graph:
     """Returns the default graph of the calling thread: the innermost `as_default`, else the thread's own."""
     stack = _stack()
     return stack[-1] if stack else _LOCAL.bottom
+
+
+def default_graph_of(kind: type[Graph]) -> Graph:
+    """Returns the default graph, which becomes one of `kind` if it is of a class that `kind` is made from.
+
+    Args:
+        kind: A subclass of `Graph` that has further methods, but no further state.
+    """
+    graph = get_default_graph()
+    if not isinstance(graph, kind) and issubclass(kind, type(graph)):
+        graph.__class__ = kind
+    return graph
 
 
 def reset_default_graph() -> None:

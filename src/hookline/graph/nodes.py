@@ -136,14 +136,15 @@ class SessionCall(Operation):
 
     Args:
         name: Its name.
-        fn: `fn(session)`.
+        fn: `fn(session, *args)`.
+        args: Values of the graph that it takes.
     """
 
     type = "SessionOp"
 
-    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+    def __init__(self, name: str, fn: Callable[..., Any], args: Sequence[Tensor] = ()) -> None:
         self.fn = fn
-        super().__init__(name)
+        super().__init__(name, tuple(args))
 
 
 class Source(Operation):

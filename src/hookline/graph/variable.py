@@ -300,9 +300,8 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
 
 def is_counter(variable: Variable) -> bool:
     """Whether it is a wide integer scalar, of which the host keeps a copy that advances without asking the device."""
-    if not specs.is_array(variable.spec) or variable.shape != ():
-        return False
-    return variable.dtype in (np.dtype("int32"), np.dtype("int64"))
+    spec = variable.spec
+    return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

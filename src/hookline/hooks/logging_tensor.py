@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -215,8 +216,14 @@ class LoggingTensorHook(SessionRunHook):
         return self.trigger.secs_until_trigger()
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        with np.printoptions(suppress=True):
-            self.log({tag: values[tag] for tag in self._tensors}, elapsed_secs)
+        chosen = {tag: values[tag] for tag in self._tensors}
+        # The lines of this class heed them only for arrays, and setting them takes longer than writing a line.
+        kind = type(self)
+        own = kind.log is LoggingTensorHook.log and kind.format_line is LoggingTensorHook.format_line
+        own = own and self._formatter is None
+        plain = own and not any(map(np.ndim, jax.tree.leaves(chosen)))
+        with nullcontext() if plain else np.printoptions(suppress=True):
+            self.log(chosen, elapsed_secs)
 
 
 def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
@@ -249,6 +256,8 @@ def _leaf_text(leaf: Any) -> str:
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         return str(leaf)
     array = np.asarray(leaf)
+    if array.ndim == 0 and isinstance(array[()], np.floating):
+        return _positional(array[()])
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})

@@ -80,12 +80,12 @@ class TerminalLine:
     def finish(self) -> None:
         """Leaves the last text standing, and the streams to others."""
         with self._lock:
-            for guard in self._guards:
-                _replace(guard, guard.stream)
-            self._guards.clear()
             text, self._text = self._text, ""
             if text:
                 self._write(f"\n{text}\n" if self._others_are_in_a_line else "\n")
+        # Without the lock: who logs holds the lock of its handler, which is needed here, when it comes for this one.
+        for guard in self._guards:
+            _replace(guard, guard.stream)
 
     def _write(self, text: str) -> None:
         self._file.write(text)

@@ -136,7 +136,11 @@ class Evaluate(SessionRunHook):
         if self.step is not None and self.step > step:
             self.values, self.step = {}, None
         self._is_begun = self._is_marked = False
-        _evaluations.setdefault(session, {})[self.name] = self
+        if _evaluations.setdefault(session, {}).setdefault(self.name, self) is not self:
+            raise ValueError(
+                f"Evaluate: two evaluations are called {self.name!r}, and would write into the same summaries. Give "
+                f"one of them another name."
+            )
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Evaluates if it is due, and has the best checkpoint kept."""

@@ -13,6 +13,7 @@ import numpy as np
 from hookline.data.sequences import START
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
+from hookline.loop.forms import Unfit
 from hookline.loop.loop import Loop, loop_of
 from hookline.loop.metrics import flat
 from hookline.loop.step import called, required, says, traced
@@ -51,6 +52,7 @@ class Evaluation:
         self._graph: Graph | None = None
         self._fetches: dict[str, Tensor] = {}
         self._places: list[Tensor] = []
+        self._structure: Any = None
 
     def build(self) -> list[str]:
         """Adds what it needs to the default graph, unless it has; returns the names of its metrics.
@@ -111,6 +113,8 @@ class Evaluation:
         def evaluate(values: Any, batch: Any) -> dict[str, Any]:
             returned = self._what(*loop.form.arguments(values)[:count], batch)
             with says(self._who, called(self._what)):
+                if type(returned) is tuple:
+                    raise Unfit("an evaluation returns its metrics alone, but it returned a tuple, like a train step")
                 return flat(returned)
 
         evaluate.__name__ = called(self._what)
@@ -118,17 +122,24 @@ class Evaluation:
         if first is None:
             raise self._empty()
         metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
-        leaves, structure = jax.tree.flatten(first)
+        leaves, self._structure = jax.tree.flatten(first)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._places = [placeholder(np.asarray(leaf).dtype, name="evaluated") for leaf in leaves]
-        told = op(evaluate)(loop.state, jax.tree.unflatten(structure, self._places))
+        told = op(evaluate)(loop.state, jax.tree.unflatten(self._structure, self._places))
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, lambda: True))
 
     def _feeds(self, batch: Any) -> Mapping[Any, Any]:
-        return batch if self._tensors is not None else dict(zip(self._places, jax.tree.leaves(batch), strict=True))
+        if self._tensors is not None:
+            return batch
+        leaves, structure = jax.tree.flatten(batch)
+        if structure != self._structure:
+            raise ValueError(
+                f"{self._who} requires batches of one structure: the first is {self._structure}, another {structure}."
+            )
+        return dict(zip(self._places, leaves, strict=True))
 
     def _size(self, batch: Any) -> int:
         arrays = batch.values() if self._tensors is not None else [batch]

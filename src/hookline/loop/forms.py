@@ -290,7 +290,7 @@ _ACCUMULATES = ("merge", "update", "reset")
 
 def is_computed(value: Any) -> bool:
     """Whether it is a metric that says by `compute()` what it comes to."""
-    return not isinstance(value, type) and callable(getattr(value, "compute", None))
+    return callable(getattr(type(value), "compute", None))  # nnx.Rngs has a stream of any name.
 
 
 def _refuse_accumulators(state: Any) -> None:
@@ -309,4 +309,4 @@ def _refuse_accumulators(state: Any) -> None:
 
 
 def _accumulates(value: Any) -> bool:
-    return is_computed(value) and any(callable(getattr(value, name, None)) for name in _ACCUMULATES)
+    return is_computed(value) and any(callable(getattr(type(value), name, None)) for name in _ACCUMULATES)

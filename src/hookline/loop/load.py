@@ -46,6 +46,7 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
         InvalidArgumentError: Something has another shape or dtype; all of it is named.
         DataLossError: Its files are broken.
         ValueError: An unknown `step`.
+        TypeError: `prefix` is no text.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
@@ -60,6 +61,8 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     References:
         None in `tf.train`; `tf.train.load_variable` reads one name.
     """
+    if not isinstance(prefix, str):
+        raise TypeError(f"load requires a name as prefix, '' for all of the state, got {prefix!r}.")
     path = _checkpoint(os.fspath(path), step)
     manifest = layout.read_manifest(path)[1]
     root = _root(manifest, prefix.strip("/"))

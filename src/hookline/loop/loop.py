@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable
 from typing import Any
+
+import jax
 
 from hookline import arguments, summary
 from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
 from hookline.data import iterator
 from hookline.data.sources import is_one_shot
-from hookline.errors import FailedPreconditionError, OutOfRangeError
+from hookline.errors import FailedPreconditionError
 from hookline.graph import (
     Graph,
     Tensor,
@@ -22,9 +25,9 @@ from hookline.graph import (
     op,
     random_key,
 )
-from hookline.graph import spec as specs
-from hookline.graph.nodes import Source
-from hookline.hooks import NanTensorHook, StepCounterHook, StopAtStepHook
+from hookline.hooks import NanTensorHook, ProgressHook, StepCounterHook, StopAtStepHook
+from hookline.hooks.when import bare
+from hookline.loop.batches import first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.final import FinalStateHook
 from hookline.loop.forms import Tree, form_of
@@ -32,6 +35,7 @@ from hookline.loop.metrics import ALONE
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
+from hookline.monitored.hook_list import checked_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -109,8 +113,9 @@ class Loop:
             self.graph.add_to_collection(_LOOPS, self)
 
     def _build(self, batch: Tensor, seed: int | None) -> None:
-        _, metrics = self._step.spec(_first_spec(batch))
+        _, metrics = self._step.spec(first_spec(batch))
         self._say_numbers()
+        self._say_devices()
         self.state = Variable(self.form.values, name=STATE, trainable=False)
         found = counter_in(self.form.values)
         step = get_global_step()
@@ -136,6 +141,16 @@ class Loop:
                 "jnp.zeros(()), say.",
                 self._step.name,
                 ", ".join(f"{path} ({dtype})" for path, dtype in numbers.items()),
+            )
+
+    def _say_devices(self) -> None:
+        arrays = [leaf for leaf in jax.tree.leaves(self.form.values) if isinstance(leaf, jax.Array)]
+        devices = set().union(*(array.devices() for array in arrays))
+        if len(devices) > 1:
+            _logger.warning(
+                "Loop: the state lies on %d devices, and is trained on one of them: a session keeps its variables on "
+                "one device so far. What comes of it lies there too.",
+                len(devices),
             )
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
@@ -166,10 +181,11 @@ class Loop:
         last_step: int | None = None,
         *,
         hooks: Iterable[Any] = (),
+        progress: bool = True,
         log_steps: int | None = 100,
         watch: str | None = "loss",
         on_nan: str = "raise",
-        **arguments: Any,
+        **keywords: Any,
     ) -> MonitoredSession:
         """Returns a session of the graph, for a loop of your own: `while not session.should_stop()`, run `train_op`.
 
@@ -177,18 +193,23 @@ class Loop:
             logdir: Where checkpoints and summaries go, and where to go on from; None for neither.
             last_step: The global step to stop at; None for the end of the data, or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
+            progress: Whether the step and the metrics are shown on `sys.stderr`, by a `ProgressHook`. One among `hooks`
+                shows them in its stead.
             log_steps: Global steps from one line of metrics in the log to the next; None for none.
             watch: The metric to watch for NaN; None for none.
             on_nan: What to do then, as of `NanTensorHook`: "raise", "stop", "skip" or "rollback".
-            **arguments: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
+            **keywords: Of `MonitoredTrainingSession`, by name: `save_checkpoint_secs` and `save_checkpoint_steps`,
                 `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
 
         Raises:
             ValueError: `watch` is no metric; or it is to train on parameter servers.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
-        _refuse_servers(arguments)
+        _refuse_arguments(progress, log_steps, keywords)
+        hooks = checked_hooks(hooks)
         own: list[Any] = [FinalStateHook(self._finish)]
+        if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
+            own.append(ProgressHook(self.metrics, file=sys.stderr))
         if last_step is not None:
             own.append(StopAtStepHook(last_step=last_step))
         if watch is not None:
@@ -197,14 +218,14 @@ class Loop:
             own.append(MetricsLog(self._global_step, self.metrics, log_steps))
         if self._counter is not None:
             own.append(self._counter)
-        if logdir is None and not arguments.get("summary_dir"):
-            steps = arguments.get("log_step_count_steps", 100)
+        if logdir is None and not keywords.get("summary_dir"):
+            steps = keywords.get("log_step_count_steps", 100)
             own += [StepCounterHook(every_n_steps=steps)] if steps else []
         else:
             self._check_repeatable(logdir)
-        self.logdir = arguments.get("summary_dir") or logdir
+        self.logdir = keywords.get("summary_dir") or logdir
         with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **arguments)
+            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **keywords)
         self._has_run = True
         return session
 
@@ -244,34 +265,17 @@ def loop_of(graph: Graph) -> Loop | None:
     return next(iter(graph.get_collection(_LOOPS)), None)
 
 
-def _first_spec(batch: Tensor) -> Any:
-    """Returns the spec of the first batch.
-
-    Raises:
-        ValueError: There is none.
-        TypeError: It holds text or objects.
-        Exception: What its source raises.
-    """
-    spec = batch.op.example if isinstance(batch.op, Source) else batch.spec
-    if spec is not specs.UNKNOWN:
-        return spec
-    with Session(graph=batch.graph) as session:
-        try:
-            value = session.run(batch)
-        except OutOfRangeError:
-            raise ValueError(
-                "Loop requires a batch or more, and batches is empty. An iterator that was used up before gives no "
-                "more: give a function that makes it."
-            ) from None
-    raise TypeError(
-        f"Loop requires batches of arrays and numbers, got {value!r}. What a device cannot hold is for the source to "
-        f"turn into numbers."
-    )
-
-
-def _refuse_servers(arguments: dict[str, Any]) -> None:
+def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:
+    if not isinstance(progress, bool):
+        raise TypeError(
+            f"Loop requires True or False as progress, got {progress!r}. A ProgressHook goes among the hooks."
+        )
+    if log_steps is not None:
+        arguments.whole("Loop", "log_steps", log_steps, at_least=1)
+    if "checkpoint_dir" in keywords:
+        raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
     for name in ("master", "is_chief"):
-        if name in arguments and arguments[name] not in ("", True):
+        if name in keywords and keywords[name] not in ("", True):
             raise ValueError(
                 f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "
                 f"where the variables live, and a step that returns the whole state says of no part of it how it came "

@@ -24,7 +24,7 @@ def flat(metrics: Any) -> dict[str, Any]:
             one number, which is called `loss`.
 
     Raises:
-        Unfit: Something that is no number, or not one.
+        Unfit: Something that is no number, or not one; two of one name.
 
     Example:
         >>> flat({"loss": 0.5, "top": {"1": 0.25}})
@@ -36,18 +36,34 @@ def flat(metrics: Any) -> dict[str, Any]:
     """
     if metrics is None:
         return {}
-    return {name or ALONE: _number(name or ALONE, value) for name, value in _named("", metrics)}
+    found: dict[str, Any] = {}
+    for name, value in _named("", metrics):
+        name = name or ALONE
+        if name in found:
+            raise Unfit(f"two metrics are called {name!r}. Give one of them another name")
+        found[name] = _number(name, value)
+    return found
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if is_computed(value):
-        value = value.compute()
+        value = _computed(name or ALONE, value)
     parts = _parts(value)
     if parts is None:
         yield name, value
         return
     for key, part in parts.items():
         yield from _named(f"{name}/{key}" if name else str(key), part)
+
+
+def _computed(name: str, value: Any) -> Any:
+    try:
+        return value.compute()
+    except jax.errors.JAXTypeError as error:
+        raise Unfit(
+            f"compute() of {type(value).__name__}, the metric {name!r}, reads values, but the step is compiled, and "
+            f"they are there only when it runs. Give what can be computed of one batch with jax.numpy: a mean, a sum"
+        ) from error
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | None:
@@ -61,6 +77,8 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, jax.Array) and hasattr(type(value), "__jax_array__"):
+        value = value.__jax_array__()  # of a variable of NNX, such as the rate of an optimizer
     is_array = isinstance(value, jax.Array | np.ndarray | np.generic)
     if not is_array and not isinstance(value, bool | int | float):
         raise Unfit(

@@ -8,7 +8,7 @@ from typing import Any
 from hookline.graph import Tensor, Variable
 from hookline.hooks import LoggingTensorHook, SecondOrStepTimer
 
-_STEP = "global step"
+_STEP = ""  # as no metric is called
 
 
 class MetricsLog(LoggingTensorHook):

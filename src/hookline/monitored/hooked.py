@@ -130,9 +130,8 @@ class HookedSession:
                     return self._run_alone(self._everyone, fetches, feed_dict, options, run_metadata)
                 return self._run_with(self._everyone, fetches, feed_dict, options, run_metadata)
             due = pacing.due(fetches, feed_dict)
-            if not due.riding:
-                return self._run_alone(due, fetches, feed_dict, options, run_metadata)
-            result = self._run_with(due, fetches, feed_dict, options, run_metadata)
+            run = self._run_with if due.riding else self._run_alone
+            result = run(due, fetches, feed_dict, options, run_metadata)
             if pacing.overdue:
                 pacing.plan()
             return result

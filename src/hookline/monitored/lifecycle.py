@@ -52,6 +52,9 @@ class MonitoredLifecycle:
     A lost session is created again if there is a policy for it; without one every error passes.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
+        return super().__new__(get_default_graph().class_of(cls))
+
     def __init__(
         self,
         session_creator: SessionCreator,

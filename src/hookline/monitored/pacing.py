@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import numbers
-import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
@@ -16,6 +14,7 @@ from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
 _LOOK_AGAIN_RUNS = 64
+_MOST_RIDERSHIPS = 64
 _NONE_YET = object()
 
 
@@ -43,14 +42,33 @@ def _asks_on_some_runs(hook: Any) -> bool:
     return bare(hook) is not hook and any(needs)
 
 
-class Pacing:
-    """Decides before each run who rides along: everyone, or only those that look at every step.
+class _Due(NamedTuple):
+    """When a hook must be seen next.
 
-    A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, and through
-    `secs_until_trigger()` in how many seconds; then the clock is read once before each run. How many steps a run gains
-    the session knows beforehand from the fetches. Where the device alone knows, the largest gain seen lately is
-    assumed; a run that gains more still is followed by one on which everyone is seen. Being seen too often is harmless;
-    everyone is seen every 64 runs in any case, for runs need not take steps.
+    Args:
+        hook: The hook.
+        step: At this global step.
+        secs: At this reading of the clock.
+        run: On this run, counted from the first.
+    """
+
+    hook: Any
+    step: float
+    secs: float
+    run: float
+
+
+class Pacing:
+    """Decides before each run who rides along: those that look at every step, and whoever is due.
+
+    A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, through
+    `secs_until_trigger()` in how many seconds (then the clock is read once before each run), and through
+    `runs_until_trigger()` on which run. How many steps a run gains the session knows beforehand from the fetches. Where
+    the device alone knows, the largest gain seen lately is assumed; a run that gains more still is followed by one on
+    which everyone is seen. Being seen too often is harmless; everyone is seen every 64 runs in any case, for runs need
+    not take steps.
+
+    As long as the same is asked for, and the step is where the gains take it, a run costs a countdown.
 
     Args:
         session: The raw session.
@@ -58,24 +76,32 @@ class Pacing:
         everyone: All of them as they ride.
 
     Attributes:
-        overdue: Whether everyone must be asked anew after this run.
+        overdue: Whether those that ride on this run must be asked anew after it.
     """
 
     __slots__ = (
         "_always",
         "_changes",
+        "_due_run",
         "_due_secs",
         "_due_step",
+        "_dues",
         "_everyone",
+        "_everyone_run",
         "_expected_changes",
+        "_expected_step",
         "_fetches",
         "_gain",
         "_gain_since_plan",
         "_last_step",
+        "_left",
+        "_let_go",
         "_paced",
         "_patience",
         "_planned_gain",
-        "_runs_left",
+        "_riderships",
+        "_riding",
+        "_run",
         "_session",
         "_unpaced",
         "overdue",
@@ -93,16 +119,20 @@ class Pacing:
                 self._paced.append((hook, says))
             else:
                 self._unpaced.append(hook)
-        self._always = everyone
+        self._always = self._riding = everyone
+        self._riderships: dict[frozenset[int], Ridership] = {}
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
+        self._dues: list[_Due] = []
+        self._run = self._due_run = self._everyone_run = 0
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
         self._planned_gain = 0
-        self._runs_left = 0
         self._patience = 1
         self._changes = 1  # of the step by one of the caller's runs
-        self._expected_changes = session.step_changes
+        self._expected_changes, self._expected_step = self._session.step_changes, 0
+        # How many runs may pass before anything is looked at, and how many of them were granted.
+        self._left = self._let_go = 0
 
     @classmethod
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
@@ -117,6 +147,22 @@ class Pacing:
 
     def due(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
         """Returns who rides along on the run of these fetches that is about to start."""
+        if (
+            self._left
+            and fetches is self._fetches
+            and self._session.known_global_step == self._expected_step
+            and (self._due_secs == math.inf or clock.monotonic() < self._due_secs)
+        ):
+            self._left -= 1
+            self._expected_step += self._planned_gain
+            return self._always
+        return self._look(fetches, feed_dict)
+
+    def _look(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Ridership:
+        passed = self._let_go - self._left
+        self._run += passed + 1
+        self._last_step += passed * self._planned_gain
+        self._expected_changes += passed * self._changes
         known, changes = self._session.known_global_step, self._session.step_changes
         # Somebody else has set the step, and perhaps far past where hooks are due.
         is_set = known is None and changes != self._expected_changes
@@ -124,24 +170,34 @@ class Pacing:
         step = self._last_step + max(self._gain, self._planned_gain) if known is None else known
         gained = step - self._last_step
         self._last_step = step
-        if gained > self._gain:
-            self._gain = gained
-        if gained > self._gain_since_plan:
-            self._gain_since_plan = gained
+        self._gain, self._gain_since_plan = max(gained, self._gain), max(gained, self._gain_since_plan)
         if fetches is not self._fetches:
             self._look_up(fetches, feed_dict)
-        gain = max(self._gain, self._planned_gain)
-        # A step that moved back (a hook restored older values) says nothing about when hooks are due.
-        self._runs_left -= 1
-        self.overdue = (
-            is_set
-            or self._runs_left < 0
-            or gained < 0
-            or step + gain >= self._due_step
-            or (self._due_secs != math.inf and clock.monotonic() >= self._due_secs)
-        )
+        reach = step + max(self._gain, self._planned_gain)
         self._expected_changes = changes + self._changes
-        return self._everyone if self.overdue else self._always
+        # A step that moved back (a hook restored older values) says nothing about when hooks are due.
+        self._left = self._let_go = 0
+        if is_set or gained < 0 or self._run >= self._everyone_run:
+            self.overdue, self._riding = True, self._everyone
+            return self._riding
+        now = clock.monotonic() if self._due_secs < math.inf else -math.inf
+        self.overdue = self._run >= self._due_run or reach >= self._due_step or now >= self._due_secs
+        if self.overdue:
+            due = [d.hook for d in self._dues if self._run >= d.run or reach >= d.step or now >= d.secs]
+            self._riding = self._of((*self._always.hooks, *due)) if due else self._always
+            return self._riding
+        # Where the gain is not known, the step of each run is looked at.
+        if known is not None and fetches is self._fetches and (self._planned_gain > 0 or not self._changes):
+            self._let_go = self._left = self._runs_before(reach)
+            self._expected_step = known + self._planned_gain
+        return self._always
+
+    def _runs_before(self, reach: float) -> int:
+        """Returns how many runs may follow one that reaches a step until somebody is due."""
+        runs = min(self._due_run, self._everyone_run) - self._run - 1
+        if self._planned_gain and self._due_step < math.inf:
+            runs = min(runs, (self._due_step - 1 - reach) // self._planned_gain)
+        return max(int(runs), 0)
 
     def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
         everyone = self._everyone
@@ -156,36 +212,58 @@ class Pacing:
         if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
             self._fetches = fetches
 
+    def _of(self, hooks: Iterable[Any]) -> Ridership:
+        """Returns these hooks, in list order, as they ride."""
+        ids = frozenset(map(id, hooks))
+        found = self._riderships.get(ids)
+        if found is None:
+            if len(ids) == len(self._everyone.hooks):
+                found = self._everyone
+            else:
+                riding = [hook for hook in self._everyone.hooks if id(hook) in ids]
+                found = Ridership(riding, self._everyone.standing)
+            if len(self._riderships) >= _MOST_RIDERSHIPS:
+                self._riderships.clear()
+            self._riderships[ids] = found
+        return found
+
     def plan(self) -> None:
-        """Asks the hooks anew when they must be seen; called after a run that was `overdue`."""
+        """Asks the hooks that were called when they must be seen next; called after a run that was `overdue`."""
         step = self._session.global_step
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
-        due_step, due_in_secs, due_in_runs = sys.maxsize, math.inf, _LOOK_AGAIN_RUNS
-        always = list(self._unpaced)
+        always: list[Any] = list(self._unpaced)
+        dues: list[_Due] = []
+        riding = set(map(id, self._riding.hooks))
+        waiting = {id(due.hook): due for due in self._dues if id(due.hook) not in riding}
         for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
-            steps = steps_until_trigger(step) if steps_until_trigger else sys.maxsize
+            if id(hook) in waiting:  # What it says counts from a run on which it was called.
+                dues.append(waiting[id(hook)])
+                continue
+            steps = steps_until_trigger(step) if steps_until_trigger else math.inf
             secs = secs_until_trigger() if secs_until_trigger else math.inf
-            runs = runs_until_trigger() if runs_until_trigger else sys.maxsize
-            if not all(isinstance(answer, numbers.Real) for answer in (steps, secs, runs)):
+            runs = runs_until_trigger() if runs_until_trigger else math.inf
+            try:
+                if steps <= 1 or secs <= 0 or runs <= 1:
+                    always.append(hook)
+                    continue
+                at = clock.monotonic() + secs if secs < math.inf else math.inf
+                dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
+            except TypeError:
                 raise TypeError(
                     f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
                     f"and {runs!r}."
-                )
-            if steps <= 1 or secs <= 0 or runs <= 1:
-                always.append(hook)
-            else:
-                due_step, due_in_secs = min(due_step, step + steps), min(due_in_secs, secs)
-                due_in_runs = min(due_in_runs, int(runs))
+                ) from None
+        # Only now: a hook that raises leaves the others when they were due.
+        self._dues = dues
+        if self._run >= self._everyone_run:
+            self._everyone_run = self._run + _LOOK_AGAIN_RUNS
+        self._due_step = min((due.step for due in self._dues), default=math.inf)
+        self._due_secs = min((due.secs for due in self._dues), default=math.inf)
+        self._due_run = min((due.run for due in self._dues), default=math.inf)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
         at_once = len(always) > len(self._unpaced)
         self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1
         if at_once:
-            due_in_runs = min(due_in_runs, self._patience)
-        self._due_step, self._runs_left = due_step, due_in_runs - 1
-        self._due_secs = clock.monotonic() + due_in_secs if due_in_secs < math.inf else math.inf
-        if len(always) == len(self._everyone.hooks):
-            self._always = self._everyone
-        elif {id(hook) for hook in always} != {id(hook) for hook in self._always.hooks}:
-            ids = {id(hook) for hook in always}
-            self._always = Ridership([h for h in self._everyone.hooks if id(h) in ids], self._everyone.standing)
+            self._due_run = min(self._due_run, self._run + self._patience)
+        self._always = self._of(always)

@@ -75,28 +75,28 @@ class RecoverableSession:
         Raises:
             BaseException: An error that allows no recovery, or the last error when the attempts are used up.
         """
-        return self._persist(lambda session: session.run(fetches, feed_dict, options, run_metadata))
+        return self._persist(CoordinatedSession.run, fetches, feed_dict, options, run_metadata)
 
     def call(self, function: Callable[[CoordinatedSession], T]) -> T:
         """Calls a function that uses the session, again after each recovery."""
         return self._persist(lambda session: session.call(lambda: function(session)))
 
-    def _persist(self, attempt: Callable[[CoordinatedSession], T]) -> T:
+    def _persist(self, attempt: Callable[..., T], *args: Any) -> T:
         if not self._shared:
-            return self._attempted(attempt, None)
+            return self._attempted(None, attempt, args)
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
         retry = Retry()
         token = RETRY.set(retry)
         try:
-            return self._attempted(attempt, retry)
+            return self._attempted(retry, attempt, args)
         finally:
             RETRY.reset(token)
 
-    def _attempted(self, attempt: Callable[[CoordinatedSession], T], retry: Retry | None) -> T:
+    def _attempted(self, retry: Retry | None, attempt: Callable[..., T], args: tuple[Any, ...]) -> T:
         while True:
             session = self.live()
             try:
-                result = attempt(session)
+                result = attempt(session, *args)
             except PREEMPTION_ERRORS as exc:
                 # What hooks do to the new session is not part of the run.
                 RETRY.set(None)

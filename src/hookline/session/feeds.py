@@ -104,12 +104,13 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     placeholder = tensor.op if isinstance(tensor.op, Placeholder) and not tensor.path else None
     if placeholder is not None and placeholder.is_text:
         return lambda value: _text(tensor, placeholder, value)
-    dtype = tensor.dtype
-    if dtype is None:
+    if tensor.dtype is None:
         return lambda value: _tree(tensor, value)
+    dtype = specs.canonical_dtype(tensor.dtype)
     accepted: set[tuple[Any, Any]] = set()
 
     def check(value: Any) -> Any:
+        value = tensor.as_fed(value)
         given = value if isinstance(value, jax.Array) else _as_numpy(tensor, value)
         form = (given.shape, given.dtype)
         if form not in accepted:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +38,10 @@ class _State:
     __slots__ = ("fine", "found", "noted", "steps", "value")
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew."""
         self.value: Latched = jnp.zeros((), jnp.int32)
         self.found: int | None = None
         self.steps: collections.deque[int] = collections.deque()
@@ -48,6 +52,47 @@ class _State:
     def runs(self) -> int:
         return self.fine + len(self.steps)
 
+    def put(self, value: Latched, step: int | None) -> None:
+        """Keeps what it holds after a run that led to a global step; None where the graph has none."""
+        self.value = value
+        if self.found is None:
+            self.steps.append(self.runs + 1 if step is None else step)
+            if len(self.steps) > _MOST_UNREAD_RUNS:
+                self.read(value)
+
+    def read(self, value: Latched) -> int | None:
+        """Reads a value that it had; returns where the first run has led in which the condition held."""
+        number: Any = np.asarray(value)[()]
+        if number > 0 and self.found is None:
+            # Where a Ctrl-C came between a run and here, the last may be missing.
+            self.found = self.steps[min(int(number) - 1 - self.fine, len(self.steps) - 1)]
+            self.steps.clear()
+        while self.fine < -number and self.steps:
+            self.steps.popleft()
+            self.fine += 1
+        found = self.found
+        if self.fine > _START_ANEW_RUNS and not self.steps:
+            self.reset()
+        return found
+
+
+class Unread(NamedTuple):
+    """What a latch held at some moment.
+
+    Args:
+        state: The latch.
+        value: The number, to be waited for without the session's lock.
+        life: What tells whether the latch was reset meanwhile.
+    """
+
+    state: _State
+    value: Latched
+    life: Any
+
+    def read(self) -> int | None:
+        """Returns where the first run has led in which the condition held."""
+        return self.state.read(self.value) if self.state.steps is self.life else None
+
 
 class Latches:
     """The latches that a session has run. Its lock is held by whoever calls one of these."""
@@ -55,27 +100,17 @@ class Latches:
     def __init__(self) -> None:
         self._states: dict[Latch, _State] = {}
 
-    def take(self, latches: Iterable[Latch]) -> tuple[Latched, ...]:
-        """Returns what they hold, for a program."""
-        states = self._states
-        return tuple([(states.get(latch) or states.setdefault(latch, _State())).value for latch in latches])
-
-    def put(self, latches: Iterable[Latch], values: Sequence[Latched], step: int | None) -> None:
-        """Keeps what they hold after a run that led to a global step; None where the graph has none."""
-        for latch, value in zip(latches, values, strict=True):
-            state = self._states[latch]
-            if state.found is None:
-                state.steps.append(state.runs + 1 if step is None else step)
-            state.value = value
-            if state.found is None and len(state.steps) > _MOST_UNREAD_RUNS:
-                self.read(latch, value)
+    def of(self, latches: Iterable[Latch]) -> list[_State]:
+        """Returns the states of these, for a program that runs them."""
+        return [self._states.setdefault(latch, _State()) for latch in latches]
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""
-        self._states.clear()
+        for state in self._states.values():
+            state.reset()
 
-    def to_read(self, latch: Latch, *, wait: bool) -> Latched | None:
-        """Returns the value that is to be read now; None for none.
+    def to_read(self, latch: Latch, *, wait: bool) -> Unread | None:
+        """Returns what is to be read now; None for nothing.
 
         Args:
             latch: Which one.
@@ -86,26 +121,9 @@ class Latches:
             return None
         if wait or state.value.is_ready():
             state.noted = None
-            return state.value
+            return Unread(state, state.value, state.steps)
         value, runs = state.noted or (None, 0)
         if value is None or value.is_ready() or state.runs - runs >= WINDOW_RUNS:
             state.noted = state.value, state.runs
-            return value
+            return None if value is None else Unread(state, value, state.steps)
         return None
-
-    def read(self, latch: Latch, value: Latched) -> int | None:
-        """Reads a value; returns where the first run has led in which the condition held."""
-        state = self._states.get(latch)
-        if state is None:
-            return None
-        number: Any = np.asarray(value)[()]
-        if number > 0 and state.found is None:
-            # Where a Ctrl-C came between a run and here, the last may be missing.
-            state.found = state.steps[min(int(number) - 1 - state.fine, len(state.steps) - 1)]
-            state.steps.clear()
-        while state.fine < -number and state.steps:
-            state.steps.popleft()
-            state.fine += 1
-        if state.fine > _START_ANEW_RUNS and not state.steps:
-            del self._states[latch]
-        return state.found

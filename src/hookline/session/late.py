@@ -50,7 +50,8 @@ class LateResults:
             BaseException: What a host operation raised, or the error of the run on the device.
         """
         if not self._is_computed:
-            jax.block_until_ready(self._arrays)
+            for array in self._arrays:
+                array.block_until_ready()
             self._results = self._compute()
             self._is_computed = True
         return self._results

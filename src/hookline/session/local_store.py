@@ -14,10 +14,11 @@ import numpy as np
 from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
-from hookline.graph.global_step import get_global_step
+from hookline.graph.global_step import counted_global_step, get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.store import Leaves, VariableStore
+from hookline.session.local_exchange import LocalExchange, Slot
+from hookline.session.store import Exchange, Leaves, VariableStore
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
@@ -28,21 +29,6 @@ def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableSt
         lock: Held by the session between `take` and `put`: nobody else may look at a value meanwhile.
     """
     return _LocalStore(graph, lock or threading.RLock())
-
-
-class _Slot:
-    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
-
-    __slots__ = ("leaves", "mirror", "structure")
-
-    def __init__(self) -> None:
-        self.leaves: Leaves | None = None
-        self.structure: Any = None
-        self.mirror: int | None = None
-
-
-# What every counter holds: it has 32 bits or 64.
-_LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 @jax.jit
@@ -62,11 +48,6 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-def _wrapped(value: int, variable: Variable) -> int:
-    """Returns what a counter holds after counting to `value`."""
-    return int(np.asarray(value).astype(variable.dtype))
-
-
 class _LocalStore:
     """Variables in this process, as arrays on its devices."""
 
@@ -76,12 +57,16 @@ class _LocalStore:
         self._graph = graph
         self._lock = lock
         self.step_changes = 0
-        self._slots: dict[Variable, _Slot] = {}
+        self._slots: dict[Variable, Slot] = {}
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
-        self._waiting = 0
+        self.waiting = 0
+        # Whose values were put last, as long as nothing else was put; and the same if the slots lack them yet.
+        self.latest: LocalExchange | None = None
+        self.unwritten: LocalExchange | None = None
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        self.flush()
         slots = self._slots
         try:
             return tuple([slots[variable].leaves for variable in variables])  # type: ignore[return-value]
@@ -95,25 +80,62 @@ class _LocalStore:
             ) from None
 
     def structure(self, variable: Variable) -> Any:
+        self.flush()
         return self._slots[variable].structure
 
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
+        self.supersede()
         stepped = False
         for variable, leaves, structure, gain in values:
             slot = self._slots.get(variable)
             if slot is None:
-                slot = self._slots[variable] = _Slot()
+                slot = self._slots[variable] = Slot()
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
-            mirror = None if gain is None or slot.mirror is None else slot.mirror + gain
-            slot.mirror = mirror if mirror is None or _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
+            slot.count(variable, gain)
             stepped = stepped or variable is self._global_step
         if stepped:
             self.step_changes += 1
-            if self._waiting:
-                with self._changed:
-                    self._changed.notify_all()
+            if self.waiting:
+                self.tell()
+
+    def tell(self) -> None:
+        """Wakes those that wait for a global step."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def exchange(
+        self,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> Exchange:
+        return LocalExchange(self, groups, written, gains)
+
+    def counts(self, written: Iterable[Variable]) -> bool:
+        """Whether the global step is among these."""
+        step = counted_global_step(self._graph)
+        return step is not None and step in set(written)
+
+    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
+        """Returns where variables are kept."""
+        return [self._slots.setdefault(variable, Slot()) for variable in variables]
+
+    def supersede(self) -> None:
+        """Takes over the values of the latest exchange, which is it no more."""
+        self.flush()
+        latest, self.latest = self.latest, None
+        if latest is not None:
+            latest.release()
+
+    def flush(self) -> None:
+        """Takes over the values that only the latest exchange has."""
+        if self.unwritten is not None:
+            with self._lock:
+                if self.unwritten is not None:
+                    self.unwritten.write()
+                    self.unwritten = None
 
     def counter(self, variable: Variable) -> int:
         slot = self._slots.get(variable)
@@ -144,11 +166,11 @@ class _LocalStore:
                 return now
             left = None if deadline is None else deadline - clock.monotonic()
             with self._changed:
-                self._waiting += 1
+                self.waiting += 1
                 try:
                     moved = clock.wait_for(self._changed, lambda seen=generation: self.step_changes != seen, left)
                 finally:
-                    self._waiting -= 1
+                    self.waiting -= 1
             if not moved:
                 return self.step()
 
@@ -193,9 +215,11 @@ class _LocalStore:
         return [variable.op.name for variable in variables if variable not in self._slots]
 
     def destroyed(self) -> bool:
+        self.flush()
         return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.leaves or ())
 
     def broken(self) -> BaseException | None:
+        self.flush()
         for slot in list(self._slots.values()):
             try:
                 jax.block_until_ready(slot.leaves)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
-from hookline.graph.nodes import Constant
-from hookline.session.execution import Execution, Run
+from hookline.session.execution import Execution
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import Assemble, fetch_key, flatten
-from hookline.session.program import Program
-from hookline.session.sharing import Sharing
+from hookline.session.getters import Run
+from hookline.session.latches import Latches
+from hookline.session.programs import Programs, Request
 from hookline.session.store import VariableStore
 from hookline.session.watched import Watched
 
@@ -33,12 +32,14 @@ class Prepared(NamedTuple):
         assemble: For the caller.
         assemble_watched: For the hooks.
         has_structures: Whether a key of the feeds is a structure of tensors.
+        nothing: The results of both, if these are operations alone, which have no values; else None.
     """
 
     execution: Execution
     assemble: Assemble
     assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
     has_structures: bool
+    nothing: tuple[None, tuple[Any, ...]] | None
 
 
 def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
@@ -55,16 +56,15 @@ class PlanCache:
     Args:
         graph: The graph that is run.
         max_plans: How many to remember at most.
+        latches: What the latches of the session hold.
     """
 
-    def __init__(self, graph: Graph, max_plans: int) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, max_plans: int, latches: Latches) -> None:
+        self._graph, self._latches = graph, latches
         self._max_young = max(max_plans // 2, 1)
         self._young: dict[Hashable, Prepared] = {}
         self._old: dict[Hashable, Prepared] = {}
-        self._programs: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
-        self._constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
-        self._sharing = Sharing()
+        self._programs = Programs()
         self._told: set[Operation] = set()
         self._made = 0
         self._latest: Any = None
@@ -76,7 +76,7 @@ class PlanCache:
         for fetches in watched:
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 found.append(flatten(self._graph, fetches)[0])
-        self._sharing.declare(found)
+        self._programs.sharing.declare(found)
 
     def find(self, key: Hashable) -> Prepared | None:
         """Returns one of either generation, which is young from then on; None if there is none."""
@@ -119,9 +119,8 @@ class PlanCache:
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
         step = counted_global_step(self._graph)
-        execution = Execution(
-            elements, wanted, waiting, by_hook, self._sharing, fed, self._programs, self._constants, step, store
-        )
+        request = Request(elements, wanted, waiting, by_hook, fed)
+        execution = Execution(request, self._programs, self._latches, step, store)
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
@@ -135,15 +134,13 @@ class PlanCache:
             parts = [whole.part(i) for i in range(len(asked))] if whole else ()
             return put_together(values[len(elements) :], parts)
 
-        if not late and all(isinstance(element, Operation) for element in wanted):
-            # Operations alone have no values: the results are the same each time.
-            nothing = put_together([None] * len(wanted), ())
-            assemble_watched = lambda values, run, session: nothing  # noqa: E731
-
+        nothing = None
+        if isinstance(fetches, Operation) and not late and all(isinstance(element, Operation) for element in wanted):
+            nothing = None, put_together([None] * len(wanted), ())
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )
-        prepared = Prepared(execution, assemble, assemble_watched, flat is not feed_dict)
+        prepared = Prepared(execution, assemble, assemble_watched, flat is not feed_dict, nothing)
         self._keep(key, prepared)
         return prepared
 

@@ -21,6 +21,7 @@ from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.sharing import Watch
+from hookline.session.store import Flat, Leaves
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
@@ -29,14 +30,16 @@ _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 # weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
 _HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
 
-Flat = tuple[tuple[jax.Array, ...], ...]
-Traced = tuple[Flat, tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
+Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
 
 class Program:
-    """One compiled program: (values of variables, inputs, latches) to (new values, outputs, ..., latches).
+    """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
-    Variables travel flattened: a step then never rebuilds the user's trees. What is written is donated.
+    Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
+    written, whose old values are donated; the counters that are written; and those that are only read. The new values
+    come in the same form, so that they are the arguments of the next run as they are: the written ones, the counters,
+    and then those that are written without a look at their old value.
 
     Args:
         plan: What to compute.
@@ -70,13 +73,14 @@ class Program:
         self._unmasked = [*outputs, *watched]
         self.outputs = [*self._unmasked, *masked]
         self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
-        self.written = list(plan.updates)
         self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
-        needed = [v for v in self.written if self._needs_old(v)]
+        needed = [v for v in plan.updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         self.taken = [v for v in needed if not counts_runs(v)]
-        self.kept = [*reads, *(v for v in needed if counts_runs(v))]
+        self.counted = [v for v in needed if counts_runs(v)]
+        self.read = reads
+        self.written = [*self.taken, *self.counted, *(v for v in plan.updates if v not in needed)]
         self.structure_in = structure
         self.structures_out: list[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
@@ -105,9 +109,10 @@ class Program:
             self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
         return self._dry
 
-    def _named(self, taken: Flat, kept: Flat, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
-        yield from zip((variable.op.name for variable in (*self.taken, *self.kept)), (*taken, *kept), strict=True)
+        variables = (*self.taken, *self.counted, *self.read)
+        yield from zip((variable.op.name for variable in variables), (*taken, *counted, *read), strict=True)
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
@@ -125,7 +130,7 @@ class Program:
         callers = [operation for operation in self.plan.device if operation in self.plan.trained]
         read = {t.op for operation in callers for t in operation.inputs}
         read |= {tensor.op for tensor in self.outputs if tensor.key not in self.watched}
-        return [variable for variable in self.kept if variable.op in read]
+        return [variable for variable in (*self.read, *self.counted) if variable.op in read]
 
     def _needs_old(self, variable: Variable) -> bool:
         """Whether the program looks at the value from before the run."""
@@ -137,25 +142,31 @@ class Program:
         return any(self.plan.version(variable, reader) == 0 for reader in readers)
 
     def _trace(
-        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...], mask: tuple[Any, ...]
+        self,
+        taken: Flat,
+        counted: Flat,
+        read: Flat,
+        inputs: Sequence[Any],
+        latched: Sequence[Latched],
+        mask: Sequence[Any],
     ) -> Traced:
         # The body of a traced function runs when JAX compiles, and only then.
-        self.compilations.begins(self._named(taken, kept, inputs))
+        self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            return self._traced(taken, kept, inputs, latched, mask)
+            values = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
+            return self._traced(dict(values), inputs, latched, mask)
         finally:
             WORKER_INDEX.reset(token)
 
     def _traced(
-        self, taken: Flat, kept: Flat, inputs: tuple[Any, ...], latched: tuple[Latched, ...], mask: tuple[Any, ...]
+        self, old: dict[Variable, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
     ) -> Traced:
-        values = [*zip(self.taken, taken, strict=True), *zip(self.kept, kept, strict=True)]
-        state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in values}
+        state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
         # No output may share its buffer with a variable, with an input or with another output.
-        seen = {id(leaf) for leaf in jax.tree.leaves((taken, kept, inputs))}
+        seen = {id(leaf) for leaf in jax.tree.leaves((list(old.values()), inputs))}
 
         def distinct(leaf: Any) -> Any:
             if id(leaf) in seen or not isinstance(leaf, Tracer):
@@ -163,22 +174,26 @@ class Program:
             seen.add(id(leaf))
             return leaf
 
-        new: list[tuple[Any, ...]] = []
-        self.structures_out = []
-        skip, old = frame.skip(), dict(zip(self.taken, taken, strict=True))
+        new: list[Leaves] = []
+        structures = []
+        skip = frame.skip()
         for variable in self.written:
             leaves, structure = jax.tree.flatten(frame.final(variable))
             if self.plan.is_guarded(variable):
                 self._check_alike(variable, old[variable], leaves, structure)
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
             new.append(tuple(distinct(leaf) for leaf in leaves))
-            self.structures_out.append(structure)
+            structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
             outputs += self._masked(frame, watch, wanted)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches]
-        return tuple(new), outputs, sent, tuple(map(after, latched, conditions))
+        # Only now: a trace that is refused changes nothing.
+        self.structures_out = structures
+        first, rest = len(self.taken), len(self.taken) + len(self.counted)
+        groups = new[:first], new[first:rest], new[rest:]
+        return groups, outputs, sent, tuple(map(after, latched, conditions))
 
     def _masked(self, frame: Trace, watch: Watch, wanted: Any) -> tuple[Any, ...]:
         """Returns what a hook watches, computed only where the run wants it."""
@@ -205,7 +220,7 @@ class Program:
                 f"shape or dtype. Make that update in a run of its own.",
             )
 
-    def _keyed(self, inputs: tuple[Any, ...]) -> dict[Key, Any]:
+    def _keyed(self, inputs: Sequence[Any]) -> dict[Key, Any]:
         return {tensor.key: value for tensor, value in zip(self.inputs, inputs, strict=True)}
 
     def _output(self, tensor: Tensor, value: Any, distinct: Callable[[Any], Any]) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 
 
@@ -15,25 +13,24 @@ class RunAhead:
 
     Args:
         max_runs: The bound.
+
+    Attributes:
+        left: After how many runs the next one is to be marked. The session counts.
     """
 
-    __slots__ = ("_every", "_mark", "_runs")
+    __slots__ = ("_every", "_mark", "left")
 
     def __init__(self, max_runs: int) -> None:
-        self._every = max_runs // 2
-        self._runs = 0
+        self._every = self.left = max_runs // 2
         self._mark: jax.Array | None = None
 
-    def ran(self, token: Callable[[], jax.Array | None]) -> None:
-        """Counts a run.
+    def mark(self, token: jax.Array | None) -> None:
+        """Marks a run, and waits for the one that was marked before.
 
         Args:
-            token: Gives an array that is there once the run is computed, and that no later run takes; None if there is
-                none.
+            token: An array that is there once the run is computed, and that no later run takes; None if there is none.
         """
-        self._runs += 1
-        if self._runs >= self._every:
-            self._runs = 0
-            mark, self._mark = self._mark, token()
-            if mark is not None and not mark.is_deleted():
-                mark.block_until_ready()
+        self.left = self._every
+        mark, self._mark = self._mark, token
+        if mark is not None and not mark.is_deleted():
+            mark.block_until_ready()

@@ -10,31 +10,41 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from hookline import arguments, clock, errors
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation, get_default_graph
-from hookline.graph.guard import counts_runs
+from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
+from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
-from hookline.session.dispatch import dispatch, explained
-from hookline.session.execution import Execution, Run
+from hookline.session.device_stage import explained
+from hookline.session.execution import Execution
 from hookline.session.feeds import fed_parts, flat_feeds
+from hookline.session.getters import Run
 from hookline.session.latches import Latches
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
 from hookline.session.retry import RETRY
 from hookline.session.run_ahead import RunAhead
-from hookline.session.sources import Position, Sources
+from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
+_NOTHING = object()
 
-class Session:
+
+class _OfGraph:
+    """What the graph makes a session of; apart, so that a session's arguments are those of its constructor."""
+
+    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made_for = graph if isinstance(graph, Graph) else get_default_graph()
+        return super().__new__(made_for.class_of(cls))
+
+
+class Session(_OfGraph):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
@@ -72,7 +82,8 @@ class Session:
         self._lock = threading.RLock()
         self._target = resolve_target(target)
         self._max_plans = config.max_plans
-        self._plans = PlanCache(self._graph, self._max_plans)
+        self._latches = Latches()
+        self._plans = PlanCache(self._graph, self._max_plans, self._latches)
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
@@ -80,8 +91,8 @@ class Session:
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
-        self._latches = Latches()
         self._ahead = RunAhead(config.max_runs_ahead)
+        self._latest: Any = (_NOTHING, None, None)
         self.origin = ""
         self.writes = 0
         # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
@@ -109,8 +120,8 @@ class Session:
             self._sources.close()
             if self._store is not None:
                 self._store.close()
-            self._store = None
-            self._plans = PlanCache(self._graph, self._max_plans)
+            self._store, self._latest = None, (_NOTHING, None, None)
+            self._plans = PlanCache(self._graph, self._max_plans, self._latches)
             self._latches.reset()
         _call_all(self._at_close)
 
@@ -191,6 +202,8 @@ class Session:
             AbortedError: The session is lost.
             RuntimeError: The session is closed.
         """
+        if options is None and not feed_dict:
+            return self._run_prepared(self._prepared(fetches, None, feed_dict), (), None, run_metadata)[0]
         return self._run(fetches, None, feed_dict, options, run_metadata)[0]
 
     def run_watched(
@@ -302,14 +315,25 @@ class Session:
         metadata: RunMetadata | None,
         watched: Watched | None = None,
     ) -> tuple[Any, Any]:
-        execution, assemble, assemble_watched, _ = prepared
-        run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)])
+        execution = prepared.execution
+        run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)] if values else ())
         try:
-            self._execute(execution, run, options, metadata)
+            if execution.is_plain and options is None and metadata is None:
+                with self._lock:
+                    self._dispatch(execution, run, None, None)
+                self._ran(execution, run)
+            else:
+                self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
-        results = [get(run) for get in execution.getters]
-        return assemble(results), watched and assemble_watched(results, run, self)
+        if prepared.nothing is not None:
+            return prepared.nothing
+        results = self.returned([get(run) for get in execution.getters])
+        return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
+
+    def returned(self, values: list[Any]) -> list[Any]:
+        """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
+        return values
 
     def _run_recorded(
         self,
@@ -328,12 +352,20 @@ class Session:
         return result, watched and results[: -len(names)]
 
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
+        if not feed_dict and self._lost is None:
+            # A training loop asks for the same each time.
+            latest_fetches, latest_watched, latest = self._latest
+            if fetches is latest_fetches and watched is latest_watched:
+                return latest
         key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
         if found is None or self._closed or self._lost is not None:
             with self._lock:
                 self._check_usable()
                 found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
+        # A structure may be changed in place.
+        if not feed_dict and isinstance(fetches, Tensor | Operation | str):
+            self._latest = fetches, watched, found
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -343,11 +375,13 @@ class Session:
     def _execute(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> None:
+        run.begin()
         plan = execution.plan
         traced = metadata is not None and options is not None and options.trace_level > 0
         start = clock.monotonic() if traced else 0.0
-        if plan.early and not execution.early_is_inside:
-            execution.compute_hosts(plan.early, run, self)
+        hosts = execution.hosts
+        if hosts.early and not hosts.early_is_inside:
+            hosts.compute(hosts.early, run, self)
         if execution.exchanges:
             # Not under the lock: whoever reads or closes must not wait for slower workers.
             nested = self._host_thread == threading.get_ident()
@@ -356,39 +390,35 @@ class Session:
                 begun = self._exchange(execution, run, options, metadata)
         else:
             begun = self._exchange(execution, run, options, metadata)
-            if execution.program is not None:
-                self._ahead.ran(lambda: self._token(execution.program, run))
+            self._ran(execution, run)
         done = clock.monotonic() if traced else 0.0
-        if execution.hosts_after:
-            execution.compute_hosts(execution.hosts_after, run, self)
+        if hosts.after:
+            hosts.compute(hosts.after, run, self)
         if traced and metadata is not None:
             times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
             metadata.stage_secs.update(times)
 
-    def _token(self, program: Any, run: Run) -> jax.Array | None:
-        """Returns an array that is there once a run is computed, and is given to no later run."""
-        outputs = jax.tree.leaves(run.outputs)
-        if outputs:
-            return min(outputs, key=lambda leaf: leaf.size)
-        with self._lock:
-            if self._store is None or not program.written:
-                return None
-            counters = [variable for variable in program.written if counts_runs(variable)]
-            leaves = jax.tree.leaves(self._store.take(counters or program.written))
-            return leaves[0] if counters else jnp.copy(min(leaves, key=lambda leaf: leaf.size))
+    def _ran(self, execution: Execution, run: Run) -> None:
+        """Counts a run, and waits where the device is too far behind."""
+        ahead = self._ahead
+        ahead.left -= 1
+        if ahead.left <= 0 and execution.device is not None:
+            with self._lock:
+                token = execution.device.token(run)
+            ahead.mark(token)
 
     def _exchange(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> float:
         """Carries out what needs the variables, and returns when the device stage began."""
-        if not execution.early_is_inside and not execution.plan.sources:
+        if not execution.hosts.early_is_inside and not execution.plan.sources:
             with self._lock:
                 return self._exchange_now(execution, run, options, metadata)
         while True:
             with self._lock:
                 self._check_usable()
                 awaited = self._sources.awaited(execution.plan.sources)
-                if awaited is None and not execution.early_is_inside:
+                if awaited is None and not execution.hosts.early_is_inside:
                     return self._exchange_batches(execution, run, options, metadata)
                 if awaited is None:
                     with contextlib.ExitStack() as entered:
@@ -452,23 +482,38 @@ class Session:
                 run.counters[variable] = store.counter(variable)
         except errors.FailedPreconditionError as error:
             raise explained(execution.plan, error) from None
-        if execution.early_is_inside:
+        if execution.hosts.early_is_inside:
             outer, self._host_thread = self._host_thread, threading.get_ident()
             try:
-                execution.compute_hosts(execution.plan.early, run, self)
+                execution.hosts.compute(execution.hosts.early, run, self)
             finally:
                 self._host_thread = outer
         begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
+        self._dispatch(execution, run, options, metadata)
+        if metadata is not None:
+            metadata.global_step = self._step_or_none(store)
+        return begun
+
+    def _dispatch(
+        self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> None:
+        """Starts the program; the caller holds the lock."""
+        if self._closed or self._lost is not None:
+            self._check_usable()
+        store = self._store or self.store
+        device = execution.device
         try:
-            dispatch(execution, store, self._latches, run, options, metadata)
+            if device is None:
+                run.applied = True
+            elif options is None and not execution.plan.remote:
+                device.launch(run)
+            else:
+                device.launch_with(run, options, metadata)
         except Exception as error:
             self._check_lost(error, store)
             raise
         if execution.writes:
             self.writes += 1
-        if metadata is not None:
-            metadata.global_step = self._step_or_none(store)
-        return begun
 
     def host_lock(self, operation: Operation) -> Any:
         """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
@@ -518,12 +563,12 @@ class Session:
         if not isinstance(operation, Latch):
             raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
         with self._lock:
-            value = self._latches.to_read(operation, wait=wait)
-        if value is None:
+            unread = self._latches.to_read(operation, wait=wait)
+        if unread is None:
             return None
-        jax.block_until_ready(value)
+        unread.value.block_until_ready()
         with self._lock:
-            return self._latches.read(operation, value)
+            return unread.read()
 
     @property
     def shared(self) -> bool:
@@ -542,7 +587,7 @@ class Session:
     @property
     def step_changes(self) -> int:
         """How often the global step has been written so far, by whatever way."""
-        return self.store.step_changes
+        return (self._store or self.store).step_changes
 
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
@@ -581,6 +626,12 @@ class Session:
     def iterators(self) -> list[str]:
         """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
         return self._sources.names()
+
+    def source(self, iterator: Source) -> OpenSource:
+        """Returns what the session reads from for an iterator's operation."""
+        with self._lock:
+            self._check_usable()
+            return self._sources.of(iterator)
 
     def serve(self, coord: Any) -> None:
         """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""

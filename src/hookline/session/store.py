@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -12,6 +13,57 @@ from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
 
 Leaves = tuple[jax.Array, ...]
+
+
+Flat = Sequence[Leaves]
+
+
+class Exchange(Protocol):
+    """The variables of one program in a store: what a run takes out and puts back.
+
+    They come in three groups, as `Program` has them.
+    """
+
+    def take(self) -> tuple[Flat, Flat, Flat]:
+        """Returns the values that the program takes, flattened.
+
+        Raises:
+            FailedPreconditionError: A variable was never initialised.
+        """
+        ...
+
+    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Sets the variables that the program writes, and counts on what counts."""
+        ...
+
+
+class PlainExchange:
+    """An exchange that looks each variable up in each run.
+
+    Args:
+        store: The store.
+        groups: The variables whose values the program takes.
+        written: The ones that it writes.
+        gains: By how much each of those counts on in a run; None where the host does not know.
+    """
+
+    def __init__(
+        self,
+        store: VariableStore,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> None:
+        self._store, self._groups, self._written, self._gains = store, groups, written, gains
+
+    def take(self) -> tuple[Flat, Flat, Flat]:
+        """Returns the values that the program takes."""
+        taken, counted, read = [list(self._store.take(variables)) for variables in self._groups]
+        return taken, counted, read
+
+    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Sets the variables that the program writes."""
+        self._store.put(zip(self._written, itertools.chain(*new), structures, self._gains, strict=True))
 
 
 class VariableStore(Protocol):
@@ -34,6 +86,15 @@ class VariableStore(Protocol):
 
         The last item is the amount by which a counter advanced, `None` if the host does not know it.
         """
+        ...
+
+    def exchange(
+        self,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> Exchange:
+        """Returns what `take` and `put` do for the variables of one program; see `PlainExchange`."""
         ...
 
     def counter(self, variable: Variable) -> int:

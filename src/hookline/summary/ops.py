@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from hookline import arguments, errors
 from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op
+from hookline.graph import spec as specs
 from hookline.summary import buckets, encode, media
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def scalar(name: str, tensor: Any, collections: Sequence[str] | None = None) -> 
         `tf.compat.v1.summary.scalar`, without `family` (open a name scope). Difference: an operation called `loss`
         does not make the tag `loss_1`.
     """
-    shape = getattr(tensor, "shape", None)
+    shape = specs.open_shape(tensor.spec) if isinstance(tensor, Tensor) else getattr(tensor, "shape", None)
     if shape:
         raise errors.InvalidArgumentError(
             None,
@@ -106,7 +107,7 @@ def histogram(name: str, values: Any, collections: Sequence[str] | None = None) 
             )
         return buckets.encode(tag, counted)
 
-    clean = _clean(name)
+    clean = clean_name(name)
     counted = op(buckets.count, name=f"{clean}/buckets").node(values)
     return _summary(clean, encoded, counted, collections)
 
@@ -145,7 +146,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, collections: Sequence[st
     References:
         `tf.compat.v1.summary.image`, without `family`; the pixels are the same.
     """
-    clean = _clean(name)
+    clean = clean_name(name)
     first = _first(clean, tensor, max_outputs, functools.partial(media.check_images, name))
     return _summary(clean, functools.partial(media.image, max_outputs=max_outputs), first, collections)
 
@@ -183,7 +184,7 @@ def audio(
     References:
         `tf.compat.v1.summary.audio`, without `family`; the samples are the same.
     """
-    clean = _clean(name)
+    clean = clean_name(name)
     first = _first(clean, tensor, max_outputs, functools.partial(media.check_clips, name))
     return _summary(clean, functools.partial(media.audio, max_outputs=max_outputs), (first, sample_rate), collections)
 
@@ -287,7 +288,7 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 
 def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collections: Sequence[str] | None) -> Tensor:
     graph = get_default_graph()
-    clean = _clean(name)
+    clean = clean_name(name)
     graph.check_open(f"Summary {name!r}")
     wanted = tag = graph.current_scope + clean
     taken = graph.get_collection(_TAGS)
@@ -301,7 +302,8 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
     return summary
 
 
-def _clean(name: str) -> str:
+def clean_name(name: str) -> str:
+    """Returns a name without what operations and tags may not hold, with a log line if there was something."""
     if not isinstance(name, str):
         raise TypeError(f"The name of a summary is a string, got {name!r}.")
     parts = _NOT_ALLOWED.sub("_", name).split("/")

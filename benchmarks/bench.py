@@ -1,0 +1,159 @@
+"""What sessions and hooks cost on a tiny step, against the bare step, the loop by hand, and TensorFlow's own.
+
+One run, in turns. `make bench` writes the results into `docs/bench` and draws them; `make bench-quick` only prints a
+short run. TensorFlow comes from an environment of its own (`make bench-peers`) and is left out without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import by_hand
+import in_processes
+import interleaved
+import tiny_step
+
+import hookline as hl
+from hookline import train
+
+BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
+STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
+
+LONG_EXAMPLES = 8192
+"""In the batch of a step that takes a millisecond or more."""
+
+Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
+
+
+def standard(loss: hl.Tensor, folder: str) -> list[Any]:
+    return [
+        train.StopAtStepHook(last_step=10**9),
+        train.StepCounterHook(output_dir=folder),
+        train.SummarySaverHook(
+            save_steps=100, output_dir=folder, scaffold=train.Scaffold(summary_op=hl.summary.merge_all())
+        ),
+        train.CheckpointSaverHook(folder, save_secs=600),
+        train.LoggingTensorHook({"loss": loss}, every_n_iter=100),
+    ]
+
+
+MONITORED: dict[str, Hooks] = {
+    "monitored, no hooks": lambda loss, folder: [],
+    "monitored, NaN check": lambda loss, folder: [train.NanTensorHook(loss)],
+    "monitored, standard hooks": standard,
+    "monitored, standard hooks, NaN check": lambda loss, folder: [*standard(loss, folder), train.NanTensorHook(loss)],
+}
+
+
+class Contestants:
+    """What is measured; sessions are open as long as the stack is."""
+
+    def __init__(self, stack: contextlib.ExitStack, examples: int = 32) -> None:
+        self._stack = stack
+        self._batch = tiny_step.batch(examples)
+
+    def folder(self) -> str:
+        return self._stack.enter_context(tempfile.TemporaryDirectory())
+
+    def session(self, *, fed: bool) -> interleaved.Run:
+        with hl.Graph().as_default():
+            train_op, feed = self._built(fed)[1:]
+            session = self._stack.enter_context(hl.Session())
+            session.run(hl.global_variables_initializer())
+        if fed:
+            return interleaved.stepwise(lambda: session.run(train_op, feed))
+        return interleaved.stepwise(lambda: session.run(train_op))
+
+    def monitored(self, hooks: Hooks, *, fed: bool = False) -> interleaved.Run:
+        with hl.Graph().as_default():
+            loss, train_op, feed = self._built(fed)
+            made = hooks(loss, self.folder())
+            session = self._stack.enter_context(train.MonitoredSession(hooks=made))
+        if fed:
+            return interleaved.stepwise(lambda: session.run(train_op, feed))
+        return interleaved.stepwise(lambda: session.run(train_op))
+
+    def by_hand(self, *, checks_nan: bool) -> interleaved.Run:
+        writer = hl.summary.FileWriter(self.folder())
+        self._stack.callback(writer.close)
+        return interleaved.stepwise(by_hand.with_jobs(*self._batch, writer, checks_nan=checks_nan))
+
+    def bare(self) -> interleaved.Run:
+        return interleaved.stepwise(by_hand.bare(*self._batch))
+
+    def _built(self, fed: bool) -> tuple[hl.Tensor, hl.Operation, dict[hl.Tensor, Any]]:
+        if not fed:
+            return *tiny_step.graph(*self._batch), {}
+        images = hl.placeholder("float32", [None, 32], name="x")
+        labels = hl.placeholder("float32", [None, 1], name="y")
+        return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
+
+
+def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
+    """Draws what each contestant takes."""
+    import matplotlib.pyplot as plt
+
+    names = list(rows)[::-1]
+    figure, axis = plt.subplots(figsize=(7, 0.36 * len(names) + 0.8))
+    colours = [
+        "tab:orange" if "TensorFlow" in n else "tab:gray" if "hand" in n or n == BARE else "tab:blue" for n in names
+    ]
+    axis.barh(names, [rows[n].micros for n in names], xerr=[rows[n].spread for n in names], color=colours)
+    axis.set_xlabel("µs a step")
+    axis.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--results", type=Path, help="where to write bench.json and bench.md")
+    args = parser.parse_args()
+    # Log lines are made, and go nowhere: on a terminal or a disk they would measure that.
+    logging.basicConfig(stream=open(os.devnull, "w"), level=logging.INFO)  # noqa: SIM115
+    with contextlib.ExitStack() as stack:
+        made = Contestants(stack)
+        runs = {
+            BARE: made.bare(),
+            HAND: made.by_hand(checks_nan=False),
+            HAND_NAN: made.by_hand(checks_nan=True),
+            "Session.run": made.session(fed=False),
+            "Session.run, two fed arrays": made.session(fed=True),
+            **{name: made.monitored(hooks) for name, hooks in MONITORED.items()},
+        }
+        tensorflow = in_processes.tensorflow(stack)
+        if tensorflow is not None:
+            runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
+        rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
+    with contextlib.ExitStack() as stack:
+        made = Contestants(stack, LONG_EXAMPLES)
+        whole = "monitored, standard hooks, NaN check"
+        runs = {BARE: made.bare(), HAND_NAN: made.by_hand(checks_nan=True), whole: made.monitored(MONITORED[whole])}
+        long = interleaved.measure(
+            runs, rounds=args.rounds, steps=max(args.steps // 10, 1), references=(BARE, HAND_NAN)
+        )
+    text = f"{interleaved.table(rows)}\n\nThe same with {LONG_EXAMPLES} examples in the batch:\n\n"
+    text += f"{interleaved.table(long)}\n\nStandard hooks: {STANDARD}.\n"
+    about = interleaved.machine()
+    text += (
+        f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"
+    )
+    print(text)
+    if args.results:
+        args.results.mkdir(parents=True, exist_ok=True)
+        interleaved.write(args.results / "bench.json", {"rows": rows, "long": long})
+        (args.results / "bench.md").write_text(text)
+        draw(rows, args.results / "bench.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The loop by hand: what a careful person writes around a jitted step to do the jobs of the standard hooks."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import orbax.checkpoint
+import tiny_step
+
+from hookline.summary import FileWriter, Summary
+
+logger = logging.getLogger("by_hand")
+
+EVERY = 100
+SAVE_SECS = 600
+
+
+def bare(x: jax.Array, y: jax.Array) -> Callable[[], object]:
+    """Returns the jitted step, and nothing around it."""
+
+    def step(state, x, y):
+        params, slots, count = state
+        changes, slots = tiny_step.TRANSFORMATION.update(jax.grad(tiny_step.loss_of)(params, x, y), slots, params)
+        return optax.apply_updates(params, changes), slots, count + 1
+
+    compiled, state = jax.jit(step, donate_argnums=0), tiny_step.state()
+
+    def run() -> None:
+        nonlocal state
+        state = compiled(state, x, y)
+
+    return run
+
+
+def with_jobs(x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: bool) -> Callable[[], object]:
+    """Returns the step with the jobs of the standard hooks.
+
+    It stops at a step, measures steps a second, logs the loss and writes a scalar each 100 steps, saves each 600
+    seconds, and, where asked, looks for a NaN one step late, so that the device always has work.
+    """
+    compiled, state = jax.jit(tiny_step.step, donate_argnums=0), tiny_step.state()
+    saver = orbax.checkpoint.StandardCheckpointer()
+    last_step, number = 10**9, 0
+    started, next_save, next_report = time.monotonic(), time.monotonic() + SAVE_SECS, EVERY
+    before: Any = None
+
+    def run() -> None:
+        nonlocal state, number, started, next_save, next_report, before
+        if number >= last_step:
+            raise StopIteration
+        state, loss = compiled(state, x, y)
+        number += 1
+        if checks_nan:
+            if before is not None and not math.isfinite(before.item()):
+                raise FloatingPointError(f"NaN at step {number - 1}")
+            before = loss
+        if number >= next_report:
+            next_report += EVERY
+            now, value = time.monotonic(), np.asarray(loss)[()]
+            rate, started = EVERY / (now - started), now
+            writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=float(value))]), number)
+            writer.add_summary(Summary(value=[Summary.Value(tag="global_step/sec", simple_value=rate)]), number)
+            logger.info("loss = %s, step = %d (%.3f sec)", value, number, EVERY / rate)
+        if time.monotonic() >= next_save:
+            next_save = time.monotonic() + SAVE_SECS
+            saver.save(f"{writer.get_logdir()}/{number}", state)
+
+    return run

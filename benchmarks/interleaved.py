@@ -1,0 +1,118 @@
+"""Timing what is to be compared in turns: A B C A B C. Machines are noisy, so only ratios of one round count."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+Run = Callable[[int], None]
+"""Makes so many steps, and waits until they are done."""
+
+
+class Row(NamedTuple):
+    """What one contestant took.
+
+    Args:
+        micros: Microseconds a step, the median of the rounds.
+        spread: Half the distance between the quartiles, of that.
+        ratios: To each reference, the median of the ratios within a round.
+        added: To each reference, the median of the differences within a round, in microseconds.
+    """
+
+    micros: float
+    spread: float
+    ratios: dict[str, float]
+    added: dict[str, float]
+
+
+def stepwise(run: Callable[[], object]) -> Run:
+    """Returns a contestant from a function that makes one step."""
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            run()
+        # Or the next contestant would wait for what this one has left.
+        jax.block_until_ready(jax.live_arrays())
+
+    return steps
+
+
+def measure(
+    contestants: Mapping[str, Run], *, rounds: int, steps: int, references: tuple[str, ...] = ()
+) -> dict[str, Row]:
+    """Times each contestant in each round.
+
+    Args:
+        contestants: By name. A first round, which compiles, does not count.
+        rounds: How many rounds.
+        steps: How many steps in a round; a contestant may be given fewer steps as `(run, steps)`.
+        references: To whom ratios are given.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            run(steps)
+            if number:
+                times[name].append((time.perf_counter() - start) / steps * 1e6)
+    return {name: _row(values, {r: times[r] for r in references if r in times}) for name, values in times.items()}
+
+
+def _row(values: list[float], references: Mapping[str, list[float]]) -> Row:
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    pairs = {name: list(zip(values, base, strict=True)) for name, base in references.items()}
+    return Row(
+        statistics.median(values),
+        (high - low) / 2,
+        {name: statistics.median(value / base for value, base in found) for name, found in pairs.items()},
+        {name: statistics.median(value - base for value, base in found) for name, found in pairs.items()},
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Returns what a figure needs to be understood: the machine, the date, the versions."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {_processor()}",
+        "device": str(jax.devices()[0]),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def table(rows: Mapping[str, Row]) -> str:
+    """Returns rows as a Markdown table."""
+    references = list(dict.fromkeys(name for row in rows.values() for name in row.ratios))
+    heads = ["", "µs a step", *(f"/ {name}" for name in references), *(f"added to {name}" for name in references[:1])]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name, row in rows.items():
+        cells = [f"{row.micros:.1f} ± {row.spread:.1f}"]
+        cells += [f"{row.ratios[r]:.2f}" if r in row.ratios else "" for r in references]
+        cells += [f"{row.added[r]:+.1f}" if r in row.added else "" for r in references[:1]]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def write(path: Path, parts: Mapping[str, Mapping[Any, Row]]) -> None:
+    """Writes rows, with the machine, as JSON."""
+    found = {name: {str(key): row._asdict() for key, row in rows.items()} for name, rows in parts.items()}
+    path.write_text(json.dumps({**machine(), **found}, indent=1) + "\n")

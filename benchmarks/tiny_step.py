@@ -1,0 +1,56 @@
+"""The step of the benchmarks: an MLP 32-64-1 on a batch of 32, SGD. It is so short that what is around it shows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import hookline as hl
+
+TRANSFORMATION = optax.sgd(1e-2)
+
+Params = dict[str, jax.Array]
+
+
+def init() -> Params:
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {
+        "w1": jax.random.normal(keys[0], (32, 64)) / 6,
+        "b1": jnp.zeros(64),
+        "w2": jax.random.normal(keys[1], (64, 1)) / 8,
+        "b2": jnp.zeros(1),
+    }
+
+
+def loss_of(p: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((jnp.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"] - y) ** 2)
+
+
+def batch(examples: int = 32) -> tuple[jax.Array, jax.Array]:
+    """Returns a batch that is on the device."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(examples, 32)), rng.normal(size=(examples, 1))
+    return jnp.asarray(x, "float32"), jnp.asarray(y, "float32")
+
+
+def step(state, x, y):
+    """One step of (params, slots, count); returns the new state and the loss."""
+    params, slots, count = state
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    changes, slots = TRANSFORMATION.update(gradients, slots, params)
+    return (optax.apply_updates(params, changes), slots, count + 1), loss
+
+
+def state():
+    params = init()
+    return params, TRANSFORMATION.init(params), jnp.zeros((), jnp.int32)
+
+
+def graph(x, y) -> tuple[hl.Tensor, hl.Operation]:
+    """Builds the step in the default graph, on tensors or on arrays; returns its loss and its train op."""
+    params = hl.Variable(init, name="params")
+    loss = hl.op(loss_of, name="loss")(params, x, y)
+    hl.summary.scalar("loss", loss)
+    return loss, hl.train.Optimizer(TRANSFORMATION).minimize(loss, hl.train.get_or_create_global_step())

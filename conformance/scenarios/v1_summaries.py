@@ -1,0 +1,78 @@
+"""`tf.summary` in `hookline.compat.v1`: tags, families, writers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.parts import scalars
+from conformance.scenario import Record, scenario
+from conformance.system import System
+
+
+@scenario("v1.summary.tags")
+def _(s: System) -> Record:
+    """A tag is the name of its operation: below its scope, numbered if any operation has it, cleaned."""
+    tf = s.tf
+    x = tf.constant(2.0)
+    loss = tf.square(x, name="loss")
+    tf.summary.scalar("loss", loss)
+    tf.summary.scalar("loss", loss)
+    tf.summary.scalar("total loss", loss)
+    with tf.name_scope("train"):
+        tf.summary.scalar("loss", loss)
+        tf.summary.scalar("part", loss, family="parts")
+        tf.summary.scalar("part", loss, family="parts")
+    with tf.variable_scope("net"):
+        tf.summary.scalar("loss", loss)
+    merged = tf.summary.merge_all()
+    with tf.Session() as sess, tf.summary.FileWriter(s.folder) as writer:
+        writer.add_summary(sess.run(merged), 3)
+    return {"written": sorted(scalars(s.events(s.folder)))}
+
+
+@scenario("v1.summary.writer")
+def _(s: System) -> Record:
+    """A writer takes summaries as messages and as bytes, steps of NumPy's, and a graph."""
+    tf = s.tf
+    step = tf.train.get_or_create_global_step()
+    summary = tf.summary.scalar("x", tf.constant(1.5))
+    with tf.Session(graph=tf.get_default_graph()) as sess:
+        writer = tf.summary.FileWriter(s.folder, sess.graph)
+        sess.run(tf.global_variables_initializer())
+        writer.add_summary(sess.run(summary), sess.run(step))
+        writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag="y", simple_value=2.5)]), 7)
+        own = tf.Summary()
+        own.value.add(tag="z", simple_value=0.25)
+        writer.add_summary(own, global_step=8)
+        writer.flush()
+        directory = writer.get_logdir()
+        writer.close()
+    events: list[Any] = s.events(s.folder)
+    graphs = sum(event.HasField("graph_def") for event in events)
+    return {"written": scalars(events), "graphs": graphs, "directory": directory == s.folder}
+
+
+@scenario("v1.summary.collections")
+def _(s: System) -> Record:
+    """Summaries join collections; `merge_all` takes one of them, or those of a scope."""
+    tf = s.tf
+    x = tf.constant(1.0)
+    tf.summary.scalar("a", x, collections=["mine"])
+    with tf.name_scope("part"):
+        tf.summary.scalar("b", x)
+    tf.summary.scalar("c", x)
+    keys = ("summaries", "mine")
+    nothing = tf.summary.merge_all(key="none")
+    with tf.Session() as sess:
+        found = {}
+        for name, merged in {
+            "all": tf.summary.merge_all(),
+            "mine": tf.summary.merge_all(key="mine"),
+            "part": tf.summary.merge_all(scope="part"),
+        }.items():
+            found[name] = [value.tag for value in tf.Summary.FromString(sess.run(merged)).value]
+    return {
+        "names": {key: [item.name for item in tf.get_collection(key)] for key in keys},
+        "nothing": nothing is None,
+        "tags": found,
+    }

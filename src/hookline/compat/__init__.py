@@ -1,0 +1,1 @@
+"""Names of other systems, over hookline's own."""

@@ -1,0 +1,100 @@
+"""TensorFlow 1.x's names over hookline: `import hookline.compat.v1 as tf`, and a script trains on JAX.
+
+Example:
+    >>> import hookline.compat.v1 as tf
+    >>> x = tf.placeholder(tf.float32, [None, 2], name="x")
+    >>> total = tf.reduce_sum(tf.square(x), axis=1)
+    >>> with tf.Session() as sess:
+    ...     print(sess.run(total, feed_dict={x: [[3, 4]]}))
+    [25.]
+"""
+
+import sys as _sys
+from typing import Any as _Any
+
+from hookline import errors
+from hookline.compat.v1 import (
+    app,
+    arrays,
+    before_1_0,
+    branches,
+    checks,
+    clipping,
+    config,
+    contrib,
+    control,
+    data,
+    dtypes,
+    estimator,
+    flags,
+    gfile,
+    graphs,
+    image,
+    initializers,
+    layers,
+    linalg,
+    logging,
+    losses,
+    math,
+    metrics,
+    nn,
+    nodes,
+    python_io,
+    random,
+    summary,
+    switches,
+    train,
+    variable_scopes,
+    variables,
+)
+from hookline.compat.v1.default_session import get_default_session
+from hookline.compat.v1.namespace import Namespace as _Namespace
+from hookline.compat.v1.namespace import missing as _missing
+from hookline.compat.v1.namespace import public as _public
+from hookline.compat.v1.python_functions import py_func
+from hookline.compat.v1.run_options import RunOptions
+from hookline.compat.v1.sessions import InteractiveSession, Session
+from hookline.compat.v1.shapes import Dimension, TensorShape
+from hookline.compat.v1.tensors import Operation, Tensor, is_tensor
+from hookline.session import RunMetadata
+
+# The files whose names stand in `tf` itself; where two have one, that of the later file.
+_PARTS = [
+    dtypes,
+    clipping,
+    math,
+    linalg,
+    arrays,
+    nodes,
+    graphs,
+    variables,
+    variable_scopes,
+    random,
+    initializers,
+    control,
+    branches,
+    checks,
+    switches,
+    before_1_0,
+]
+globals().update(_public(*_PARTS))
+
+VERSION = __version__ = "1.15.0"
+GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
+NotDifferentiable = NoGradient = lambda op_type: None
+compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
+device = config.device
+
+# Made when they are asked for: their messages take a while to import.
+_MESSAGES: dict[str, _Any] = {
+    **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
+    **dict.fromkeys(("Event", "SessionLog", "Summary"), summary),
+}
+
+
+def __dir__() -> list[str]:
+    return sorted([name for name in globals() if not name.startswith("_")] + list(_MESSAGES))
+
+
+def __getattr__(name: str) -> _Any:
+    return getattr(_MESSAGES[name], name) if name in _MESSAGES else _missing("tf", __dir__)(name)

@@ -1,0 +1,32 @@
+"""The names that stood in `tf` before TensorFlow 1.0, and still stand in scripts."""
+
+from __future__ import annotations
+
+from hookline.compat.v1 import arrays, math, summary, variables
+
+PUBLIC = {
+    "add_check_numerics_ops": lambda: None,
+    "all_variables": variables.global_variables,
+    "arg_max": math.FUNCTIONS["argmax"],
+    "arg_min": math.FUNCTIONS["argmin"],
+    "audio_summary": summary.audio_summary,
+    "batch_matmul": math.FUNCTIONS["matmul"],
+    "complex_abs": math.FUNCTIONS["abs"],
+    "concat_v2": arrays.concat,
+    "histogram_summary": summary.histogram_summary,
+    "image_summary": summary.image_summary,
+    "initialize_all_tables": variables.tables_initializer,
+    "initialize_all_variables": variables.global_variables_initializer,
+    "initialize_local_variables": variables.local_variables_initializer,
+    "initialize_variables": variables.variables_initializer,
+    "inv": math.FUNCTIONS["reciprocal"],
+    "merge_all_summaries": summary.merge_all,
+    "merge_summary": summary.merge,
+    "mul": math.FUNCTIONS["multiply"],
+    "neg": math.FUNCTIONS["negative"],
+    "pack": arrays.FUNCTIONS["stack"],
+    "scalar_summary": summary.scalar_summary,
+    "select": arrays.FUNCTIONS["where"],
+    "sub": math.FUNCTIONS["subtract"],
+    "unpack": arrays.FUNCTIONS["unstack"],
+}

@@ -1,0 +1,11 @@
+"""`tf.contrib`: the parts of it that most training scripts use. TF 1.15 was the last to have it."""
+
+from __future__ import annotations
+
+from hookline.compat.v1.contrib import framework, layers, metrics
+from hookline.compat.v1.contrib import layers as slim
+from hookline.compat.v1.namespace import missing
+
+__all__ = ["framework", "layers", "metrics", "slim"]
+
+__getattr__ = missing("tf.contrib", lambda: __all__)

@@ -1,0 +1,303 @@
+"""`tf.contrib.layers`, which is also `tf.contrib.slim`: layers with names and defaults of their own.
+
+A layer's variables are `<scope>/weights` and `<scope>/biases`, and it ends in a ReLU unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookline.compat.v1 import layers, losses, nn
+from hookline.compat.v1.contrib.framework import add_arg_scope, arg_scope
+from hookline.compat.v1.contrib.starts import (
+    l1_l2_regularizer,
+    l1_regularizer,
+    l2_regularizer,
+    variance_scaling_initializer,
+    xavier_initializer,
+    xavier_initializer_conv2d,
+)
+from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
+from hookline.compat.v1.layers.base import ZEROS, Layer
+from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.nodes import op
+from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
+
+__all__ = [
+    "arg_scope",
+    "avg_pool2d",
+    "batch_norm",
+    "conv2d",
+    "conv2d_transpose",
+    "convolution2d",
+    "dropout",
+    "flatten",
+    "fully_connected",
+    "l1_l2_regularizer",
+    "l1_regularizer",
+    "l2_regularizer",
+    "linear",
+    "losses",
+    "max_pool2d",
+    "variance_scaling_initializer",
+    "xavier_initializer",
+    "xavier_initializer_conv2d",
+]
+
+__getattr__ = missing("tf.contrib.layers", lambda: __all__)
+
+
+def _renamed(getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
+    """Makes the variables of a layer of `tf.layers` under the names that they have here."""
+    scope, _, last = name.rpartition("/")
+    last = {"kernel": "weights", "bias": "biases"}.get(last, last)
+    variable = getter(f"{scope}/{last}" if scope else last, *args, **kwargs)
+    collected = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
+    if variable not in collected:
+        collected.append(variable)
+    return variable
+
+
+def _called(
+    layer: Layer,
+    label: str,
+    inputs: Any,
+    activation_fn: Any,
+    normalizer_fn: Any,
+    normalizer_params: dict[str, Any] | None,
+    reuse: Any,
+    scope: Any,
+    outputs_collections: Any,
+) -> Any:
+    """Calls a layer in its scope, then what normalises it, then what activates it."""
+    with variable_scope(scope, label, [inputs], reuse=reuse, custom_getter=_renamed):
+        layer._scope = get_variable_scope()
+        outputs = layer(inputs)
+        if normalizer_fn is not None:
+            outputs = normalizer_fn(outputs, **(normalizer_params or {}))
+        outputs = outputs if activation_fn is None else activation_fn(outputs)
+    keys = [outputs_collections] if isinstance(outputs_collections, str) else outputs_collections or ()
+    for key in keys:
+        get_default_graph().add_to_collection(key, outputs)
+    return outputs
+
+
+XAVIER = xavier_initializer()
+
+
+@add_arg_scope
+def fully_connected(
+    inputs: Any,
+    num_outputs: int,
+    activation_fn: Any = nn.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: dict[str, Any] | None = None,
+    weights_initializer: Any = XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
+    """Multiplies the last dimension by a matrix, and adds a bias unless something normalises.
+
+    References:
+        `tf.contrib.layers.fully_connected`.
+    """
+    use_bias = normalizer_fn is None and biases_initializer is not None
+    layer = layers.Dense(
+        num_outputs, None, use_bias, weights_initializer, biases_initializer, weights_regularizer, biases_regularizer,
+        trainable=trainable,
+    )  # fmt: skip
+    return _called(layer, "fully_connected", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
+                   outputs_collections)  # fmt: skip
+
+
+@add_arg_scope
+def conv2d(
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str = "SAME",
+    data_format: str | None = None,
+    rate: int | Sequence[int] = 1,
+    activation_fn: Any = nn.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: dict[str, Any] | None = None,
+    weights_initializer: Any = XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
+    """Convolves images.
+
+    References:
+        `tf.contrib.layers.conv2d`.
+    """
+    layer = layers.Conv2D(
+        num_outputs, kernel_size, stride, padding, _format(data_format), rate, None,
+        normalizer_fn is None and biases_initializer is not None, weights_initializer, biases_initializer,
+        weights_regularizer, biases_regularizer, trainable=trainable,
+    )  # fmt: skip
+    return _called(layer, "Conv", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
+                   outputs_collections)  # fmt: skip
+
+
+@add_arg_scope
+def conv2d_transpose(
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str = "SAME",
+    data_format: str | None = None,
+    activation_fn: Any = nn.relu,
+    normalizer_fn: Any = None,
+    normalizer_params: dict[str, Any] | None = None,
+    weights_initializer: Any = XAVIER,
+    weights_regularizer: Any = None,
+    biases_initializer: Any = ZEROS,
+    biases_regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Any:
+    """Makes images larger: the transposition of a convolution.
+
+    References:
+        `tf.contrib.layers.conv2d_transpose`.
+    """
+    layer = layers.Conv2DTranspose(
+        num_outputs, kernel_size, stride, padding, _format(data_format), None,
+        normalizer_fn is None and biases_initializer is not None, weights_initializer, biases_initializer,
+        weights_regularizer, biases_regularizer, trainable=trainable,
+    )  # fmt: skip
+    return _called(layer, "Conv2d_transpose", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
+                   outputs_collections)  # fmt: skip
+
+
+@add_arg_scope
+def batch_norm(
+    inputs: Any,
+    decay: float = 0.999,
+    center: bool = True,
+    scale: bool = False,
+    epsilon: float = 0.001,
+    activation_fn: Any = None,
+    param_initializers: dict[str, Any] | None = None,
+    param_regularizers: dict[str, Any] | None = None,
+    updates_collections: Any = GraphKeys.UPDATE_OPS,
+    is_training: Any = True,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    batch_weights: Any = None,
+    fused: bool | None = None,
+    data_format: str = "NHWC",
+    zero_debias_moving_mean: bool = False,
+    scope: Any = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_decay: float = 0.99,
+) -> Any:
+    """Gives each channel mean 0 and variance 1; with `updates_collections=None` the updates run with the result.
+
+    References:
+        `tf.contrib.layers.batch_norm`, without `batch_weights` and `zero_debias_moving_mean`.
+    """
+    if batch_weights is not None or zero_debias_moving_mean:
+        raise NotImplementedError("tf.contrib.layers.batch_norm has no batch_weights and no zero_debias_moving_mean.")
+    given = {f"{key}_initializer": value for key, value in (param_initializers or {}).items()}
+    given |= {f"{key}_regularizer": value for key, value in (param_regularizers or {}).items()}
+    layer = layers.BatchNormalization(
+        1 if data_format.startswith("NC") else -1, decay, epsilon, center, scale, fused=fused, trainable=trainable,
+        renorm=renorm, **given,
+    )  # fmt: skip
+    updates = get_default_graph().get_collection_ref(GraphKeys.UPDATE_OPS)
+    before = len(updates)
+    with variable_scope(scope, "BatchNorm", [inputs], reuse=reuse, custom_getter=_renamed):
+        layer._scope = get_variable_scope()
+        outputs = layer(inputs, training=is_training)
+        made = updates[before:]
+        if updates_collections != GraphKeys.UPDATE_OPS:
+            del updates[before:]
+        if updates_collections is None:
+            with control_dependencies(made):
+                outputs = op(lambda x: x, name="updated")(outputs)
+        elif updates_collections != GraphKeys.UPDATE_OPS:
+            for update in made:
+                get_default_graph().add_to_collections(updates_collections, update)
+        return outputs if activation_fn is None else activation_fn(outputs)
+
+
+@add_arg_scope
+def dropout(
+    inputs: Any,
+    keep_prob: Any = 0.5,
+    noise_shape: Any = None,
+    is_training: Any = True,
+    outputs_collections: Any = None,
+    scope: Any = None,
+    seed: int | None = None,
+) -> Any:
+    """Sets elements to zero in training; `keep_prob` is the share that stays."""
+    return layers.dropout(inputs, 1 - keep_prob, noise_shape, seed, is_training)
+
+
+@add_arg_scope
+def max_pool2d(
+    inputs: Any,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 2,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    outputs_collections: Any = None,
+    scope: Any = None,
+) -> Any:
+    """Returns the largest value of each window."""
+    return layers.max_pooling2d(inputs, kernel_size, stride, padding, _format(data_format))
+
+
+@add_arg_scope
+def avg_pool2d(
+    inputs: Any,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 2,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    outputs_collections: Any = None,
+    scope: Any = None,
+) -> Any:
+    """Returns the mean of each window."""
+    return layers.average_pooling2d(inputs, kernel_size, stride, padding, _format(data_format))
+
+
+@add_arg_scope
+def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
+    """Makes one dimension of all but the first."""
+    return layers.flatten(inputs)
+
+
+def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
+    """`fully_connected` without an activation."""
+    return fully_connected(inputs, num_outputs, **{"activation_fn": None} | kwargs)
+
+
+convolution2d, convolution2d_transpose = conv2d, conv2d_transpose
+
+
+def _format(data_format: str | None) -> str:
+    return "channels_first" if (data_format or "N").startswith("NC") else "channels_last"

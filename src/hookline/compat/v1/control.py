@@ -1,0 +1,98 @@
+"""Operations that order, group and differentiate others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline import graph as core
+from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
+from hookline.compat.v1.nodes import argument, convert_to_tensor, node, op
+from hookline.graph import Tensor
+
+# `tuple` is one of TensorFlow's functions.
+_Tuple = type(())
+
+
+def group(*inputs: Any, **kwargs: Any) -> Any:
+    """`tf.group`."""
+    name = kwargs.pop("name", None)
+    if kwargs:
+        raise ValueError(f"Unknown keyword arguments: {', '.join(kwargs)}")
+    get_default_graph()
+    listed = [item for item in jax.tree.leaves(inputs, is_leaf=lambda leaf: leaf is None) if item is not None]
+    return core.group(*listed, name=name)
+
+
+def no_op(name: str | None = None) -> Any:
+    """`tf.no_op`."""
+    get_default_graph()
+    return core.no_op(name)
+
+
+def tuple(tensors: Any, name: str | None = None, control_inputs: Any = None) -> list[Any]:
+    """`tf.tuple`: the tensors, none of them before all are computed."""
+    with (
+        name_scope(name, "tuple"),
+        control_dependencies([*(t for t in tensors if t is not None), *(control_inputs or ())]),
+    ):
+        return [None if t is None else op(lambda x: x, name="identity")(t) for t in tensors]
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = None,
+) -> list[Any]:
+    """Returns the gradients of the sum of `ys` with respect to each of `xs`; `None` where no way leads there.
+
+    References:
+        `tf.gradients`. Of whole numbers there is no gradient: `None`. `stop_gradients` is refused: use
+        `tf.stop_gradient` on the way.
+    """
+    if stop_gradients:
+        raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient on the way.")
+    get_default_graph()
+    ys = [convert_to_tensor(y) for y in (ys if isinstance(ys, list | _Tuple) else [ys])]
+    xs = list(xs) if isinstance(xs, list | _Tuple) else [xs]
+    if grad_ys is not None:
+        given = grad_ys if isinstance(grad_ys, list | _Tuple) else [grad_ys]
+        ys = [y if g is None else _weighted(y, g) for y, g in zip(ys, given, strict=True)]
+    moving = [x for x in xs if _is_floating(x)]
+    found = iter(core.gradients([y for y in ys if _is_floating(y)], moving, name=name) if moving else [])
+    return [next(found) if _is_floating(x) else None for x in xs]
+
+
+def _weighted(y: Any, weight: Any) -> Any:
+    return node(
+        lambda y, weight: jnp.sum(y * jax.lax.stop_gradient(weight)), "grad_ys", {"y": y, "weight": argument(weight)}
+    )
+
+
+def _is_floating(tensor: Any) -> bool:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"tf.gradients: a tensor or a variable is required, got {tensor!r}.")
+    dtype = tensor.dtype
+    return dtype is None or jnp.issubdtype(dtype, jnp.inexact)
+
+
+def hessians(ys: Any, xs: Any, name: str = "hessians", **ignored: Any) -> list[Any]:
+    """`tf.hessians`, of a scalar by vectors."""
+    xs = list(xs) if isinstance(xs, list | _Tuple) else [xs]
+    found = []
+    for x in xs:
+        (slope,) = gradients(ys, [x])
+        rows = [gradients(slope[i], [x])[0] for i in range(len(x))]
+        found.append(convert_to_tensor(rows))
+    return found
+
+
+__all__ = ["gradients", "group", "hessians", "no_op", "tuple"]

@@ -1,0 +1,33 @@
+"""`tf.data`: datasets, and iterators over them."""
+
+from hookline.compat.v1.data import experimental
+from hookline.compat.v1.data.dataset import Dataset
+from hookline.compat.v1.data.iterators import Iterator, make_initializable_iterator, make_one_shot_iterator
+from hookline.compat.v1.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
+from hookline.compat.v1.namespace import missing
+
+__all__ = [
+    "Dataset",
+    "FixedLengthRecordDataset",
+    "Iterator",
+    "TFRecordDataset",
+    "TextLineDataset",
+    "experimental",
+    "get_output_shapes",
+    "get_output_types",
+    "make_initializable_iterator",
+    "make_one_shot_iterator",
+]
+
+
+def get_output_types(dataset_or_iterator: Dataset | Iterator) -> object:
+    """Returns the dtypes of the components of an element."""
+    return dataset_or_iterator.output_types
+
+
+def get_output_shapes(dataset_or_iterator: Dataset | Iterator) -> object:
+    """Returns the shapes of the components of an element."""
+    return dataset_or_iterator.output_shapes
+
+
+__getattr__ = missing("tf.data", lambda: __all__)

@@ -1,0 +1,215 @@
+"""`tf.data.Iterator`: a dataset's elements as tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator as Elements
+from typing import Any, Protocol
+
+import jax
+
+from hookline.compat.v1.data import elements
+from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.data.batches import Form, owned
+from hookline.data.reader import Reader
+from hookline.data.sequences import START, Read
+from hookline.errors import FailedPreconditionError
+from hookline.graph import Operation, Tensor
+from hookline.graph import spec as specs
+from hookline.graph.nodes import Constant, SessionCall, Source
+from hookline.session import Session
+
+_PREFETCH = 2
+
+
+class Dataset(Protocol):
+    """What an iterator needs of a dataset."""
+
+    @property
+    def element_spec(self) -> Any:
+        """What is known of the elements."""
+        ...
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element's arrays."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that it is made of."""
+        ...
+
+    def make(self, run: Pass, /) -> Elements[Any]:
+        """Returns the elements."""
+        ...
+
+
+class Iterator:
+    """Gives the next element of a dataset in each run that needs it.
+
+    Args:
+        spec: What is known of the elements.
+        begin: Returns the elements for a session that has not initialised the iterator.
+
+    References:
+        `tf.data.Iterator`. A thread reads ahead. The tensors that several calls of `get_next` return share the
+        elements, in the order of the calls. Checkpoints do not hold the position, as there.
+    """
+
+    def __init__(self, spec: Any, begin: Callable[[], Elements[Any]]) -> None:
+        self.element_spec, self._begin = spec, begin
+        self._sources: list[Source] = []
+        self._latest: _Stream | None = None
+        self.initializer: Operation | None = None
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element's arrays."""
+        return elements.types_of(self.element_spec)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The shapes of an element's arrays."""
+        return elements.shapes_of(self.element_spec)
+
+    def get_next(self, name: str | None = None) -> Any:
+        """Returns tensors that have the next element in each run that needs one of them."""
+        get_default_graph()
+        parts = jax.tree.leaves(self.element_spec, is_leaf=elements.is_component)
+        on_host = [part.dtype in (None, elements.STRING) for part in parts]
+        spec: Any = specs.UNKNOWN
+        if all(part.is_array() for part in parts):
+            spec = elements.mapped(lambda part: specs.declared(part.dtype, part.shape), self.element_spec)
+        node = Source(name or "IteratorGetNext", self._open, spec, host_only=all(on_host), resumes=False)
+        if len(parts) == 1 and parts[0].dtype not in (None, elements.STRING):
+            node.dtype = parts[0].dtype  # pyright: ignore[reportAttributeAccessIssue] - where the rank is unknown
+        self._sources.append(node)
+        return _views(node.output, self.element_spec)
+
+    def make_initializer(self, dataset: Dataset, name: str | None = None) -> Operation:
+        """Returns an operation that lets the iterator begin at the start of a dataset."""
+        if jax.tree.structure(self.output_types) != jax.tree.structure(dataset.output_types):
+            raise TypeError(
+                f"make_initializer requires a dataset of elements like {self.output_types}, got {dataset.output_types}."
+            )
+        inputs = dataset.inputs
+
+        def initialise(session: Session, *values: Any) -> None:
+            given = {tensor: jax.device_get(value) for tensor, value in zip(inputs, values, strict=True)}
+            stream = _Stream(dataset.make(Pass(given)))
+            for source in self._sources:
+                reader: Any = session.source(source)
+                reader.turn_to(stream)
+
+        return SessionCall(name or "MakeIterator", initialise, inputs)
+
+    def _open(self, node: Source, shared: bool) -> _Reader:
+        """Returns what a session reads from for one of the iterator's operations."""
+        if self._latest is None or node in self._latest.read_by:
+            self._latest = _Stream(self._begin())
+        stream = self._latest
+        # Several operations take turns, which reading ahead would confuse.
+        return _Reader(node, stream, self.element_spec, _PREFETCH if len(self._sources) == 1 else 0)
+
+    @staticmethod
+    def from_structure(
+        output_types: Any, output_shapes: Any = None, shared_name: str | None = None, output_classes: Any = None
+    ) -> Iterator:
+        """Returns an iterator of no dataset yet: `make_initializer` gives it one."""
+        return Iterator(elements.declared(output_types, output_shapes), _uninitialised)
+
+
+class _Stream:
+    """The elements of one initialisation, for all operations of an iterator in one session."""
+
+    def __init__(self, items: Elements[Any]) -> None:
+        self._items, self._lock = items, threading.Lock()
+        self.read_by: set[Source] = set()
+
+    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Elements[Read]:
+        """Yields the elements from where the stream is: there is no way back in it."""
+        for number in _numbers():
+            with self._lock:
+                try:
+                    item = next(self._items)
+                except StopIteration:
+                    return
+            yield Read(owned(item), lambda number=number: {"count": number})
+
+    def saved(self, position: dict[str, Any]) -> None:
+        """Does nothing: no checkpoint holds a position."""
+
+
+def _numbers() -> Elements[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+class _Reader(Reader):
+    """One session's way through a dataset, which `turn_to` begins anew."""
+
+    def __init__(self, node: Source, stream: _Stream, spec: Any, prefetch: int) -> None:
+        stream.read_by.add(node)
+        example = None if node.output.spec is specs.UNKNOWN else node.output.spec
+        super().__init__(node, stream, Form(node.node_def, example, "keep"), prefetch, None)
+
+    def turn_to(self, stream: _Stream) -> None:
+        """Reads from another stream."""
+        stream.read_by.add(self._node)
+        self._sequence = stream
+        self.go_to(START)
+
+
+def make_one_shot_iterator(dataset: Dataset) -> Iterator:
+    """Returns an iterator that begins with the first run.
+
+    Raises:
+        ValueError: The dataset is made of placeholders.
+    """
+    inputs, graph = dataset.inputs, get_default_graph()
+    fed = [tensor for tensor in inputs if tensor.op.type == "Placeholder"]
+    if fed:
+        raise ValueError(
+            f"make_one_shot_iterator cannot be fed, but the dataset is made of the placeholder {fed[0].name!r}: use "
+            f"make_initializable_iterator, and feed it to the run of its initializer."
+        )
+
+    def begin() -> Elements[Any]:
+        values = {tensor: tensor.op.value for tensor in inputs if isinstance(tensor.op, Constant) and not tensor.path}
+        others = [tensor for tensor in inputs if tensor not in values]
+        if others:
+            with Session(graph=graph) as session:
+                values |= dict(zip(others, jax.device_get(session.run(others)), strict=True))
+        return iter(dataset.make(Pass(values)))
+
+    return Iterator(dataset.element_spec, begin)
+
+
+def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
+    """Returns an iterator that begins when its `initializer` is run, and again each time."""
+    iterator = Iterator(dataset.element_spec, _uninitialised)
+    iterator.initializer = iterator.make_initializer(dataset)
+    return iterator
+
+
+def _uninitialised() -> Elements[Any]:
+    raise FailedPreconditionError(
+        None, None, "The iterator has not been initialised: run its initializer before get_next."
+    )
+    yield
+
+
+def _views(tensor: Tensor, spec: Any) -> Any:
+    """Returns the parts of a tensor in the structure of an element."""
+    if elements.is_component(spec):
+        return tensor
+    if isinstance(spec, dict):
+        return type(spec)((key, _views(tensor[key], part)) for key, part in spec.items())
+    if hasattr(spec, "_fields"):
+        return type(spec)(*(_views(getattr(tensor, name), getattr(spec, name)) for name in spec._fields))
+    return tuple(_views(tensor[place], part) for place, part in enumerate(spec))

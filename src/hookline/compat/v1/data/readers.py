@@ -1,0 +1,107 @@
+"""Datasets that read files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from hookline.compat.v1.data import elements
+from hookline.compat.v1.data.dataset import Dataset
+from hookline.compat.v1.data.elements import STRING, Component
+from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.python_io import read_records
+from hookline.errors import from_os_error
+
+
+class _FileDataset(Dataset):
+    """The records of files, as texts.
+
+    Args:
+        filenames: A path, paths, a tensor of them, or a dataset.
+        records: Returns the records of an open file.
+        compression_type: `"GZIP"`, `"ZLIB"`, or nothing.
+    """
+
+    def __init__(self, filenames: Any, records: Callable[[IO[bytes]], Iterator[bytes]], compression_type: Any) -> None:
+        paths = filenames if isinstance(filenames, Dataset) else elements.arranged(filenames)
+
+        def make(run: Pass) -> Iterator[Any]:
+            found = paths.make(run) if isinstance(paths, Dataset) else np.atleast_1d(run.arrays(paths))
+            for path in found:
+                with _opened(_text(path), compression_type) as file:
+                    yield from map(elements.as_array, records(file))
+
+        inputs = paths.inputs if isinstance(paths, Dataset) else elements.tensors_in(paths)
+        super().__init__(make, Component(STRING, ()), inputs)
+
+
+class TextLineDataset(_FileDataset):
+    """The lines of text files, without their ends.
+
+    References:
+        `tf.data.TextLineDataset`.
+    """
+
+    def __init__(self, filenames: Any, compression_type: Any = None, buffer_size: Any = None) -> None:
+        super().__init__(filenames, lambda file: (line.rstrip(b"\r\n") for line in file), compression_type)
+
+
+class TFRecordDataset(_FileDataset):
+    """The records of TFRecord files.
+
+    References:
+        `tf.data.TFRecordDataset`.
+    """
+
+    def __init__(
+        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+    ) -> None:
+        super().__init__(filenames, read_records, compression_type)
+
+
+class FixedLengthRecordDataset(_FileDataset):
+    """The records of files in which each has the same number of bytes.
+
+    References:
+        `tf.data.FixedLengthRecordDataset`.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        record_bytes: int,
+        header_bytes: int = 0,
+        footer_bytes: int = 0,
+        buffer_size: Any = None,
+        compression_type: Any = None,
+    ) -> None:
+        def records(file: IO[bytes]) -> Iterator[bytes]:
+            content = file.read()
+            end = len(content) - (footer_bytes or 0)
+            for start in range(header_bytes or 0, end - record_bytes + 1, record_bytes):
+                yield content[start : start + record_bytes]
+
+        super().__init__(filenames, records, compression_type)
+
+
+def _text(path: Any) -> str:
+    path = path.item() if isinstance(path, np.ndarray) else path
+    return path.decode() if isinstance(path, bytes) else path
+
+
+def _opened(path: str, compression: Any) -> Any:
+    try:
+        if compression in ("GZIP", b"GZIP"):
+            return gzip.open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 - closed by the caller
+    except OSError as error:
+        raise from_os_error(error, f"tf.data could not read {path!r}") from error
+    if compression in ("ZLIB", b"ZLIB"):
+        with file:
+            return io.BytesIO(zlib.decompress(file.read()))
+    return file

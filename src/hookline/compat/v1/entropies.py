@@ -1,0 +1,54 @@
+"""Cross entropies of arrays, for `tf.nn` and `tf.losses`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.compat.v1 import subgradients
+
+
+def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
+    """Returns the cross entropy of classes, whose gradient is TensorFlow's."""
+    logits = jnp.asarray(logits)
+    return _cross_entropy_of(jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1))
+
+
+@jax.custom_vjp
+def _cross_entropy_of(labels: Any, logits: Any) -> Any:
+    return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+
+
+def _and_softmax(labels: Any, logits: Any) -> Any:
+    return _cross_entropy_of(labels, logits), (labels, logits)
+
+
+def _as_if_labels_summed_to_one(given: Any, slope: Any) -> Any:
+    # TensorFlow's gradient, which is another than JAX's for a row of zeros, say.
+    labels, logits = given
+    slope = slope[..., None]
+    return -slope * jax.nn.log_softmax(logits), slope * (jax.nn.softmax(logits) - labels)
+
+
+_cross_entropy_of.defvjp(_and_softmax, _as_if_labels_summed_to_one)
+
+
+def sparse_cross_entropy(labels: Any, logits: Any) -> Any:
+    """Returns the cross entropy of classes given by their numbers."""
+    found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(labels)[..., None], axis=-1)
+    return -found[..., 0]
+
+
+def sigmoid_cross_entropy(labels: Any, logits: Any) -> Any:
+    """Returns the cross entropy of independent classes."""
+    is_up = logits >= 0
+    return jnp.where(is_up, logits, 0) - logits * labels + jnp.log1p(jnp.exp(jnp.where(is_up, -logits, logits)))
+
+
+def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
+    """Returns the cross entropy of independent classes, of which the positive ones have a weight."""
+    weight = 1 + (pos_weight - 1) * labels
+    soft = jnp.log1p(jnp.exp(-subgradients.absolute(logits))) + jax.nn.relu(-logits)
+    return (1 - labels) * logits + weight * soft

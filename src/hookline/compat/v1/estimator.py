@@ -1,0 +1,59 @@
+"""`tf.estimator`: its names of the hooks, and the modes. Estimators themselves are not here."""
+
+from __future__ import annotations
+
+from hookline.checkpoint import CheckpointSaverListener
+from hookline.compat.v1.hooks import (
+    CheckpointSaverHook,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanTensorHook,
+    ProfilerHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from hookline.compat.v1.namespace import missing
+from hookline.errors import NanLossDuringTrainingError
+from hookline.hooks import (
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+__all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "ModeKeys",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+]
+
+__getattr__ = missing("tf.estimator", lambda: __all__)
+
+
+class ModeKeys:
+    """What a model is built for.
+
+    References:
+        `tf.estimator.ModeKeys`.
+    """
+
+    TRAIN, EVAL, PREDICT = "train", "eval", "infer"

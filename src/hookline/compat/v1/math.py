@@ -1,0 +1,256 @@
+"""`tf.math` and the functions of arrays in `tf` itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.compat.v1 import dtypes, subgradients
+from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.table import functions, row
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return jnp.asarray(x).astype(dtype)
+
+
+def _cast_dims(x: Any, dtype: Any) -> Any:
+    return x if np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
+
+
+def _divided(x: Any, y: Any) -> Any:
+    """Division as Python 2 had it: whole numbers stay whole."""
+    whole = jnp.issubdtype(jnp.result_type(x, y), jnp.integer)
+    return jnp.floor_divide(x, y) if whole else jnp.true_divide(x, y)
+
+
+def _axis(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _reduction(fn: Any) -> Any:
+    def reduce(x: Any, axis: Any, keepdims: Any) -> Any:
+        x = jnp.asarray(x)
+        return fn(x, axis=_axis(axis), keepdims=bool(keepdims)).astype(x.dtype)
+
+    return reduce
+
+
+def _mean(x: Any, axis: Any, keepdims: Any) -> Any:
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.mean(x, axis=_axis(axis), keepdims=bool(keepdims))
+    # Whole numbers have a whole mean in TensorFlow, cut towards zero.
+    total = jnp.sum(x, axis=_axis(axis), keepdims=bool(keepdims)).astype(x.dtype)
+    return jax.lax.div(total, jnp.full_like(total, x.size // max(total.size, 1)))
+
+
+def _prod_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
+    return np.prod(x, axis=_axis(axis), keepdims=bool(keepdims))
+
+
+def _sum_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
+    return np.sum(x, axis=_axis(axis), keepdims=bool(keepdims))
+
+
+def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any, *_: Any) -> Any:
+    a = jnp.swapaxes(a, -1, -2) if transpose_a or adjoint_a else a
+    b = jnp.swapaxes(b, -1, -2) if transpose_b or adjoint_b else b
+    return jnp.matmul(jnp.conj(a) if adjoint_a else a, jnp.conj(b) if adjoint_b else b)
+
+
+def _arg(fn: Any) -> Any:
+    def index(x: Any, axis: Any, dtype: Any) -> Any:
+        return fn(x, axis=0 if axis is None else axis).astype(dtype)
+
+    return index
+
+
+def _add_n(inputs: Any) -> Any:
+    inputs = inputs if isinstance(inputs, list | tuple) else [inputs]
+    total = jnp.asarray(inputs[0])
+    for item in inputs[1:]:
+        total = total + item
+    return total
+
+
+def _clip_by_norm(x: Any, clip_norm: Any, axes: Any) -> Any:
+    total = jnp.sum(jnp.square(x), axis=_axis(axes), keepdims=True)
+    # The root of 0 has no gradient.
+    norm = jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), total)
+    return x * clip_norm / subgradients.maximum(norm, clip_norm)
+
+
+def _cumulated(fn: Any) -> Any:
+    def cumulate(x: Any, axis: Any, exclusive: Any, reverse: Any) -> Any:
+        x = jnp.flip(x, axis) if reverse else x
+        found = fn(x, axis=axis)
+        if exclusive:
+            first = jnp.full_like(jax.lax.slice_in_dim(found, 0, 1, axis=axis), 1 if fn is jnp.cumprod else 0)
+            rest = jax.lax.slice_in_dim(found, 0, found.shape[axis] - 1, axis=axis)
+            found = jnp.concatenate([first, rest], axis=axis)
+        return jnp.flip(found, axis) if reverse else found
+
+    return cumulate
+
+
+def _tensordot(a: Any, b: Any, axes: Any) -> Any:
+    return jnp.tensordot(a, b, axes=axes if isinstance(axes, int) else tuple(map(_axis, axes)))
+
+
+def _range(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
+    start, limit = (0, start) if limit is None else (start, limit)
+    return as_plain(np.arange(start, limit, delta), dtype)
+
+
+def as_plain(array: Any, dtype: Any = None) -> Any:
+    """Returns an array of Python's numbers in the dtype that they have in a tensor."""
+    return array.astype(dtype or {"f": np.float32, "i": np.int32}[array.dtype.kind])
+
+
+def _segments(fn: Any) -> Any:
+    return lambda data, ids, num_segments: fn(data, ids, num_segments)
+
+
+def _elementwise(names: dict[str, Any]) -> list[Any]:
+    return [row(name, "x, name=None", fn) for name, fn in names.items()]
+
+
+def _binary(names: dict[str, tuple[Any, str, Any]]) -> list[Any]:
+    return [row(name, "x, y, name=None", fn, op, twin=twin) for name, (fn, op, twin) in names.items()]
+
+
+_REDUCED = "input_tensor, @axis=None, -keepdims=None, name=None; reduction_indices=axis, keep_dims=keepdims"
+
+TABLE = [
+    *_elementwise(
+        {
+            "abs": subgradients.absolute,
+            "acos": jnp.arccos,
+            "acosh": jnp.arccosh,
+            "asin": jnp.arcsin,
+            "asinh": jnp.arcsinh,
+            "atan": jnp.arctan,
+            "atanh": jnp.arctanh,
+            "ceil": jnp.ceil,
+            "conj": jnp.conj,
+            "cos": jnp.cos,
+            "cosh": jnp.cosh,
+            "digamma": jax.scipy.special.digamma,
+            "erf": jax.scipy.special.erf,
+            "erfc": jax.scipy.special.erfc,
+            "exp": jnp.exp,
+            "expm1": jnp.expm1,
+            "floor": jnp.floor,
+            "is_finite": jnp.isfinite,
+            "is_inf": jnp.isinf,
+            "is_nan": jnp.isnan,
+            "lgamma": jax.scipy.special.gammaln,
+            "log": jnp.log,
+            "log1p": jnp.log1p,
+            "log_sigmoid": jax.nn.log_sigmoid,
+            "logical_not": jnp.logical_not,
+            "reciprocal": jnp.reciprocal,
+            "rint": jnp.rint,
+            "rsqrt": jax.lax.rsqrt,
+            "sigmoid": jax.nn.sigmoid,
+            "sign": jnp.sign,
+            "sin": jnp.sin,
+            "sinh": jnp.sinh,
+            "sqrt": jnp.sqrt,
+            "square": jnp.square,
+            "tan": jnp.tan,
+            "tanh": jnp.tanh,
+        }
+    ),
+    row("negative", "x, name=None", jnp.negative, "Neg"),
+    row("round", "x, name=None", jnp.round),
+    *_binary(
+        {
+            "add": (jnp.add, "Add", np.add),
+            "subtract": (jnp.subtract, "Sub", np.subtract),
+            "multiply": (jnp.multiply, "Mul", np.multiply),
+            "divide": (jnp.true_divide, "truediv", None),
+            "truediv": (jnp.true_divide, "truediv", None),
+            "div": (_divided, "div", np.floor_divide),
+            "div_no_nan": (lambda x, y: jnp.where(y == 0, 0, x / jnp.where(y == 0, 1, y)), "div_no_nan", None),
+            "realdiv": (jnp.true_divide, "RealDiv", None),
+            "floordiv": (jnp.floor_divide, "floordiv", np.floor_divide),
+            "floor_div": (jnp.floor_divide, "FloorDiv", np.floor_divide),
+            "mod": (jnp.mod, "FloorMod", np.mod),
+            "floormod": (jnp.mod, "FloorMod", np.mod),
+            "pow": (jnp.power, "Pow", None),
+            "maximum": (subgradients.maximum, "Maximum", np.maximum),
+            "minimum": (subgradients.minimum, "Minimum", np.minimum),
+            "squared_difference": (lambda x, y: jnp.square(x - y), "SquaredDifference", None),
+            "atan2": (jnp.arctan2, "Atan2", None),
+            "equal": (jnp.equal, "Equal", None),
+            "not_equal": (jnp.not_equal, "NotEqual", None),
+            "less": (jnp.less, "Less", None),
+            "less_equal": (jnp.less_equal, "LessEqual", None),
+            "greater": (jnp.greater, "Greater", None),
+            "greater_equal": (jnp.greater_equal, "GreaterEqual", None),
+            "logical_and": (jnp.logical_and, "LogicalAnd", None),
+            "logical_or": (jnp.logical_or, "LogicalOr", None),
+            "logical_xor": (jnp.logical_xor, "LogicalXor", None),
+        }
+    ),
+    row("matmul", "a, b, -transpose_a=False, -transpose_b=False, -adjoint_a=False, -adjoint_b=False, "
+        "-a_is_sparse=False, -b_is_sparse=False, name=None", _matmul, "MatMul"),
+    row("tensordot", "a, b, @axes, name=None", _tensordot, "Tensordot"),
+    row("add_n", "*inputs, name=None", _add_n, "AddN"),
+    row("accumulate_n", "*inputs, -shape=None, -tensor_dtype=None, name=None", lambda inputs, *_: _add_n(inputs)),
+    row("cast", "x, -dtype, name=None; DstT=dtype", _cast, twin=_cast_dims),
+    row("to_float", "x, name=None", lambda x: _cast(x, np.float32), "ToFloat"),
+    row("to_double", "x, name=None", lambda x: _cast(x, dtypes.canonical("float64")), "ToDouble"),
+    row("to_int32", "x, name=None", lambda x: _cast(x, np.int32), "ToInt32", twin=lambda x: x),
+    row("to_int64", "x, name=None", lambda x: _cast(x, dtypes.canonical("int64")), "ToInt64", twin=lambda x: x),
+    row("saturate_cast", "value, -dtype, name=None",
+        lambda x, dtype: jax.lax.convert_element_type(jnp.clip(x, *_limits(dtype)), dtype)),
+    row("clip_by_value", "t, clip_value_min, clip_value_max, name=None",
+        lambda t, low, high: subgradients.maximum(subgradients.minimum(t, high), low), "clip_by_value"),
+    row("clip_by_norm", "t, clip_norm, @axes=None, name=None", _clip_by_norm, "clip_by_norm"),
+    row("reduce_sum", _REDUCED,
+        _reduction(jnp.sum), "Sum", twin=_sum_of_dims),
+    row("reduce_mean", _REDUCED,
+        _mean, "Mean"),
+    row("reduce_prod", _REDUCED,
+        _reduction(jnp.prod), "Prod", twin=_prod_of_dims),
+    row("reduce_max", _REDUCED,
+        _reduction(jnp.max), "Max"),
+    row("reduce_min", _REDUCED,
+        _reduction(jnp.min), "Min"),
+    row("reduce_all", _REDUCED,
+        _reduction(jnp.all), "All"),
+    row("reduce_any", _REDUCED,
+        _reduction(jnp.any), "Any"),
+    row("reduce_logsumexp",
+        _REDUCED,
+        _reduction(jax.scipy.special.logsumexp), "ReduceLogSumExp"),
+    row("argmax", "input, @axis=None, name=None, @dimension=None, -output_type=int64",
+        lambda x, axis, dimension, dtype: _arg(jnp.argmax)(x, dimension if axis is None else axis, dtype), "ArgMax"),
+    row("argmin", "input, @axis=None, name=None, @dimension=None, -output_type=int64",
+        lambda x, axis, dimension, dtype: _arg(jnp.argmin)(x, dimension if axis is None else axis, dtype), "ArgMin"),
+    row("cumsum", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumsum)),
+    row("cumprod", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumprod)),
+    row("unsorted_segment_sum", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_sum)),
+    row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max)),
+    row("range", "@start, @limit=None, @delta=1, -dtype=None, name=None", _range, "range", twin=_range),
+    row("lin_space", "start, stop, @num, name=None", lambda start, stop, num: jnp.linspace(start, stop, num)),
+    row("trace", "x, name=None", lambda x: jnp.trace(x, axis1=-2, axis2=-1)),
+]  # fmt: skip
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
+    return info.min, info.max
+
+
+FUNCTIONS = functions(TABLE)
+globals().update(FUNCTIONS)
+
+PUBLIC = [*FUNCTIONS]
+__getattr__ = missing("tf.math", lambda: PUBLIC)

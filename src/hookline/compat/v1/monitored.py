@@ -1,0 +1,63 @@
+"""Monitored sessions, with the way to the raw session that published code takes: `sess._sess._sess...`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline import monitored as core
+from hookline.compat.v1.graphs import stands_for
+
+
+class _Inside:
+    """One of the sessions inside of a monitored session of TensorFlow's; here there is only the raw one.
+
+    Args:
+        raw: The raw session.
+        depth: How many more are inside.
+    """
+
+    def __init__(self, raw: Any, depth: int) -> None:
+        self._raw, self._depth = raw, depth
+
+    @property
+    def _sess(self) -> Any:
+        return self._raw if self._depth == 1 else _Inside(self._raw, self._depth - 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+@stands_for(core.MonitoredSession)
+class MonitoredSession(core.MonitoredSession):
+    """`hookline.train.MonitoredSession`.
+
+    References:
+        `tf.train.MonitoredSession`.
+    """
+
+    StepContext = core.StepContext
+
+    @property
+    def _sess(self) -> Any:
+        return _Inside(self.raw_session(), 3)
+
+    def _tf_sess(self) -> Any:
+        return self.raw_session()
+
+
+@stands_for(core.SingularMonitoredSession)
+class SingularMonitoredSession(core.SingularMonitoredSession):
+    """`hookline.train.SingularMonitoredSession`.
+
+    References:
+        `tf.train.SingularMonitoredSession`.
+    """
+
+    StepContext = core.StepContext
+
+    @property
+    def _sess(self) -> Any:
+        return _Inside(self.raw_session(), 2)
+
+    def _tf_sess(self) -> Any:
+        return self.raw_session()

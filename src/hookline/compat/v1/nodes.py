@@ -1,0 +1,159 @@
+"""How tensors come into the graph: constants, placeholders, and functions in TensorFlow's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import graph as core
+from hookline.compat.v1 import dtypes
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.shapes import Dimension, TensorShape, as_ints
+from hookline.compat.v1.statics import Node, known
+from hookline.graph import Tensor as CoreTensor
+from hookline.graph import spec as specs
+from hookline.graph.graph import holds_tensor
+
+
+def node(
+    fn: Callable[..., Any],
+    name: str,
+    args: dict[str, Any],
+    *,
+    static: tuple[str, ...] = (),
+    twin: Callable[..., Any] | None = None,
+    spec: Callable[..., Any] | None = None,
+) -> Any:
+    """Adds a function of arrays to the default graph, and returns its tensor.
+
+    Args:
+        fn: The function; it is given `args` by name.
+        name: Name of the operation.
+        args: Tensors and plain values.
+        static: Those of `args` that XLA has to know when it compiles.
+        twin: The same on NumPy's integers, for arithmetic with shapes.
+        spec: Returns the spec of the result for the tensors, where tracing does not tell it.
+    """
+    get_default_graph()
+    given = {key: known(value) if key in static else value for key, value in args.items()}
+    return Node(fn, name, given, static, twin, spec).output
+
+
+def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Returns `hookline.op` of a function, which makes an operation even where no argument is a tensor."""
+    lifted = core.op(fn, name)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        get_default_graph()
+        return lifted.node(*args, **kwargs)
+
+    return make
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Any:
+    """Returns a tensor of a fixed value.
+
+    References:
+        `tf.constant`. 64 bits become 32 unless `jax_enable_x64` is set.
+    """
+    get_default_graph()
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    value = as_ints(value)
+    if holds_tensor(value):
+        raise TypeError("tf.constant takes plain values; a tensor is in it. Use tf.stack or tf.convert_to_tensor.")
+    array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
+    if array.dtype.kind in "OSU":
+        return core.constant(value, name=name)
+    made = as_array(array, wanted, plain=array is not value)
+    if shape is not None:
+        shape = TensorShape(shape).as_list()
+        made = made.reshape(shape) if made.size == np.prod(shape) else _filled(made, shape)
+    return core.constant(made, name=name)
+
+
+def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
+    """Returns the numbers, and the last of them until the shape is full, as TF 1.x does."""
+    size = int(np.prod(shape))
+    if array.size > size:
+        raise ValueError(f"Too many elements provided. Needed at most {size}, but received {array.size}")
+    flat = np.full(size, array.ravel()[-1], array.dtype)
+    flat[: array.size] = array.ravel()
+    return flat.reshape(shape)
+
+
+def as_array(array: Any, dtype: Any = None, *, plain: bool = True) -> np.ndarray:
+    """Returns an array in the dtype that a tensor of it has; `plain` numbers of Python are float32 and int32."""
+    array = np.asarray(array)
+    if dtype is None:
+        dtype = {"f": dtypes.float32, "i": dtypes.int32}.get(array.dtype.kind) if plain else None
+    return array.astype(dtypes.canonical(array.dtype if dtype is None else dtype))
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
+    """Returns a tensor that must be fed in every run that needs it.
+
+    References:
+        `tf.placeholder`.
+    """
+    get_default_graph()
+    dtype = dtypes.as_dtype(dtype)
+    shape = TensorShape(shape)
+    dims = shape.as_list() if shape.is_known else None
+    return core.placeholder(str if dtype.name == "string" else dtype.dtype, dims, name)
+
+
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Any:
+    """Returns a tensor that may be fed, and otherwise is `input`.
+
+    References:
+        `tf.placeholder_with_default`.
+    """
+    made = node(lambda input: input, name or "PlaceholderWithDefault", {"input": convert_to_tensor(input)})
+    shape = TensorShape(shape)
+    if shape.is_known and made.dtype is not None:
+        made.spec = specs.declared(made.dtype.dtype, shape.as_list())
+    return made
+
+
+def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None) -> Any:
+    """Returns a tensor of plain values, or of a list with tensors in it; a tensor is returned as it is.
+
+    References:
+        `tf.convert_to_tensor`.
+    """
+    get_default_graph()
+    if isinstance(value, CoreTensor):
+        return value
+    value = as_ints(value)
+    if not holds_tensor(value):
+        return constant(value, dtype, name=name or "Const")
+    return node(_packed, name or "packed", {"values": value, "dtype": dtype}, twin=_packed_ints)
+
+
+def _packed(values: Any, dtype: Any = None) -> Any:
+    if isinstance(values, list | tuple):
+        return jax.numpy.stack([_packed(value, dtype) for value in values])
+    return jax.numpy.asarray(values, None if dtype is None else dtypes.canonical(dtype))
+
+
+def _packed_ints(values: Any, dtype: Any = None) -> Any:
+    return np.asarray(values) if not isinstance(values, list | tuple) else np.stack([_packed_ints(v) for v in values])
+
+
+def argument(value: Any) -> Any:
+    """Returns what stands for a tensor among a function's arguments, as functions of JAX take it."""
+    if value is None or isinstance(value, CoreTensor | bool | int | float | complex | str):
+        return value
+    value = as_ints(value) if isinstance(value, TensorShape | Dimension | list | tuple) else value
+    if holds_tensor(value):
+        return convert_to_tensor(value)
+    if isinstance(value, list | tuple | np.ndarray | np.generic):
+        array = np.asarray(value)
+        return value if array.dtype.kind in "OSU" else as_array(array, plain=isinstance(value, list | tuple))
+    return value
+
+
+__all__ = ["constant", "convert_to_tensor", "placeholder", "placeholder_with_default"]

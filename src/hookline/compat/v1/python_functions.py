@@ -1,0 +1,61 @@
+"""`tf.py_func`: Python functions in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hookline.compat.v1.data.elements import as_array, dtype_of
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.graph import Tensor, host_op
+
+
+def py_func(
+    func: Callable[..., Any], inp: Sequence[Any], Tout: Any, stateful: bool = True, name: str | None = None
+) -> Any:
+    """Returns the results of a function of NumPy arrays, called once in each run that needs them.
+
+    Args:
+        func: The function.
+        inp: Its arguments: tensors and plain values.
+        Tout: The dtype of its result, or a list of those of its results.
+        stateful: Is taken without effect: the function is called in each run.
+        name: Name of the operation.
+
+    Returns:
+        A tensor, or a list of tensors.
+
+    References:
+        `tf.py_func`. What a function makes of values of the device (variables, computed tensors) can be fetched or
+        handed to another function, but no operation of the device can use it in the same run.
+    """
+    is_list = isinstance(Tout, list | tuple)
+    dtypes = [dtype_of(dtype) for dtype in (Tout if is_list else [Tout])]
+
+    def call(*given: Any) -> Any:
+        found = func(*(value if isinstance(value, str | bytes) else np.asarray(value) for value in given))
+        results = found if is_list else [found]
+        if len(dtypes) != len(results or []):
+            raise ValueError(f"py_func: {func!r} returned {len(results or [])} values, but Tout has {len(dtypes)}.")
+        arrays = [_as_declared(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
+        return tuple(arrays) if is_list else arrays[0]
+
+    get_default_graph()
+    made = host_op(call, name or "PyFunc").node(*inp)
+    if is_list:
+        return [_typed(made[place], dtype) for place, dtype in enumerate(dtypes)]
+    return _typed(made, dtypes[0])
+
+
+def _as_declared(value: Any, dtype: Any) -> Any:
+    array = as_array(value)
+    return array if dtype == "string" else array.astype(dtype)
+
+
+def _typed(tensor: Tensor, dtype: Any) -> Tensor:
+    """Returns the tensor with its dtype, where its shape is not known."""
+    if dtype != "string" and not tensor.path:
+        tensor.op.dtype = dtype  # type: ignore[attr-defined]
+    return tensor

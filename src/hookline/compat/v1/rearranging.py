@@ -1,0 +1,229 @@
+"""What the rows of `arrays` compute: elements moved, picked and repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def dims(shape: Any) -> Any:
+    return tuple(shape) if isinstance(shape, list | tuple) else (shape,)
+
+
+def reshaped(tensor: Any, shape: Any) -> Any:
+    return jnp.reshape(tensor, dims(shape))
+
+
+def filled(value: Any) -> Any:
+    return lambda shape, dtype: jnp.full(dims(shape), value, dtype)
+
+
+def like(value: Any) -> Any:
+    def fill(tensor: Any, dtype: Any, optimize: Any) -> Any:
+        return jnp.full_like(jnp.asarray(tensor), value, dtype=dtype)
+
+    return fill
+
+
+def transposed(a: Any, perm: Any, conjugate: Any) -> Any:
+    found = jnp.transpose(a, None if perm is None else tuple(perm))
+    return jnp.conj(found) if conjugate else found
+
+
+def squeezed(x: Any, axis: Any) -> Any:
+    return jnp.squeeze(x, tuple(axis) if isinstance(axis, list) else axis)
+
+
+def listed(values: Any) -> Any:
+    return list(values) if isinstance(values, list | tuple) else list(jnp.asarray(values))
+
+
+def stacked(values: Any, axis: Any) -> Any:
+    return jnp.stack([jnp.asarray(value) for value in listed(values)], axis=axis)
+
+
+def stacked_dims(values: Any, axis: Any) -> Any:
+    return np.stack([np.asarray(value) for value in values], axis=axis)
+
+
+def one_hot(indices: Any, depth: Any, on: Any, off: Any, axis: Any, dtype: Any) -> Any:
+    if dtype is None:
+        given = on if on is not None else off
+        dtype = np.float32 if given is None else jnp.asarray(given).dtype
+    on, off = (1 if on is None else on), (0 if off is None else off)
+    hot = jax.nn.one_hot(indices, depth, dtype=bool, axis=-1 if axis is None else axis)
+    return jnp.where(hot, on, off).astype(dtype)
+
+
+def gathered(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+    params, axis = jnp.asarray(params), 0 if axis is None else axis
+    if batch_dims:
+        return jax.vmap(lambda p, i: gathered(p, i, None, axis - 1 if axis else 0, batch_dims - 1))(params, indices)
+    return jnp.take(params, indices, axis=axis, mode="clip")
+
+
+def gathered_dims(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+    return np.take(params, indices, axis=axis or 0)
+
+
+def gather_nd(params: Any, indices: Any, batch_dims: Any) -> Any:
+    if batch_dims:
+        return jax.vmap(lambda p, i: gather_nd(p, i, batch_dims - 1))(params, indices)
+    indices = jnp.asarray(indices)
+    return jnp.asarray(params)[tuple(jnp.moveaxis(indices, -1, 0))]
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
+    indices, updates = jnp.asarray(indices), jnp.asarray(updates)
+    return jnp.zeros(dims(shape), updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+
+
+def split(value: Any, parts: Any, axis: Any, num: Any) -> Any:
+    value = jnp.asarray(value)
+    if not isinstance(parts, list):
+        return jnp.split(value, parts, axis=axis)
+    whole = value.shape[axis]
+    parts = [whole - sum(p for p in parts if p >= 0) if part < 0 else part for part in parts]
+    return jnp.split(value, np.cumsum(parts)[:-1].tolist(), axis=axis)
+
+
+def unstacked(value: Any, num: Any, axis: Any) -> Any:
+    value = jnp.asarray(value)
+    return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    condition = jnp.asarray(condition)
+    if x is None:
+        raise TypeError("tf.where(condition) has as many rows as there are true elements, but XLA must know shapes.")
+    if condition.ndim == 1 and jnp.ndim(x) > 1:
+        condition = condition.reshape(-1, *(1,) * (jnp.ndim(x) - 1))
+    return jnp.where(condition, x, y)
+
+
+def padded(tensor: Any, paddings: Any, mode: Any, constant_values: Any) -> Any:
+    how = {"constant_values": constant_values} if mode.upper() == "CONSTANT" else {}
+    modes = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
+    return jnp.pad(jnp.asarray(tensor), [tuple(pair) for pair in paddings], mode=modes[mode.upper()], **how)
+
+
+def sliced(x: Any, begin: Any, size: Any) -> Any:
+    x = jnp.asarray(x)
+    size, begin = list(size) if isinstance(size, list | tuple) else [size], starts(begin)
+    sizes = [
+        whole - start if wanted == -1 else wanted for wanted, start, whole in zip(size, begin, x.shape, strict=True)
+    ]
+    return jax.lax.dynamic_slice(x, begin, sizes)
+
+
+def starts(begin: Any) -> list[Any]:
+    if isinstance(begin, list | tuple):
+        return list(begin)
+    return [begin[i] for i in range(begin.shape[0])] if getattr(begin, "ndim", 0) else [begin]
+
+
+def strided(x: Any, begin: Any, end: Any, strides: Any, b: Any, e: Any, ellipsis: Any, new: Any, shrink: Any) -> Any:
+    index: list[Any] = []
+    for i, (first, last) in enumerate(zip(begin, end, strict=True)):
+        step = strides[i] if strides else 1
+        bit = 1 << i
+        if ellipsis & bit:
+            index.append(...)
+        elif new & bit:
+            index.append(None)
+        elif shrink & bit:
+            index.append(first)
+        else:
+            index.append(slice(None if b & bit else first, None if e & bit else last, step))
+    return x[tuple(index)]
+
+
+def flipped(x: Any, axis: Any) -> Any:
+    axis = axis if isinstance(axis, list) else [axis]
+    if axis and all(isinstance(item, bool) for item in axis):
+        axis = [i for i, item in enumerate(axis) if item]
+    return jnp.flip(x, tuple(axis))
+
+
+def reverse_sequence(x: Any, lengths: Any, axis: Any, batch_axis: Any, seq_dim: Any, batch_dim: Any) -> Any:
+    axis = seq_dim if axis is None else axis
+    batch_axis = batch_dim if batch_axis is None else batch_axis
+    batch_axis = 0 if batch_axis is None else batch_axis
+
+    def one(row: Any, length: Any) -> Any:
+        place = axis - (axis > batch_axis)
+        steps = jnp.arange(row.shape[place])
+        return jnp.take(row, jnp.where(steps < length, length - 1 - steps, steps), axis=place)
+
+    return jax.vmap(one, (batch_axis, 0), batch_axis)(jnp.asarray(x), jnp.asarray(lengths))
+
+
+def sequence_mask(lengths: Any, maxlen: Any, dtype: Any) -> Any:
+    if maxlen is None:
+        raise TypeError("tf.sequence_mask requires maxlen: XLA must know the length of the mask.")
+    return (jnp.arange(maxlen) < jnp.asarray(lengths)[..., None]).astype(dtype)
+
+
+def top_k(x: Any, k: Any, sorted: Any) -> Any:
+    return jax.lax.top_k(x, k)
+
+
+def diag(x: Any) -> Any:
+    x = jnp.asarray(x)
+    return jnp.diag(x.ravel()).reshape(*x.shape, *x.shape)
+
+
+def band(x: Any, lower: Any, upper: Any) -> Any:
+    rows, columns = (jnp.arange(n) for n in x.shape[-2:])
+    offset = rows[:, None] - columns[None, :]
+    return jnp.where(((lower < 0) | (offset <= lower)) & ((upper < 0) | (-offset <= upper)), x, 0)
+
+
+def matrix_diag(x: Any) -> Any:
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+
+
+def eye(rows: Any, columns: Any, batch: Any, dtype: Any) -> Any:
+    return jnp.broadcast_to(
+        jnp.eye(rows, columns, dtype=dtype), (*(batch or ()), rows, rows if columns is None else columns)
+    )
+
+
+def meshed(values: Any, indexing: Any) -> Any:
+    return jnp.meshgrid(*values, indexing=indexing)
+
+
+def to_batch(x: Any, paddings: Any, block: Any) -> Any:
+    x = jnp.pad(x, [(0, 0), *map(tuple, paddings), (0, 0)])
+    n, height, width, depth = x.shape
+    x = x.reshape(n, height // block, block, width // block, block, depth)
+    return x.transpose(2, 4, 0, 1, 3, 5).reshape(-1, height // block, width // block, depth)
+
+
+def to_depth(x: Any, block: Any, data_format: Any) -> Any:
+    n, height, width, depth = x.shape
+    x = x.reshape(n, height // block, block, width // block, block, depth)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height // block, width // block, depth * block**2)
+
+
+def to_space(x: Any, block: Any, data_format: Any) -> Any:
+    n, height, width, depth = x.shape
+    x = x.reshape(n, height, width, block, block, depth // block**2)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height * block, width * block, depth // block**2)
+
+
+def window(begin: Any, size: Any) -> tuple[slice, ...]:
+    """Returns the slices that `tf.slice` takes."""
+    pairs = zip(np.ravel(begin).tolist(), np.ravel(size).tolist(), strict=True)
+    return tuple(slice(start, None if count == -1 else start + count) for start, count in pairs)
+
+
+def norm(x: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
+    """Returns the norm of the whole, of vectors or of matrices."""
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    if ord == "euclidean":
+        return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=bool(keepdims)))
+    return jnp.linalg.norm(x.ravel() if axis is None else x, ord=ord, axis=axis, keepdims=bool(keepdims))

@@ -1,0 +1,212 @@
+"""Values that XLA has to know when it compiles: shapes, axes, sizes.
+
+TensorFlow takes tensors for them. Here they may depend on constants and on the shapes of tensors, by whatever whole
+number arithmetic: `tf.reshape(x, [tf.shape(x)[0], -1])`. When a program is traced these are plain integers. While the
+graph is built, an open dimension is a symbol, with which shapes are inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from hookline.compat.v1 import sizes
+from hookline.compat.v1.shapes import as_ints
+from hookline.graph import Tensor
+from hookline.graph import spec as specs
+from hookline.graph.graph import Function
+from hookline.graph.nodes import Constant
+from hookline.graph.views import take_path
+
+
+class Unknown(Exception):
+    """A value is not known while the graph is built."""
+
+
+class Node(Function):
+    """A function of TensorFlow's as an operation.
+
+    Args:
+        fn: The function, of arrays.
+        name: Its name.
+        args: What it takes, by parameter.
+        static: Parameters that XLA has to know; their values may hold tensors.
+        twin: A function of NumPy that does the same with integers; `symbolic` ones included.
+        spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        args: dict[str, Any],
+        static: tuple[str, ...] = (),
+        twin: Callable[..., Any] | None = None,
+        spec: Callable[..., Any] | None = None,
+    ) -> None:
+        self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
+        # In a tuple, which JAX leaves in its order.
+        self._names = tuple(args)
+        super().__init__(self._called(fn, name, self._names, static, twin), name, tuple(args.values()))
+        self.type = name.rpartition("/")[2]
+
+    @staticmethod
+    def _called(fn: Any, name: str, names: tuple[str, ...], static: tuple[str, ...], twin: Any) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            args = dict(zip(names, values, strict=True))
+            leaves = jax.tree.leaves(args)
+            if twin is not None and _are_dims(leaves):
+                return twin(**args)
+            return fn(**{key: concrete(value, name, key) if key in static else value for key, value in args.items()})
+
+        call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
+        return call
+
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
+        """See `Operation.copied`."""
+        return type(self)(self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of)
+
+    def _bound(self, resolve: Callable[[Tensor], Any]) -> dict[str, Any]:
+        values, _ = self.bind(resolve)
+        return dict(zip(self._names, values, strict=True))
+
+    def _inferred(self) -> Any:
+        args = self._bound(lambda tensor: tensor)
+        if self._spec_of is not None:
+            return self._spec_of(**args)
+        held = {tensor.key: tensor for key in self.static for tensor in _tensors(args.get(key))}
+        given = [tensor.spec for tensor in self.inputs if tensor.spec is not specs.UNKNOWN]
+        values: dict[Any, Any] = {}
+        try:
+            values.update({key: symbolic(tensor) for key, tensor in held.items()})
+            return self._inferred_with(values)
+        except Unknown:
+            return specs.UNKNOWN
+        except Exception as error:
+            names = sorted(sizes.symbols([given, list(values.values())]))
+            if not names:
+                raise self._refused(error) from error
+        try:
+            return sizes.by_examples(given, names, lambda: self._inferred_of_sizes(held))
+        except Exception:
+            return specs.UNKNOWN
+
+    def _inferred_of_sizes(self, held: dict[Any, Tensor]) -> Any:
+        return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()})
+
+    def _refused(self, error: Exception) -> ValueError:
+        text = str(error).partition("\n")[0] if isinstance(error, TypeError | ValueError) else str(error)
+        return ValueError(f"{self.node_def}: {text}")
+
+    def _inferred_with(self, values: dict[Any, Any]) -> Any:
+        others = [tensor for tensor in dict.fromkeys(self.inputs) if tensor.key not in values]
+        if any(tensor.spec is specs.UNKNOWN for tensor in others):
+            raise Unknown
+
+        def call(*given: Any) -> Any:
+            at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
+            return self.call(lambda tensor: at[tensor.key])
+
+        return jax.eval_shape(call, *[sizes.sized(tensor.spec) for tensor in others])
+
+
+def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes by name, in their order, the arguments of one that takes them by place."""
+    return lambda **args: fn(*args.values())
+
+
+def _are_dims(leaves: list[Any]) -> bool:
+    """Whether integers of shapes are among the leaves, arrays of NumPy or symbols, and nothing of another kind."""
+    arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+    are_whole = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iO" for leaf in arrays)
+    return are_whole and (bool(arrays) or any(hasattr(leaf, "scope") for leaf in leaves))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _is_symbolic(value: Any) -> bool:
+    return any(
+        getattr(getattr(leaf, "dtype", None), "kind", "") == "O" or hasattr(leaf, "scope")
+        for leaf in jax.tree.leaves(value)
+    )
+
+
+def symbolic(tensor: Tensor) -> Any:
+    """Returns the integers that a tensor will hold, as NumPy's; open dimensions are symbols.
+
+    Raises:
+        Unknown: They are not known while the graph is built.
+    """
+    op = tensor.op
+    if isinstance(op, Constant):
+        return take_path(op.value, tensor.path)
+    if isinstance(op, Shape):
+        return take_path(_of_dims(op.inputs[0].spec), tensor.path)
+    if not isinstance(op, Function) or (isinstance(op, Node) and op.twin is None):
+        raise Unknown
+    values = {source.key: symbolic(source) for source in op.inputs}
+    try:
+        return take_path(op.call(lambda source: values[source.key]), tensor.path)
+    except Exception:
+        raise Unknown from None
+
+
+def _of_dims(spec: Any) -> np.ndarray:
+    shape = getattr(sizes.sized(spec), "shape", None)
+    if shape is None:
+        raise Unknown
+    return dims_array(shape)
+
+
+def dims_array(shape: Any) -> np.ndarray:
+    """Returns the dimensions as an array: of int32, or of objects if there are symbols among them."""
+    known = all(isinstance(dim, int) for dim in shape)
+    made = np.empty(len(shape), np.int32 if known else object)
+    made[:] = list(shape)
+    return made
+
+
+class Shape(Node):
+    """The shape of a tensor, which is known when a program is traced."""
+
+
+def known(value: Any) -> Any:
+    """Returns an argument that XLA has to know, with tensors replaced where their values are known already."""
+
+    def replaced(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        try:
+            found = symbolic(leaf)
+        except Unknown:
+            return leaf
+        return leaf if _is_symbolic(found) else np.asarray(found)
+
+    value = as_ints(value)
+    return jax.tree.map(replaced, value, is_leaf=lambda leaf: leaf is None)
+
+
+def concrete(value: Any, who: str, argument: str) -> Any:
+    """Returns an argument that XLA has to know as integers, nested as given.
+
+    Raises:
+        TypeError: It depends on what only the run knows.
+    """
+
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, Tracer):
+            raise TypeError(
+                f"{who}: {argument} depends on a value that is computed or fed in the run, but XLA has to know it when "
+                f"it compiles. Use constants and the shapes of tensors, or a placeholder whose shape says it."
+            )
+        if isinstance(leaf, jax.Array):
+            leaf = np.asarray(leaf)
+        return leaf.tolist() if isinstance(leaf, np.ndarray | np.generic) else leaf
+
+    return jax.tree.map(plain, value)

@@ -1,0 +1,78 @@
+"""Functions with a corner, with the gradient that TensorFlow gives them there: JAX halves ties, TensorFlow does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.7580993408473766
+
+
+def absolute(x: Any) -> Any:
+    """Returns `|x|`, whose gradient at 0 is 0."""
+    x = jnp.asarray(x)
+    return _absolute(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.abs(x)
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """Returns the larger of two; where they are equal, the gradient is the first one's."""
+    return _maximum(*_alike(x, y)) if _are_floating(x, y) else jnp.maximum(x, y)
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """Returns the smaller of two; where they are equal, the gradient is the first one's."""
+    return _minimum(*_alike(x, y)) if _are_floating(x, y) else jnp.minimum(x, y)
+
+
+def leaky_relu(x: Any, alpha: Any = 0.2) -> Any:
+    """Returns `x` where it is positive, else `alpha * x`, with the gradient of that."""
+    return jnp.where(x > 0, x, alpha * x)
+
+
+def selu(x: Any) -> Any:
+    """Returns the scaled exponential linear unit, whose gradient at 0 is that of the positive side."""
+    return jnp.where(x >= 0, _SELU_SCALE * x, _SELU_ALPHA * jnp.expm1(jnp.where(x >= 0, 0, x)))
+
+
+def _are_floating(x: Any, y: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x, y), jnp.floating)
+
+
+def _alike(x: Any, y: Any) -> list[Any]:
+    """Returns both with one shape and one dtype."""
+    return jnp.broadcast_arrays(*(jnp.asarray(value, jnp.result_type(x, y)) for value in (x, y)))
+
+
+@jax.custom_jvp
+def _absolute(x: Any) -> Any:
+    return jnp.abs(x)
+
+
+@_absolute.defjvp
+def _(values: Any, tangents: Any) -> Any:
+    (x,), (change,) = values, tangents
+    return jnp.abs(x), jnp.sign(x) * change
+
+
+@jax.custom_jvp
+def _maximum(x: Any, y: Any) -> Any:
+    return jnp.maximum(x, y)
+
+
+@_maximum.defjvp
+def _(values: Any, tangents: Any) -> Any:
+    (x, y), (of_x, of_y) = values, tangents
+    return jnp.maximum(x, y), jnp.where(x >= y, of_x, of_y)
+
+
+@jax.custom_jvp
+def _minimum(x: Any, y: Any) -> Any:
+    return jnp.minimum(x, y)
+
+
+@_minimum.defjvp
+def _(values: Any, tangents: Any) -> Any:
+    (x, y), (of_x, of_y) = values, tangents
+    return jnp.minimum(x, y), jnp.where(x <= y, of_x, of_y)

@@ -1,0 +1,174 @@
+"""`tf.summary`: summaries whose tags are those that TensorFlow gives, and writers that take what scripts hand them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookline import summary as core
+from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1.namespace import missing
+from hookline.graph import Graph, Tensor, get_default_graph
+from hookline.summary import FileWriterCache, merge, merge_all
+from hookline.summary.ops import clean_name
+
+__all__ = [
+    "FileWriter",
+    "FileWriterCache",
+    "audio",
+    "audio_summary",
+    "histogram",
+    "histogram_summary",
+    "image",
+    "image_summary",
+    "merge",
+    "merge_all",
+    "scalar",
+    "scalar_summary",
+    "text",
+]
+
+Collections = Sequence[str] | None
+
+_missing = missing("tf.summary", lambda: __all__)
+
+
+def scalar(name: str, tensor: Any, collections: Collections = None, family: str | None = None) -> Tensor:
+    """Makes a summary of one number.
+
+    References:
+        `tf.summary.scalar`.
+    """
+    return _tagged(core.scalar, name, family, tensor, collections=collections)
+
+
+def histogram(name: str, values: Any, collections: Collections = None, family: str | None = None) -> Tensor:
+    """Makes a summary of the distribution of values.
+
+    References:
+        `tf.summary.histogram`, with hookline's buckets.
+    """
+    return _tagged(core.histogram, name, family, values, collections=collections)
+
+
+def image(
+    name: str, tensor: Any, max_outputs: int = 3, collections: Collections = None, family: str | None = None
+) -> Tensor:
+    """Makes a summary of images.
+
+    References:
+        `tf.summary.image`.
+    """
+    return _tagged(core.image, name, family, tensor, max_outputs=max_outputs, collections=collections)
+
+
+def audio(
+    name: str,
+    tensor: Any,
+    sample_rate: Any,
+    max_outputs: int = 3,
+    collections: Collections = None,
+    family: str | None = None,
+) -> Tensor:
+    """Makes a summary of sound.
+
+    References:
+        `tf.summary.audio`.
+    """
+    return _tagged(core.audio, name, family, tensor, sample_rate, max_outputs=max_outputs, collections=collections)
+
+
+def text(name: str, tensor: Any, collections: Collections = None) -> Tensor:
+    """Makes a summary of text.
+
+    References:
+        `tf.summary.text`.
+    """
+    return _tagged(core.text, name, None, tensor, collections=collections)
+
+
+def _tagged(make: Callable[..., Tensor], name: str, family: str | None, *args: Any, **kwargs: Any) -> Tensor:
+    """Makes a summary whose tag is the name of its operation: numbered if any operation has it, below its family."""
+    graph = get_default_graph()
+    label = clean_name(name if family is None else f"{family}/{name}")
+    tag = graph.free_name(f"{graph.current_scope}{label}")
+    with graph.name_scope(None):
+        return make(tag if family is None else f"{clean_name(family)}/{tag}", *args, **kwargs)
+
+
+class FileWriter(core.FileWriter):
+    """A writer of event files, which also takes a listing of a graph, as `Graph.as_graph_def` returns it.
+
+    References:
+        `tf.summary.FileWriter`.
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        graph: Any = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: Any = None,
+        filename_suffix: str | None = None,
+        session: Any = None,
+    ) -> None:
+        ignored("tf.summary.FileWriter", session=session)
+        super().__init__(logdir, _graph(graph or graph_def), max_queue, flush_secs, filename_suffix=filename_suffix)
+
+    def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
+        """Writes a graph."""
+        shown = _graph(graph or graph_def)
+        if shown is not None:
+            super().add_graph(shown, global_step)
+
+    def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
+        """Is taken, without effect: a graph is Python here."""
+        ignored("tf.summary.FileWriter", add_meta_graph=True)
+
+
+def _graph(given: Any) -> Graph | None:
+    """Returns the graph to show: the default one where a listing of it was given."""
+    return given if isinstance(given, Graph) or given is None else get_default_graph()
+
+
+# Names before TF 1.0, whose tags are the names as they are ------------------------------------------------------------
+
+
+def scalar_summary(tags: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
+    """Makes a summary of one number; its tag is `tags`, outside of all name scopes."""
+    return _outside(core.scalar, tags, values, collections=collections)
+
+
+def histogram_summary(tag: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
+    """Makes a summary of the distribution of values; its tag is `tag`, outside of all name scopes."""
+    return _outside(core.histogram, tag, values, collections=collections)
+
+
+def image_summary(
+    tag: str, tensor: Any, max_images: int = 3, collections: Collections = None, name: str | None = None
+) -> Tensor:
+    """Makes a summary of images; its tag is `tag`, outside of all name scopes."""
+    return _outside(core.image, tag, tensor, max_outputs=max_images, collections=collections)
+
+
+def audio_summary(
+    tag: str,
+    tensor: Any,
+    sample_rate: Any,
+    max_outputs: int = 3,
+    collections: Collections = None,
+    name: str | None = None,
+) -> Tensor:
+    """Makes a summary of sound; its tag is `tag`, outside of all name scopes."""
+    return _outside(core.audio, tag, tensor, sample_rate, max_outputs=max_outputs, collections=collections)
+
+
+def _outside(make: Callable[..., Tensor], tag: str, *args: Any, **kwargs: Any) -> Tensor:
+    with get_default_graph().name_scope(None):
+        return make(tag, *args, **kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    # The messages take longer to import than the rest.
+    return getattr(core, name) if name in ("Event", "SessionLog", "Summary") else _missing(name)

@@ -1,0 +1,183 @@
+"""Tensors and operations with the methods that scripts call: `get_shape`, `set_shape`, `eval`, `run`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import graph as core
+from hookline.compat.v1 import default_session
+from hookline.compat.v1.dtypes import DType, as_dtype, canonical
+from hookline.compat.v1.graphs import stands_for
+from hookline.compat.v1.shapes import TensorShape, as_ints
+from hookline.compat.v1.statics import Node, in_order, known
+from hookline.graph import spec as specs
+from hookline.graph.graph import holds_tensor
+
+# What TensorFlow calls the operations of Python's operators.
+_NAMES = {
+    "neg": "Neg",
+    "abs": "Abs",
+    "lt": "Less",
+    "le": "LessEqual",
+    "gt": "Greater",
+    "ge": "GreaterEqual",
+    "invert": "LogicalNot",
+    "getitem": "strided_slice",
+}
+
+
+@stands_for(core.Operation)
+class Operation(core.Operation):
+    """An operation.
+
+    References:
+        `tf.Operation`.
+    """
+
+    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+        """Runs it in a session, by default the default one."""
+        default_session.session_for(repr(self.name), session).run(self, feed_dict)
+
+    def values(self) -> tuple[Any, ...]:
+        """Returns its tensors."""
+        return tuple(self.outputs)
+
+    @property
+    def device(self) -> str:
+        """Empty: XLA places the work."""
+        return ""
+
+
+@stands_for(core.Tensor)
+class Tensor(core.Tensor):
+    """A tensor.
+
+    References:
+        `tf.Tensor`. Equality is identity, as in TF 1.x.
+    """
+
+    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+        """Returns its value in a session, by default the default one."""
+        return default_session.session_for(repr(self.name), session).run(self, feed_dict)
+
+    def run(self, feed_dict: Any = None, session: Any = None) -> None:
+        """Runs its operation in a session: what `minimize` and `assign` return is run as an operation there."""
+        default_session.session_for(repr(self.name), session).run(self.op, feed_dict)
+
+    @property
+    def shape(self) -> TensorShape:  # type: ignore[override]
+        """Its shape."""
+        return TensorShape(specs.open_shape(self.spec))
+
+    def get_shape(self) -> TensorShape:
+        """Returns its shape."""
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Says more of its shape than is known so far.
+
+        Raises:
+            ValueError: It contradicts what is known.
+        """
+        merged = self.shape.merge_with(shape)
+        if merged.is_known and merged.as_list() != (self.shape.as_list() if self.shape.is_known else None):
+            dtype = self.dtype
+            self.spec = specs.declared(np.float32 if dtype is None else canonical(dtype), merged.as_list())
+
+    @property
+    def dtype(self) -> DType | None:  # type: ignore[override]
+        """The type of its elements."""
+        found = self.spec.dtype if specs.is_array(self.spec) else None
+        if found is None and not self.path:
+            found = getattr(self.op, "dtype", None)
+        if found is None:
+            return None
+        return None if jax.numpy.issubdtype(found, jax.dtypes.extended) else as_dtype(found)
+
+    @property
+    def device(self) -> str:
+        """Empty: XLA places the work."""
+        return ""
+
+    @property
+    def value_index(self) -> int:
+        """Its place among the outputs of its operation."""
+        return 0
+
+    def consumers(self) -> list[Any]:
+        """Returns the operations that take it."""
+        return [op for op in self.graph.get_operations() if any(tensor.op is self.op for tensor in op.inputs)]
+
+    def as_fed(self, value: Any) -> Any:
+        """Returns a fed value as an array of the tensor's dtype: floats are cut to integers, as TensorFlow does.
+
+        Raises:
+            ValueError: It has another shape than the tensor.
+        """
+        dtype = self.dtype
+        if dtype is None or dtype.name == "string" or isinstance(value, core.Tensor):
+            return value
+        if not isinstance(value, jax.Array):
+            with contextlib.suppress(TypeError):
+                value = np.asarray(value, dtype=dtype.as_numpy_dtype)
+        elif value.dtype != dtype.dtype:
+            value = value.astype(dtype.dtype)
+        if not self.shape.is_compatible_with(np.shape(value)):
+            raise ValueError(
+                f"Cannot feed value of shape {np.shape(value)} for Tensor {self.name!r}, which has shape {self.shape}"
+            )
+        return value
+
+    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
+        given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
+        fn = in_order(fn)
+        return Node(fn, _NAMES.get(name, name), given, twin=fn).output
+
+    def __getitem__(self, item: Any) -> Any:
+        parts = item if isinstance(item, tuple) else (item,)
+        if any(isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)) for part in parts):
+            return self._window(parts)
+        return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
+
+    def _window(self, parts: tuple[Any, ...]) -> Any:
+        """Returns a part whose bounds are tensors, which may depend on constants and on the shapes of tensors."""
+        bounds = [[part.start, part.stop, part.step] if isinstance(part, slice) else None for part in parts]
+        others = [None if isinstance(part, slice) else part for part in parts]
+
+        def window(x: Any, others: Any, bounds: Any) -> Any:
+            pairs = zip(bounds, others, strict=True)
+            return x[tuple(other if bound is None else slice(*bound) for bound, other in pairs)]
+
+        given = {"x": self, "others": others, "bounds": known(bounds)}
+        return Node(window, "strided_slice", given, static=("bounds",), twin=window).output
+
+    def _beside(self, operand: Any) -> Any:
+        """Returns what stands beside a tensor in an operation: arrays and lists in the tensor's dtype."""
+        if isinstance(operand, core.Tensor | bool | int | float | complex) or holds_tensor(operand):
+            return operand
+        operand = as_ints(operand)
+        dtype = self.dtype
+        if dtype is None or operand is None or isinstance(operand, int | jax.Array):
+            return operand
+        given = np.asarray(operand)
+        fits = given.dtype.kind in "iufb" and specs.same_kind(given.dtype, dtype.dtype)
+        return given.astype(dtype.dtype) if fits else operand
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(self.__dict__.get("spec", specs.UNKNOWN), tuple):
+            return super().__getattr__(name)
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether it is a tensor, variables included.
+
+    References:
+        `tf.is_tensor`, `tf.contrib.framework.is_tensor`.
+    """
+    return isinstance(x, core.Tensor)

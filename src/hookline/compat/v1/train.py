@@ -1,0 +1,163 @@
+"""`tf.train`: optimizers, decaying rates, sessions with hooks, checkpoints."""
+
+from __future__ import annotations
+
+from hookline.checkpoint import (
+    CheckpointSaverListener,
+    CheckpointState,
+    checkpoint_exists,
+    checkpoints_iterator,
+    get_checkpoint_state,
+    init_from_checkpoint,
+    latest_checkpoint,
+    list_variables,
+    load_variable,
+    warm_start,
+)
+from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
+from hookline.compat.v1.hooks import (
+    CheckpointSaverHook,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanTensorHook,
+    ProfilerHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
+from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.optimizer import Optimizer
+from hookline.compat.v1.optimizers import (
+    AdadeltaOptimizer,
+    AdagradOptimizer,
+    AdamOptimizer,
+    FtrlOptimizer,
+    GradientDescentOptimizer,
+    MomentumOptimizer,
+    ProximalAdagradOptimizer,
+    ProximalGradientDescentOptimizer,
+    RMSPropOptimizer,
+)
+from hookline.compat.v1.queues import start_queue_runners
+from hookline.compat.v1.savers import CheckpointReader as NewCheckpointReader
+from hookline.compat.v1.savers import Saver, load_checkpoint, write_graph
+from hookline.compat.v1.schedules import (
+    cosine_decay,
+    cosine_decay_restarts,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+    natural_exp_decay,
+    piecewise_constant,
+    polynomial_decay,
+)
+from hookline.compat.v1.summary import FileWriter as SummaryWriter
+from hookline.compat.v1.supervisor import Supervisor
+from hookline.coordination import Coordinator, LooperThread
+from hookline.errors import NanLossDuringTrainingError
+from hookline.graph import (
+    ExponentialMovingAverage,
+    assert_global_step,
+    create_global_step,
+    get_global_step,
+    get_or_create_global_step,
+    global_step,
+)
+from hookline.hooks import (
+    NeverTriggerTimer,
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from hookline.monitored import (
+    ChiefSessionCreator,
+    MonitoredTrainingSession,
+    Scaffold,
+    SessionCreator,
+    SessionManager,
+    WorkerSessionCreator,
+)
+
+__all__ = [
+    "AdadeltaOptimizer",
+    "AdagradOptimizer",
+    "AdamOptimizer",
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "CheckpointState",
+    "ChiefSessionCreator",
+    "ClusterSpec",
+    "Coordinator",
+    "ExponentialMovingAverage",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "FtrlOptimizer",
+    "GlobalStepWaiterHook",
+    "GradientDescentOptimizer",
+    "LoggingTensorHook",
+    "LooperThread",
+    "MomentumOptimizer",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "NeverTriggerTimer",
+    "NewCheckpointReader",
+    "Optimizer",
+    "ProfilerHook",
+    "ProximalAdagradOptimizer",
+    "ProximalGradientDescentOptimizer",
+    "RMSPropOptimizer",
+    "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
+    "Server",
+    "SessionCreator",
+    "SessionManager",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "SingularMonitoredSession",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+    "SummaryWriter",
+    "Supervisor",
+    "WorkerSessionCreator",
+    "assert_global_step",
+    "checkpoint_exists",
+    "checkpoints_iterator",
+    "cosine_decay",
+    "cosine_decay_restarts",
+    "create_global_step",
+    "exponential_decay",
+    "get_checkpoint_state",
+    "get_global_step",
+    "get_or_create_global_step",
+    "global_step",
+    "init_from_checkpoint",
+    "inverse_time_decay",
+    "latest_checkpoint",
+    "linear_cosine_decay",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
+    "natural_exp_decay",
+    "piecewise_constant",
+    "piecewise_constant_decay",
+    "polynomial_decay",
+    "replica_device_setter",
+    "start_queue_runners",
+    "warm_start",
+    "write_graph",
+]
+
+__getattr__ = missing("tf.train", lambda: __all__)
+
+piecewise_constant_decay = piecewise_constant

@@ -1,0 +1,261 @@
+"""Variables with the arguments and methods that scripts use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from hookline import graph as core
+from hookline.compat.v1 import default_session, dtypes
+from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, stands_for
+from hookline.compat.v1.nodes import argument, convert_to_tensor, node
+from hookline.compat.v1.tensors import Tensor
+from hookline.graph import Tensor as CoreTensor
+from hookline.graph.graph import holds_tensor
+
+
+class Variable(Tensor, core.Variable):
+    """A value that stays in the session from run to run.
+
+    Args:
+        initial_value: A tensor, a value, or a function that returns one.
+        trainable: Whether optimizers change it by default.
+        collections: Collections to join.
+        validate_shape: Without effect: a variable has one shape.
+        caching_device: Without effect.
+        name: Its name.
+        variable_def: Is refused.
+        dtype: Its dtype; by default that of the initial value.
+        expected_shape: Without effect.
+        import_scope: Without effect.
+        constraint: A function that optimizers apply to it after each update.
+        **ignored: `use_resource`, `synchronization`, `aggregation`, `shape`: without effect.
+
+    References:
+        `tf.Variable`. A read never races with a write: see docs/design.md.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: Any = None,
+        collections: Any = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: Any = None,
+        constraint: Any = None,
+        **ignored: Any,
+    ) -> None:
+        if variable_def is not None:
+            raise ValueError("tf.Variable cannot be made of a VariableDef: there are no protobuf messages of graphs.")
+        if initial_value is None:
+            raise ValueError("initial_value must be specified.")
+        if constraint is not None and not callable(constraint):
+            raise ValueError("The `constraint` argument must be a callable.")
+        graph = get_default_graph()
+        with graph.control_dependencies(None):
+            initial = _initial(initial_value, dtype)
+        trained = True if trainable is None else bool(trainable)
+        core.Variable.__init__(self, initial, name or "Variable", trained, collections)
+        self.constraint = constraint
+
+    @property
+    def initial_value(self) -> Any:
+        """The tensor of its initial value."""
+        return self._initial
+
+    def value(self) -> Any:
+        """Returns the variable: a tensor as any other."""
+        return self
+
+    def initialized_value(self) -> Any:
+        """Returns its initial value, for another variable's."""
+        return self._initial
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Sets it in a session, by default the default one."""
+        default_session.session_for(repr(self.name), session).run(self.initializer, {self._initial: value})
+
+    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        """Returns an update that sets the variable; its value is the new one."""
+        return core.Variable.assign(self, self._assigned(value))
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Returns an update that adds to the variable; its value is the new one."""
+        return core.Variable.assign_add(self, self._assigned(delta))
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Returns an update that subtracts from the variable; its value is the new one."""
+        return core.Variable.assign_sub(self, self._assigned(delta))
+
+    def _assigned(self, value: Any) -> Any:
+        if isinstance(value, CoreTensor | int | float):
+            return value
+        return convert_to_tensor(value, self.dtype) if holds_tensor(value) else self._beside(value)
+
+    def scatter_add(self, indices: Any, updates: Any, name: str = "ScatterAdd") -> Any:
+        """Returns an update that adds rows at these places."""
+        return core.update(self, lambda old, i, u: old.at[i].add(u), argument(indices), argument(updates), name=name)
+
+    def scatter_sub(self, indices: Any, updates: Any, name: str = "ScatterSub") -> Any:
+        """Returns an update that subtracts rows at these places."""
+        return core.update(self, lambda old, i, u: old.at[i].add(-u), argument(indices), argument(updates), name=name)
+
+    def scatter_update(self, indices: Any, updates: Any, name: str = "ScatterUpdate") -> Any:
+        """Returns an update that sets rows at these places."""
+        return core.update(self, lambda old, i, u: old.at[i].set(u), argument(indices), argument(updates), name=name)
+
+    def count_up_to(self, limit: int) -> Any:
+        """Is refused: use a hook, or `tf.train.limit_epochs`' successor `Dataset.repeat`."""
+        raise NotImplementedError("Variable.count_up_to is not available: count in Python, or use a StopAtStepHook.")
+
+    def __repr__(self) -> str:
+        dtype = self.dtype
+        return f"<tf.Variable {self.name!r} shape={self.shape} dtype={dtype.name if dtype else None}>"
+
+
+@stands_for(core.Variable)
+class CoreVariable(Variable):
+    """A variable that the core makes: the global step, an average. Its arguments are those of `hookline.Variable`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        core.Variable.__init__(self, *args, **kwargs)
+        self.constraint = None
+
+
+def _initial(value: Any, dtype: Any) -> Any:
+    """Returns an initial value for a variable of that dtype."""
+    if callable(value) and not isinstance(value, CoreTensor):
+        value = value()
+    if not isinstance(value, CoreTensor):
+        return convert_to_tensor(value, dtype, name="initial_value")
+    wanted = None if dtype is None else dtypes.canonical(dtype)
+    if wanted is None or value.dtype is None or dtypes.canonical(value.dtype) == wanted:
+        return value
+    return node(lambda x: jnp.asarray(x, wanted), "initial_value", {"x": value})
+
+
+def is_variable_initialized(variable: Any) -> Any:
+    """`tf.is_variable_initialized`."""
+    missing = core.report_uninitialized_variables([variable])
+    return core.host_op(lambda names: not names, name="IsVariableInitialized")(missing)
+
+
+def assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: Any = None) -> Any:
+    """`tf.assign`."""
+    return ref.assign(value)
+
+
+def assign_add(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
+    """`tf.assign_add`."""
+    return ref.assign_add(value)
+
+
+def assign_sub(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
+    """`tf.assign_sub`."""
+    return ref.assign_sub(value)
+
+
+def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
+    """`tf.scatter_add`."""
+    return ref.scatter_add(indices, updates, name or "ScatterAdd")
+
+
+def scatter_sub(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
+    """`tf.scatter_sub`."""
+    return ref.scatter_sub(indices, updates, name or "ScatterSub")
+
+
+def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: Any = True, name: Any = None) -> Any:
+    """`tf.scatter_update`."""
+    return ref.scatter_update(indices, updates, name or "ScatterUpdate")
+
+
+def global_variables(scope: str | None = None) -> list[Any]:
+    """`tf.global_variables`."""
+    return get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def local_variables(scope: str | None = None) -> list[Any]:
+    """`tf.local_variables`."""
+    return get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def trainable_variables(scope: str | None = None) -> list[Any]:
+    """`tf.trainable_variables`."""
+    return get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Any]:
+    """`tf.model_variables`."""
+    return get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Any]:
+    """`tf.moving_average_variables`."""
+    return get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Any, name: str = "init") -> Any:
+    """`tf.variables_initializer`."""
+    get_default_graph()
+    return core.variables_initializer(var_list, name)
+
+
+def global_variables_initializer() -> Any:
+    """`tf.global_variables_initializer`."""
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Any:
+    """`tf.local_variables_initializer`."""
+    return variables_initializer(local_variables())
+
+
+def tables_initializer(name: str = "init_all_tables") -> Any:
+    """`tf.tables_initializer`."""
+    return core.group(*get_collection(GraphKeys.TABLE_INITIALIZERS), name=name)
+
+
+def report_uninitialized_variables(var_list: Any = None, name: str = "report_uninitialized_variables") -> Any:
+    """`tf.report_uninitialized_variables`."""
+    get_default_graph()
+    return core.report_uninitialized_variables(var_list)
+
+
+def assert_variables_initialized(var_list: Any = None) -> Any:
+    """`tf.assert_variables_initialized`: reading a variable without a value is an error anyway."""
+    variables = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
+    return core.group(*variables)
+
+
+__all__ = [
+    "Variable",
+    "assert_variables_initialized",
+    "assign",
+    "assign_add",
+    "assign_sub",
+    "global_variables",
+    "global_variables_initializer",
+    "is_variable_initialized",
+    "local_variables",
+    "local_variables_initializer",
+    "model_variables",
+    "moving_average_variables",
+    "report_uninitialized_variables",
+    "scatter_add",
+    "scatter_sub",
+    "scatter_update",
+    "tables_initializer",
+    "trainable_variables",
+    "variables_initializer",
+]

@@ -1,0 +1,193 @@
+"""The device stage of a run: values out of the store, through the program, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.errors import FailedPreconditionError
+from hookline.graph.global_step import get_global_step
+from hookline.graph.graph import ancestors
+from hookline.graph.variable import Update
+from hookline.session.getters import Getter, Run
+from hookline.session.latches import Latched, Latches
+from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.plan import Plan
+from hookline.session.program import Program
+from hookline.session.store import VariableStore
+
+
+class DeviceStage:
+    """What the device does in the runs of an execution, with all that it needs at hand.
+
+    Its methods start the program and exchange the values of its variables, without waiting for the device. Their caller
+    holds the session's lock.
+
+    Args:
+        plan: What is run.
+        program: Its program.
+        inputs: For each input of the program a function that finds it in a run.
+        mask: Of what hooks may watch in the program, which is wanted.
+        store: Where its variables live.
+        latches: What the latches of the session hold.
+        pulled: The remote updates whose results somebody wants.
+        step_gain: By how much a run advances the global step; None if only the device knows.
+        last_step: The last global step that its dtype holds, where that is counted here.
+    """
+
+    __slots__ = (
+        "_exchange",
+        "_inputs",
+        "_last_step",
+        "_mask",
+        "_plan",
+        "_program",
+        "_pulled",
+        "_run",
+        "_states",
+        "_step_gain",
+        "_store",
+    )
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        inputs: Sequence[Getter],
+        mask: tuple[jax.Array, ...],
+        store: VariableStore,
+        latches: Latches,
+        *,
+        pulled: Sequence[Update],
+        step_gain: int | None,
+        last_step: int | None,
+    ) -> None:
+        self._plan, self._program, self._run, self._store = plan, program, program.run, store
+        self._inputs, self._mask, self._pulled = inputs, mask, pulled
+        self._step_gain = step_gain
+        self._last_step = None if last_step is None else last_step - (step_gain or 0)
+        written = program.written
+        gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
+        self._exchange = store.exchange((program.taken, program.counted, program.read), written, gains)
+        self._states = latches.of(program.latches)
+
+    def launch(self, run: Run) -> None:
+        """Starts a run of which nothing is recorded or held back."""
+        new, run.outputs, _, latched = self._run(*self._arguments(run))
+        self._exchange.put(new, self._program.structures_out)
+        run.applied = True
+        if latched:
+            self._keep(latched)
+        if self._program.compilations.untold:
+            self._program.compilations.end()
+
+    def launch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
+        """Starts a run with options, or one whose updates happen elsewhere."""
+        arguments, program = self._arguments(run), self._program
+        if options is not None and options.output_partition_graphs and metadata is not None:
+            metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
+        last_step = None if options is None else options.last_step
+        if self._plan.remote:
+            self._submit(run, arguments, last_step)
+        elif last_step is not None and self._step_gain != 0 and self._store.step() >= last_step:
+            # Nothing is applied; the fetches are computed all the same.
+            _, run.outputs, _, latched = program.dry(*arguments)
+            self._keep(latched)
+        else:
+            new, run.outputs, _, latched = self._run(*arguments)
+            self._exchange.put(new, program.structures_out)
+            run.applied = True
+            self._keep(latched)
+        if metadata is not None and (self._plan.remote or not run.applied):
+            metadata.applied = run.applied
+        if options is not None and options.trace_level and metadata is not None:
+            jax.block_until_ready((self._store.take(program.written), run.outputs))
+        if program.compilations.untold:
+            program.compilations.end()
+
+    def _submit(self, run: Run, arguments: tuple[Any, ...], last_step: int | None) -> None:
+        """Runs the program and has the updates of its variables applied where these live."""
+        program, store = self._program, self._store
+        # A run that is refused changes nothing here either; values that were given away could not be kept.
+        refusable = last_step is not None and bool(program.written)
+        new, run.outputs, sent, latched = (program.dry if refusable else program.run)(*arguments)
+        if not refusable:
+            self._exchange.put(new, program.structures_out)
+        inputs = [list(given) for given in jax.device_get(sent)]
+        run.applied = store.submit(list(zip(self._plan.remote, inputs, strict=True)), last_step)
+        if run.applied and refusable:
+            self._exchange.put(new, program.structures_out)
+        self._keep(latched)
+        for update in self._pulled:
+            run.hosts[update] = _result(store, update)
+
+    def token(self, run: Run) -> jax.Array | None:
+        """Returns an array that is there once a run is computed, and is given to no later run."""
+        outputs = jax.tree.leaves(run.outputs)
+        if outputs:
+            return min(outputs, key=lambda leaf: leaf.size)
+        if self._program.counted:
+            (counter,) = self._store.take(self._program.counted[:1])
+            return counter[0]
+        leaves = jax.tree.leaves(self._store.take(self._program.written))
+        return jnp.copy(min(leaves, key=lambda leaf: leaf.size)) if leaves else None
+
+    def _arguments(self, run: Run) -> tuple[Any, ...]:
+        if self._last_step is not None:
+            step = self._store.known_step()
+            if (self._store.step() if step is None else step) > self._last_step:
+                raise self._uncountable()
+        try:
+            taken, counted, read = self._exchange.take()
+        except FailedPreconditionError as error:
+            raise explained(self._plan, error) from None
+        inputs = [get(run) for get in self._inputs] if self._inputs else ()
+        return taken, counted, read, inputs, [state.value for state in self._states], self._mask
+
+    def _keep(self, latched: tuple[Latched, ...]) -> None:
+        if not latched:
+            return
+        step = self._store.known_step()
+        if step is None:
+            try:
+                step = self._store.step()
+            except RuntimeError:  # The graph has none.
+                step = None
+        for state, value in zip(self._states, latched, strict=True):
+            state.put(value, step)
+
+    def _uncountable(self) -> FailedPreconditionError:
+        """Returns the error of a global step that cannot count on."""
+        step = next(v for v in self._program.written if v is get_global_step(v.graph))
+        return FailedPreconditionError(
+            step.op.node_def,
+            step.op,
+            f"The global step {step.op.name!r} cannot count to {self._store.step() + (self._step_gain or 0)}: "
+            f"its dtype is {step.dtype}. Set jax_enable_x64 before the graph is built; it is then one of int64, also "
+            f"when this model is restored.",
+        )
+
+
+def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
+    """Returns the error of a variable without a value, with other advice if it is a variable's initial value's."""
+    for operation in plan.operations:
+        if isinstance(operation, Update) and operation.initialises and error.op in ancestors(operation.inputs):
+            name = error.op.name
+            return FailedPreconditionError(
+                operation.node_def,
+                operation,
+                f"The initial value of {operation.variables[0].op.name!r} reads variable {name!r}, which has no value "
+                f"before this run is over. Compute it from the initial value, `{name}.initialized_value()` in place of "
+                f"`{name}`, or initialise {name!r} in an earlier run.",
+            )
+    return error
+
+
+def _result(store: VariableStore, update: Update) -> Any:
+    """Returns the values that the variables of an update have now, in its structure."""
+    leaves = store.take(update.variables)
+    values = [jax.tree.unflatten(store.structure(v), taken) for v, taken in zip(update.variables, leaves, strict=True)]
+    return jax.tree.unflatten(update.structure, values)

@@ -1,0 +1,122 @@
+"""Where the values of a run are found: fed, counted by the host, out of the program, or from a host operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hookline.graph.graph import Operation, Tensor
+from hookline.graph.nodes import Constant, Group
+from hookline.graph.variable import Variable, VariableRead
+from hookline.graph.views import take_path
+from hookline.session.plan import Key, Plan
+
+
+class Run:
+    """The values of one run while it is under way.
+
+    Attributes:
+        feeds: The values that are fed, checked.
+        applied: Whether its updates are applied. Known as soon as it is so: what comes behind may fail.
+        outputs: What the program returned.
+        counters: The counters that the host knows, as they were before the run.
+        hosts: The results of host operations.
+        pulled: What host operations take from the device, by the place among their inputs.
+    """
+
+    __slots__ = ("applied", "counters", "feeds", "hosts", "outputs", "pulled")
+
+    counters: dict[Variable, int]
+    hosts: dict[Operation, Any]
+    pulled: dict[int, Any]
+
+    def __init__(self, feeds: Sequence[Any]) -> None:
+        self.feeds = feeds
+        self.applied = False
+        self.outputs: Sequence[Any] = ()
+
+    def begin(self) -> None:
+        """Makes room for what the host knows and computes."""
+        self.counters, self.hosts, self.pulled = {}, {}, {}
+
+
+Getter = Callable[[Run], Any]
+
+
+def counter(plan: Plan, tensor: Tensor) -> Variable | None:
+    """Returns the variable that `tensor` reads if the host knows its value in this run."""
+    if not isinstance(tensor.op, VariableRead) or plan.fed_place(tensor) is not None:
+        return None
+    return tensor.op.variable if plan.is_host_known(tensor.op.variable) else None
+
+
+def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
+    """Returns a function that finds the value of a fetch.
+
+    Args:
+        plan: The plan of the run.
+        element: What is fetched.
+        places: Where the outputs of the program are.
+    """
+    if isinstance(element, Tensor) and isinstance(element.op, Constant) and plan.fed_place(element) is None:
+        # What a caller gets of a constant is an array, which the caller cannot change.
+        value = take_path(element.op.on_device(), element.path)
+        return lambda run: value
+    return _getter(plan, element, places)
+
+
+def input_getter(plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any]) -> Getter:
+    """Returns a function that finds the value of an input of the program.
+
+    Args:
+        plan: The plan of the run.
+        tensor: The input.
+        constants: Large constants that are on the device already: they would travel from the host on every run.
+    """
+    if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
+        return _getter(plan, tensor, {})
+    if tensor.op not in constants:
+        constants[tensor.op] = tensor.op.on_device()
+    value = take_path(constants[tensor.op], tensor.path)
+    return lambda run: value
+
+
+def argument_getter(plan: Plan, tensor: Tensor, reader: Operation, pulled: Sequence[Key]) -> Getter:
+    """Returns a function that finds an argument of a host operation.
+
+    Args:
+        plan: The plan of the run.
+        tensor: The argument.
+        reader: The operation.
+        pulled: What host operations take from the device.
+    """
+    if tensor.key in pulled:
+        place = pulled.index(tensor.key)
+        return lambda run: run.pulled[place]
+    return _getter(plan, tensor, {}, reader)
+
+
+def _getter(
+    plan: Plan, element: Tensor | Operation, places: Mapping[Key, int], reader: Operation | None = None
+) -> Getter:
+    if isinstance(element, Operation) or isinstance(element.op, Group):
+        return lambda run: None
+    op, path = element.op, element.path
+    fed = plan.fed_place(element)
+    if fed is not None:
+        place, rest = fed[0], path[fed[1] :]
+        return (lambda run: take_path(run.feeds[place], rest)) if rest else lambda run: run.feeds[place]
+    variable = counter(plan, element)
+    if variable is not None:
+        offset = plan.gain(variable, plan.version(variable, reader)) or 0
+        scalar = np.dtype(variable.dtype).type
+        return lambda run: scalar(run.counters[variable] + offset)
+    if element.key in places:
+        place = places[element.key]
+        return lambda run: run.outputs[place]
+    if isinstance(op, Constant):
+        constant = take_path(op.value, path)
+        return lambda run: constant
+    return lambda run: take_path(run.hosts[op], path)

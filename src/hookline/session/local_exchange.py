@@ -1,0 +1,131 @@
+"""The variables of one program in this process, found once, and where each variable is kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hookline.graph.variable import Variable, is_counter
+from hookline.session.store import Flat, Leaves
+
+# What every counter holds: it has 32 bits or 64.
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+class Slot:
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
+
+    __slots__ = ("leaves", "mirror", "structure")
+
+    def __init__(self) -> None:
+        self.leaves: Leaves | None = None
+        self.structure: Any = None
+        self.mirror: int | None = None
+
+    def count(self, variable: Variable, gain: int | None) -> None:
+        """Advances the host's copy; it is lost where the host does not know by how much."""
+        if gain is None or self.mirror is None:
+            self.mirror = None
+            return
+        mirror = self.mirror + gain
+        self.mirror = mirror if _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
+
+
+class LocalExchange:
+    """The variables of one program, found once.
+
+    The new values that a run leaves are the arguments of the next one. As long as the same program runs they are only
+    kept here, and the store asks for them (`flush`) when anybody else looks.
+
+    Args:
+        store: The store of this process.
+        groups: The variables whose values the program takes.
+        written: The ones that it writes.
+        gains: By how much each of those counts on in a run; None where the host does not know.
+    """
+
+    __slots__ = (
+        "_counters",
+        "_gains",
+        "_groups",
+        "_is_ready",
+        "_new",
+        "_read",
+        "_slots",
+        "_steps",
+        "_store",
+        "_structures",
+    )
+    _new: tuple[Flat, Flat, Flat]
+    _structures: Sequence[Any]
+
+    def __init__(
+        self,
+        store: Any,
+        groups: Sequence[Sequence[Variable]],
+        written: Sequence[Variable],
+        gains: Sequence[int | None],
+    ) -> None:
+        self._store, self._groups = store, groups
+        self._gains = list(zip(written, gains, strict=True))
+        self._slots: list[Slot] = []
+        self._read: list[Slot] = []
+        self._counters: list[tuple[Slot, Variable, int | None]] = []
+        self._steps = self._is_ready = False
+
+    def take(self) -> tuple[Flat, Flat, Flat]:
+        """Returns the values that the program takes."""
+        store = self._store
+        if store.latest is self:
+            taken, counted, _ = self._new
+            return taken, counted, [slot.leaves for slot in self._read]  # type: ignore[misc]
+        taken, counted, read = [list(store.take(variables)) for variables in self._groups]
+        return taken, counted, read
+
+    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Keeps the values that the program has written, and counts on what counts."""
+        store = self._store
+        if store.latest is not self:
+            self._prepare()
+        self._structures = structures
+        self._new = new
+        store.latest = store.unwritten = self
+        if new[2]:  # Their old values are not given away, and would be held as well.
+            store.flush()
+        for slot, variable, gain in self._counters:
+            slot.count(variable, gain)
+        if self._steps:
+            store.step_changes += 1
+            if store.waiting:
+                store.tell()
+
+    def write(self) -> None:
+        """Puts the new values where they are looked for."""
+        new = itertools.chain(*self._new)
+        for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
+            slot.leaves, slot.structure = leaves, structure
+        self._new = (*self._new[:2], ())
+
+    def release(self) -> None:
+        """Lets go of the values, which are others now."""
+        self._new = ((), (), ())
+
+    def _prepare(self) -> None:
+        """Makes this exchange the one that may keep new values to itself."""
+        self._store.supersede()
+        if self._is_ready:
+            return
+        self._slots = self._store.slots(variable for variable, _ in self._gains)
+        self._read = self._store.slots(self._groups[-1])
+        every = zip(self._slots, self._gains, strict=True)
+        self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
+        self._steps = self._store.counts(variable for variable, _ in self._gains)
+        self._is_ready = True
+
+
+def _wrapped(value: int, variable: Variable) -> int:
+    """Returns what a counter holds after counting to `value`."""
+    return int(np.asarray(value).astype(variable.dtype))

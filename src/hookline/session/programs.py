@@ -1,0 +1,152 @@
+"""The programs of a session: one for each kind of device work, whoever asks for it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hookline.graph.graph import Operation, Tensor
+from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
+from hookline.session.plan import Key, Plan, input_tensors
+from hookline.session.program import Program
+from hookline.session.sharing import Sharing, Watch
+from hookline.session.store import VariableStore
+
+# Larger constants are handed to the program as arguments; smaller ones are compiled into it.
+_LARGE_CONSTANT_BYTES = 4096
+
+
+class Request(NamedTuple):
+    """What is asked for in a run.
+
+    Args:
+        fetched: By its caller.
+        watched: By hooks, in the run.
+        late: By hooks, whenever it has arrived.
+        by_hook: By each hook, of both kinds.
+        fed: What is fed.
+    """
+
+    fetched: Sequence[Tensor | Operation]
+    watched: Sequence[Tensor | Operation]
+    late: Sequence[Tensor | Operation]
+    by_hook: Sequence[Sequence[Tensor | Operation]]
+    fed: tuple[Tensor, ...]
+
+
+class Choice(NamedTuple):
+    """The program of a run.
+
+    Args:
+        program: The program; None if the device has nothing to do.
+        mask: Of what hooks may watch in it, which is wanted in this run.
+    """
+
+    program: Program | None
+    mask: tuple[jax.Array, ...] = ()
+
+    def places(self) -> Mapping[Key, int]:
+        """Returns where the outputs are that this run computes."""
+        return self.program.places([bool(wanted) for wanted in self.mask]) if self.program else {}
+
+
+class Programs:
+    """The programs that a session has made, as long as some plan uses them.
+
+    Attributes:
+        constants: Large constants, on the device.
+        sharing: What hooks have watched so far.
+    """
+
+    def __init__(self) -> None:
+        self.constants: MutableMapping[Constant, Any] = weakref.WeakKeyDictionary()
+        self.sharing = Sharing()
+        self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
+
+    def choose(self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore) -> Choice:
+        """Returns the program for a plan, made now or before.
+
+        Args:
+            plan: The plan.
+            request: What it is the plan of.
+            pulled: What host operations take from the device.
+            store: Where the variables live.
+        """
+        outputs = _from_device(plan, request.fetched)
+        late = {tensor.key: tensor for tensor in pulled}
+        # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
+        callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
+        outputs |= {key: tensor for key, tensor in late.items() if key in callers}
+        watching = _from_device(plan, [*request.watched, *request.late]) | late
+        watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
+        if not plan.device and not plan.remote and not outputs and not watching:
+            return Choice(None)
+        shared = None
+        if watching:
+            shared = self.sharing.shared(plan, request.fetched, request.by_hook, request.fed, outputs, store)
+        if shared is None:
+            return Choice(self._program(plan, request.fed, outputs, watching, store))
+        mask = tuple(map(jnp.asarray, shared.mask))
+        return Choice(
+            self._program(shared.plan, request.fed, outputs, watching, store, shared.always, shared.watches), mask
+        )
+
+    def _program(
+        self,
+        plan: Plan,
+        fed: tuple[Tensor, ...],
+        outputs: Mapping[Key, Tensor],
+        watching: Mapping[Key, Tensor],
+        store: VariableStore,
+        always: frozenset[Operation] | None = None,
+        watches: Sequence[Watch] = (),
+    ) -> Program:
+        inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
+        inputs += [tensor for tensor in (*outputs.values(), *watching.values()) if _is_input(plan, tensor)]
+        inputs = _in_order({_input_key(plan, tensor): _as_input(plan, tensor, fed) for tensor in inputs}.values())
+        out, watch = _in_order(outputs.values()), [] if watches else _in_order(watching.values())
+        key = (
+            tuple(operation.index for operation in (*plan.device, *plan.remote)),
+            tuple(operation.index for operation in plan.device if operation in plan.trained),
+            *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch, *watches)),
+        )
+        found = self._made.get(key)
+        if found is None:
+            every = frozenset(plan.device) if always is None else always
+            found = self._made[key] = Program(
+                plan, inputs, out, watch, store.structure, store.worker_index, always=every, watches=watches
+            )
+        return found
+
+
+def _from_device(plan: Plan, elements: Iterable[Tensor | Operation]) -> dict[Key, Tensor]:
+    return {e.key: e for e in elements if isinstance(e, Tensor) and plan.needs_device(e)}
+
+
+def _in_order(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return sorted(tensors, key=lambda tensor: (tensor.op.index, repr(tensor.path)))
+
+
+def _is_input(plan: Plan, tensor: Tensor) -> bool:
+    """Whether a tensor that the device needs is handed to its program from outside."""
+    if plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
+        return True
+    return isinstance(tensor.op, Constant) and _is_large(tensor.op)
+
+
+def _input_key(plan: Plan, tensor: Tensor) -> Key:
+    place = plan.fed_place(tensor)
+    return (tensor.op, tensor.path[: place[1]] if place else ())
+
+
+def _as_input(plan: Plan, tensor: Tensor, fed: tuple[Tensor, ...]) -> Tensor:
+    place = plan.fed_place(tensor)
+    return fed[place[0]] if place else tensor.op.output
+
+
+def _is_large(constant: Constant) -> bool:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(constant.value)) > _LARGE_CONSTANT_BYTES

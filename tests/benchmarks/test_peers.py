@@ -1,0 +1,42 @@
+"""The comparison with other libraries: its lines are as many as its page says, and hookline's program does the job."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "peers.py"
+
+
+@pytest.fixture(scope="module")
+def peers():
+    spec = importlib.util.spec_from_file_location("peers", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_says_how_many_lines_each_needs(peers):
+    page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| lines of the training \|(.*)\|$", page, re.MULTILINE)[1]
+    assert [int(cell) for cell in row.split("|")] == [peers.lines_of(name) for name in peers.NAMES]
+
+
+def test_without_their_environment_it_says_so_and_measures_nothing(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--python", str(tmp_path / "python")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Skipped: the peers have no environment")
+
+
+def test_hooklines_program_does_the_job(peers):
+    accuracy, secs, cpu_secs = peers.measure(sys.executable, "hookline", 256)
+    assert 0.5 < accuracy < 1
+    assert secs > 0
+    assert cpu_secs > 0

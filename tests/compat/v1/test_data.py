@@ -1,0 +1,217 @@
+"""Datasets and iterators, as TF 1.x scripts use them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline as hl
+import hookline.numpy
+from hookline import errors
+from hookline.compat.v1 import data
+
+Dataset = data.Dataset
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with hl.Graph().as_default() as graph:
+        yield graph
+
+
+def plain(value):
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def read(dataset, limit=100):
+    """Returns the elements of a dataset, as lists and numbers."""
+    element = dataset.make_one_shot_iterator().get_next()
+    found = []
+    with hl.Session() as sess:
+        try:
+            while len(found) < limit:
+                value = sess.run(element)
+                if isinstance(value, tuple):
+                    found.append(tuple(map(plain, value)))
+                elif isinstance(value, dict):
+                    found.append({key: plain(part) for key, part in value.items()})
+                else:
+                    found.append(plain(value))
+        except errors.OutOfRangeError:
+            pass
+    return found
+
+
+def test_slices_of_arrays_in_batches():
+    pairs = Dataset.from_tensor_slices((np.arange(5.0), np.arange(5)))
+
+    assert pairs.output_types == (np.float32, np.int32)
+    assert pairs.output_shapes == ((), ())
+    assert pairs.batch(2).output_shapes == ((None,), (None,))
+    assert pairs.batch(2, drop_remainder=True).output_shapes == ((2,), (2,))
+    assert read(pairs.batch(2)) == [([0.0, 1.0], [0, 1]), ([2.0, 3.0], [2, 3]), ([4.0], [4])]
+    assert len(read(pairs.batch(2, drop_remainder=True))) == 2
+
+
+def test_a_dict_is_an_element():
+    features = Dataset.from_tensor_slices(({"x": [[1.0], [2.0]], "y": [3, 4]}, [5, 6]))
+    element = features.make_one_shot_iterator().get_next()
+
+    assert element[0]["x"].shape == (1,)
+    with hl.Session() as sess:
+        (found, label) = sess.run(element)
+    assert plain(found["x"]) == [1.0]
+    assert (plain(found["y"]), plain(label)) == (3, 5)
+
+
+def test_map_filter_and_their_friends():
+    numbers = Dataset.range(10)
+
+    assert read(numbers.map(lambda x: x * 2).filter(lambda x: hl.numpy.equal(x % 3, 0))) == [0, 6, 12, 18]
+    assert read(numbers.skip(2).take(3)) == [2, 3, 4]
+    assert read(numbers.shard(3, 1)) == [1, 4, 7]
+    assert read(numbers.take(2).repeat(2)) == [0, 1, 0, 1]
+    assert read(numbers.take(2).concatenate(Dataset.range(5, 7))) == [0, 1, 5, 6]
+    assert read(Dataset.zip((numbers.take(2), numbers.map(lambda x: -x)))) == [(0, 0), (1, -1)]
+    assert read(numbers.take(2).enumerate()) == [(0, 0), (1, 1)]
+    assert read(numbers.take(2).cache().repeat(2)) == [0, 1, 0, 1]
+    assert read(numbers.batch(5).unbatch()) == list(range(10))
+    assert read(numbers.prefetch(1).apply(data.experimental.map_and_batch(lambda x: x + 1, 5))) == [
+        [1, 2, 3, 4, 5], [6, 7, 8, 9, 10],
+    ]  # fmt: skip
+
+
+def test_map_takes_a_tuple_apart_and_joins_a_list():
+    pairs = Dataset.from_tensor_slices(([1.0, 2.0], [10.0, 20.0]))
+
+    assert read(pairs.map(lambda a, b: (a + b, {"b": b, "one": 1})).map(lambda total, rest: total)) == [11.0, 22.0]
+    assert read(pairs.map(lambda a, b: [a, b])) == [[1.0, 10.0], [2.0, 20.0]]
+
+
+def test_datasets_of_datasets():
+    ranges = Dataset.range(1, 4)
+
+    assert read(ranges.flat_map(lambda n: Dataset.range(n))) == [0, 0, 1, 0, 1, 2]
+    assert read(ranges.flat_map(lambda n: Dataset.from_tensors(n * 2).repeat(2))) == [2, 2, 4, 4, 6, 6]
+    interleaved = ranges.interleave(lambda n: Dataset.from_tensors(n).repeat(3), cycle_length=2, block_length=1)
+    assert read(interleaved) == [1, 2, 1, 2, 1, 2, 3, 3, 3]
+
+
+def test_shuffle_is_a_permutation_new_in_each_epoch_and_the_same_in_each_job():
+    shuffled = Dataset.range(20).shuffle(5, seed=3).repeat(2)
+    once = read(shuffled)
+
+    assert sorted(once[:20]) == sorted(once[20:]) == list(range(20))
+    assert once[:20] != once[20:]
+    assert once[:20] != list(range(20))
+    assert read(Dataset.range(20).shuffle(5, seed=3).repeat(2)) == once
+    kept = read(Dataset.range(20).shuffle(50, seed=3, reshuffle_each_iteration=False).repeat(2))
+    assert kept[:20] == kept[20:]
+
+
+def test_a_generator_of_declared_dtypes():
+    def generate(stop):
+        for number in range(stop):
+            yield [number] * (number + 1), number
+
+    lists = Dataset.from_generator(generate, (np.float32, np.int64), ([None], []), args=(3,))
+
+    assert read(lists) == [([0.0], 0), ([1.0, 1.0], 1), ([2.0, 2.0, 2.0], 2)]
+    padded = lists.padded_batch(2, ([None], []), padding_values=(-1.0, 0))
+    assert read(padded) == [([[0.0, -1.0], [1.0, 1.0]], [0, 1]), ([[2.0, 2.0, 2.0]], [2])]
+    assert read(lists.padded_batch(3, ([4], [])))[0][0][0] == [0.0] * 4
+    with pytest.raises(ValueError, match="declared"):
+        read(Dataset.from_generator(lambda: iter([[1.0]]), np.float32, [2]))
+
+
+def test_lines_and_records_of_files(tmp_path):
+    from hookline.compat.v1 import python_io
+
+    text, records, fixed = tmp_path / "a.txt", tmp_path / "a.tfrecord", tmp_path / "a.bin"
+    text.write_bytes(b"one\r\ntwo\n")
+    fixed.write_bytes(b"HaabbF")
+    with python_io.TFRecordWriter(records) as writer:
+        writer.write(b"first")
+        writer.write(b"second")
+
+    assert read(data.TextLineDataset(str(text))) == [b"one", b"two"]
+    assert read(data.TextLineDataset([str(text), str(text)]).skip(1).batch(2)) == [[b"two", b"one"], [b"two"]]
+    assert read(Dataset.list_files(f"{tmp_path}/*.txt").flat_map(data.TextLineDataset)) == [b"one", b"two"]
+    assert read(data.TFRecordDataset(str(records))) == [b"first", b"second"]
+    assert list(python_io.tf_record_iterator(records)) == [b"first", b"second"]
+    assert read(data.FixedLengthRecordDataset(str(fixed), 2, 1, 1)) == [b"aa", b"bb"]
+    records.write_bytes(records.read_bytes()[:-1])
+    with pytest.raises(errors.DataLossError, match="damaged"):
+        read(data.TFRecordDataset(str(records)))
+    with pytest.raises(errors.NotFoundError, match="none"):
+        read(data.TextLineDataset(f"{tmp_path}/none"))
+
+
+def test_an_initializable_iterator_is_fed_and_begins_again():
+    values = hl.placeholder("float32", [None])
+    size = hl.placeholder("int32", [])
+    iterator = Dataset.from_tensor_slices(values).batch(size).make_initializable_iterator()
+    total = hl.op(lambda x: x.sum())(iterator.get_next())
+    with hl.Session() as sess:
+        with pytest.raises(errors.FailedPreconditionError, match="initializer"):
+            sess.run(total)
+        for _ in range(2):
+            assert sess.run(iterator.initializer, {values: [1.0, 2.0, 4.0], size: 2}) is None
+            assert [float(sess.run(total)) for _ in range(2)] == [3.0, 4.0]
+            with pytest.raises(errors.OutOfRangeError):
+                sess.run(total)
+        sess.run(iterator.initializer, {values: [8.0], size: 1})
+        assert float(sess.run(total)) == 8.0
+
+
+def test_one_iterator_for_training_and_evaluation():
+    training, evaluation = Dataset.range(3).repeat(), Dataset.range(100, 102)
+    iterator = data.Iterator.from_structure(training.output_types, training.output_shapes)
+    element = iterator.get_next()
+    train_init, evaluate_init = iterator.make_initializer(training), iterator.make_initializer(evaluation)
+    with hl.Session() as one, hl.Session() as other:
+        one.run(train_init)
+        other.run(evaluate_init)
+        assert [int(one.run(element)) for _ in range(4)] == [0, 1, 2, 0]
+        assert int(other.run(element)) == 100
+        one.run(evaluate_init)
+        assert int(one.run(element)) == 100
+        one.run(train_init)
+        assert int(one.run(element)) == 0
+    with pytest.raises(TypeError, match="elements like"):
+        iterator.make_initializer(Dataset.zip((training, training)))
+
+
+def test_towers_take_turns():
+    iterator = Dataset.range(6).make_one_shot_iterator()
+    first, second = iterator.get_next(), iterator.get_next()
+    with hl.Session() as sess:
+        assert [tuple(map(int, sess.run((first, second)))) for _ in range(2)] == [(0, 1), (2, 3)]
+        assert int(sess.run(second)) == 4
+
+
+def test_a_one_shot_iterator_of_tensors():
+    assert read(Dataset.from_tensor_slices(hl.constant([1.0, 2.0]) * 2)) == [2.0, 4.0]
+    with pytest.raises(ValueError, match="make_initializable_iterator"):
+        Dataset.from_tensor_slices(hl.placeholder("float32", [None])).make_one_shot_iterator()
+
+
+def test_the_end_of_the_data_ends_a_monitored_session():
+    step = hl.train.get_or_create_global_step()
+    element = Dataset.range(5).make_one_shot_iterator().get_next()
+    train = hl.group(step.assign_add(1), element)
+    runs = []
+    with hl.train.MonitoredTrainingSession() as sess:
+        while not sess.should_stop():
+            sess.run(train)
+            runs.append(len(runs))
+    assert runs == list(range(5))
+
+
+def test_random_functions_draw_anew_for_each_element():
+    import jax
+
+    noisy = Dataset.range(3).map(lambda x: hl.op(jax.random.uniform)(hl.random_key()))
+    found = read(noisy)
+
+    assert len(set(found)) == 3

@@ -1,0 +1,58 @@
+"""Gradients where a function has a corner are TensorFlow's: its numbers stand here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline.compat.v1 as tf
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "gradient"),
+    [
+        (lambda x: tf.maximum(x, 0.2 * x), [0.0], [1.0]),
+        (lambda x: tf.maximum(0.0, x), [0.0], [0.0]),
+        (lambda x: tf.maximum(x, 0.0), [0.0, 2.0, -2.0], [1.0, 1.0, 0.0]),
+        (lambda x: tf.minimum(x, 1.0), [1.0], [1.0]),
+        (lambda x: tf.clip_by_value(x, 0.0, 1.0), [0.0, 0.5, 1.0, 2.0], [1.0, 1.0, 1.0, 0.0]),
+        (tf.nn.leaky_relu, [0.0, 1.0], [0.2, 1.0]),
+        (tf.nn.selu, [0.0], [1.050701]),
+        (tf.abs, [0.0, -3.0], [0.0, -1.0]),
+        (lambda x: tf.nn.sigmoid_cross_entropy_with_logits(labels=[0.0, 1.0], logits=x), [0.0, 0.0], [0.5, -0.5]),
+        (lambda x: tf.nn.weighted_cross_entropy_with_logits([1.0], x, 2.0), [0.0], [0.0]),
+        (lambda x: tf.clip_by_norm(x, 1.0), [0.0, 0.0], [1.0, 1.0]),
+        (lambda x: tf.losses.absolute_difference([0.0, 5.0], x), [0.0, 0.0], [0.0, -0.5]),
+    ],
+)
+def test_a_gradient_at_a_corner(function, at, gradient):
+    x = tf.placeholder(tf.float32, [len(at)])
+    (found,) = tf.gradients(function(x), x)
+    with tf.Session() as sess:
+        np.testing.assert_allclose(sess.run(found, {x: at}), gradient, rtol=1e-6)
+
+
+def test_integers_among_the_arguments_are_no_obstacle():
+    x = tf.placeholder(tf.float32, [])
+    steps = tf.maximum(tf.constant(3), 2)
+    (found,) = tf.gradients(tf.maximum(x, 1.0) * tf.to_float(tf.abs(steps)), x)
+    with tf.Session() as sess:
+        assert sess.run(found, {x: 2.0}) == 3
+
+
+def test_a_line_of_text_is_no_array(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("a,1\nb,2\n")
+    line = tf.data.TextLineDataset(str(path)).make_one_shot_iterator().get_next()
+    with tf.Session() as sess:
+        assert sess.run(line).split(b",") == [b"a", b"1"]
+
+
+def test_a_config_is_said_to_have_no_effect(caplog):
+    from hookline.compat.v1 import config
+
+    config.say_once.cache_clear()
+    caplog.set_level("INFO", "hookline")
+    for _ in range(2):
+        tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
+    assert sum("ConfigProto is taken, but has no effect" in message for message in caplog.messages) == 1

@@ -1,0 +1,95 @@
+"""The tables of functions: each row is checked against TensorFlow, and takes what TensorFlow's function takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.calls import calls
+
+import hookline.compat.v1 as tf
+from hookline.compat.v1 import arrays, image, linalg, math, nn
+
+TABLES = {"": [*math.TABLE, *arrays.TABLE, *linalg.TABLE], "nn.": nn.TABLE, "image.": image.TABLE}
+
+# Rows that other functions are made of, which have calls themselves.
+CALLED_AS = {
+    "nn.softmax_cross_entropy": "nn.softmax_cross_entropy_with_logits",
+    "nn.sparse_softmax_cross_entropy": "nn.sparse_softmax_cross_entropy_with_logits",
+    "nn.sigmoid_cross_entropy": "nn.sigmoid_cross_entropy_with_logits",
+}
+
+# What stood in TensorFlow before 1.0 only, or computes nothing of its own.
+NOT_IN_TENSORFLOW_2 = {"image.per_image_whitening", "prevent_gradient"}
+
+
+def test_each_row_is_checked_against_tensorflow():
+    rows = [f"{place}{row.name}" for place, table in TABLES.items() for row in table]
+    called = calls()
+
+    assert {row for row in rows if CALLED_AS.get(row, row) not in called} == NOT_IN_TENSORFLOW_2
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def value(tensor, feeds=None):
+    with tf.Session() as sess:
+        return sess.run(tensor, feeds)
+
+
+def test_arguments_have_the_names_and_the_order_of_tensorflow():
+    x = np.asarray([[1.0, 2.0], [3.0, 5.0]])
+
+    assert value(tf.reduce_sum(x, 1, True)).tolist() == [[3.0], [8.0]]
+    assert value(tf.reduce_sum(x, reduction_indices=[1], keep_dims=True)).tolist() == [[3.0], [8.0]]
+    assert tf.reduce_sum(x, 0, False, "total").op.name == "total"
+    assert tf.nn.relu(features=x, name="active").name == "active:0"
+
+
+def test_operations_are_named_as_in_tensorflow():
+    x = tf.placeholder("float32", [2])
+
+    names = [t.op.name for t in (tf.reduce_mean(x), tf.reduce_mean(x), tf.nn.relu(x), x + 1.0, -x, x < 1.0)]
+
+    assert names == ["Mean", "Mean_1", "Relu", "add", "Neg", "Less"]
+
+
+def test_a_wrong_argument_is_a_type_error_that_shows_the_signature():
+    with pytest.raises(TypeError, match=r"tf\.reduce_sum\(input_tensor, axis=None.*unexpected keyword argument 'axes'"):
+        tf.reduce_sum([1.0], axes=0)
+
+
+def test_shapes_that_do_not_fit_are_a_value_error_where_the_operation_is_made():
+    with pytest.raises(ValueError, match=r"MatMul 'MatMul' \(made at .*test_tables.py"):
+        tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))
+
+
+def test_whole_numbers_of_64_bits_are_of_32():
+    assert tf.argmax(tf.zeros([3])).dtype == tf.int32
+    assert tf.constant(np.arange(3)).dtype == tf.int32
+
+
+def test_names_before_1_0():
+    a, b = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])
+
+    assert value(tf.mul(a, b)).tolist() == [3.0, 8.0]
+    assert value(tf.sub(a, tf.neg(b))).tolist() == [4.0, 6.0]
+    assert value(tf.concat(0, [a, b])).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert [part.tolist() for part in value(tf.split(0, 2, tf.pack([a, b])))] == [[[1.0, 2.0]], [[3.0, 4.0]]]
+    assert [part.tolist() for part in value(tf.unpack(tf.pack([a, b])))] == [[1.0, 2.0], [3.0, 4.0]]
+    loss = tf.nn.softmax_cross_entropy_with_logits(tf.zeros([1, 2]), tf.constant([[1.0, 0.0]]))
+    assert value(loss) == pytest.approx(np.log(2.0))
+    assert tf.initialize_all_variables().name == "init"
+
+
+def test_a_concrete_length_is_asked_for_where_xla_needs_one():
+    count = tf.placeholder("int32", [])
+    made = tf.zeros([count, 2])
+
+    with pytest.raises(Exception, match="shape depends on a value that is computed or fed in the run"):
+        value(made, {count: 3})
+    with pytest.raises(NotImplementedError, match="Multiply by the mask"):
+        tf.boolean_mask([1.0, 2.0], [True, False])

@@ -1,0 +1,118 @@
+"""Savers, readers of checkpoints, and `tf.summary`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hookline.compat.v1 as tf
+from hookline.testing import read_events
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def tags(folder):
+    return [v.tag for event in read_events(str(folder)) for v in event.summary.value]
+
+
+def test_a_saver_saves_what_was_there_when_it_was_made(tmp_path):
+    weight = tf.Variable(2.0, name="weight")
+    saver = tf.train.Saver(max_to_keep=1)
+    train_op = tf.train.AdamOptimizer(0.1).minimize(weight * weight)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        saver.save(sess, str(tmp_path / "model"), 0)
+        sess.run(train_op)
+        path = saver.save(sess, str(tmp_path / "model"), global_step=1, write_meta_graph=False)
+        trained = sess.run(weight)
+    assert [name for name, _ in tf.train.list_variables(path)] == ["weight"]
+    assert saver.last_checkpoints == [path]
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        saver.restore(sess, tf.train.get_checkpoint_state(str(tmp_path)).model_checkpoint_path)
+        assert sess.run(weight) == trained
+
+
+def test_a_saver_wants_variables():
+    with pytest.raises(ValueError, match="there are no variables to save"):
+        tf.train.Saver()
+
+
+def test_a_saver_says_what_has_no_effect(tmp_path):
+    tf.Variable(1.0)
+    with pytest.raises(TypeError, match="has no argument 'no_such'"):
+        tf.train.Saver().save(None, str(tmp_path / "m"), no_such=1)
+
+
+def test_a_reader_of_a_checkpoint(tmp_path):
+    tf.Variable([[1.0, 2.0]], name="weight")
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        tf.train.Saver().save(sess, str(tmp_path / "model"), 7)
+    reader = tf.train.NewCheckpointReader(tf.train.latest_checkpoint(str(tmp_path)))
+
+    assert reader.get_variable_to_shape_map() == {"weight": [1, 2]}
+    assert reader.get_variable_to_dtype_map() == {"weight": np.dtype("float32")}
+    assert [reader.has_tensor(name) for name in ("weight", "other")] == [True, False]
+    np.testing.assert_array_equal(tf.train.load_checkpoint(str(tmp_path)).get_tensor("weight"), [[1.0, 2.0]])
+
+
+def test_the_listing_of_a_graph_is_written(tmp_path):
+    tf.constant(1.0, name="here")
+    path = tf.train.write_graph(tf.get_default_graph().as_graph_def(), str(tmp_path / "new"), "graph.pbtxt")
+
+    assert "here" in Path(path).read_text(encoding="utf-8")
+
+
+def test_tags_are_the_names_of_operations(tmp_path):
+    loss = tf.square(tf.constant(2.0), name="loss")
+    tf.summary.scalar("loss", loss)
+    tf.summary.scalar("total loss", loss)
+    with tf.name_scope("train"):
+        tf.summary.scalar("loss", loss)
+        tf.summary.scalar("part", loss, family="parts")
+    with tf.Session() as sess, tf.summary.FileWriter(str(tmp_path), sess.graph) as writer:
+        writer.add_summary(sess.run(tf.summary.merge_all()), np.int64(3))
+        writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag="own", simple_value=1.0)]), 4)
+
+    assert tags(tmp_path) == ["loss_1", "total_loss", "train/loss", "parts/train/parts/part", "own"]
+
+
+def test_a_writer_takes_a_listing_of_the_graph(tmp_path):
+    tf.constant(1.0, name="here")
+    with tf.Session() as sess:
+        writer = tf.train.SummaryWriter(str(tmp_path), graph_def=sess.graph_def)
+        writer.add_graph(sess.graph_def)
+        writer.close()
+
+    assert sum(event.HasField("graph_def") for event in read_events(str(tmp_path))) == 2
+
+
+def test_a_missing_name_says_so():
+    with pytest.raises(AttributeError, match=r"hookline has no tf.train.AdammOptimizer. .*tf.train.AdamOptimizer"):
+        _ = tf.train.AdammOptimizer
+
+
+def test_a_run_with_a_full_trace_is_written(tmp_path):
+    loss = tf.square(tf.constant(2.0), name="loss")
+    options, metadata = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
+    with tf.Session() as sess, tf.summary.FileWriter(str(tmp_path)) as writer:
+        assert sess.run(loss, options=options, run_metadata=metadata) == 4.0
+        writer.add_run_metadata(metadata, "step003")
+
+    assert set(metadata.stage_secs) == {"before", "device", "after"}
+    assert tags(tmp_path) == ["step003"]
+
+
+def test_options_of_a_hook_and_of_the_caller_are_merged():
+    step = tf.train.get_or_create_global_step().assign_add(1)
+    metadata = tf.RunMetadata()
+    with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(last_step=2)]) as sess:
+        sess.run(step, options=tf.RunOptions(tf.RunOptions.FULL_TRACE), run_metadata=metadata)
+    assert metadata.stage_secs

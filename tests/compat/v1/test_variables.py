@@ -1,0 +1,107 @@
+"""Variables and scopes, as scripts of TF 1.x use them; `make conformance` compares them with TensorFlow's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline.compat.v1 as tf
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def test_scopes_name_variables_and_share_them():
+    with tf.variable_scope("net"):
+        w = tf.get_variable("w", [2, 3])
+    with tf.variable_scope("net", reuse=True):
+        assert tf.get_variable("w", [2, 3]) is w
+    with tf.variable_scope("net", reuse=tf.AUTO_REUSE):
+        assert tf.get_variable("w") is w
+        b = tf.get_variable("b", [3], initializer=tf.zeros_initializer())
+
+    assert [v.name for v in tf.trainable_variables("net")] == [w.name, b.name] == ["net/w:0", "net/b:0"]
+
+
+def test_a_variable_is_not_made_twice_nor_shared_by_mistake():
+    tf.get_variable("w", [2])
+
+    with pytest.raises(ValueError, match=r"Variable w already exists, disallowed.*Originally defined at .*test_var"):
+        tf.get_variable("w", [2])
+    with tf.variable_scope("", reuse=True):
+        with pytest.raises(ValueError, match="Variable new does not exist"):
+            tf.get_variable("new", [2])
+        with pytest.raises(ValueError, match=r"specified shape \(3,\) and found shape \(2,\)"):
+            tf.get_variable("w", [3])
+    with pytest.raises(ValueError, match=r"Shape of a new variable \(open\) must be fully defined"):
+        tf.get_variable("open", [None, 2])
+
+
+def test_scopes_without_a_name_are_numbered_anew_in_each_scope():
+    for _ in range(2):
+        with tf.variable_scope("net", reuse=tf.AUTO_REUSE):
+            for _ in range(2):
+                with tf.variable_scope(None, default_name="layer"):
+                    tf.get_variable("w", [1])
+
+    assert [v.name for v in tf.global_variables()] == ["net/layer/w:0", "net/layer_1/w:0"]
+
+
+def test_regularizers_make_losses():
+    with tf.variable_scope("net", regularizer=lambda w: tf.nn.l2_loss(w)):
+        tf.get_variable("w", initializer=np.asarray([2.0, 0.0], "float32"))
+        tf.get_variable("b", [1], regularizer=tf.no_regularizer)
+
+    (loss,) = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        assert sess.run(loss) == 2.0
+
+
+def test_lists_assign_and_load():
+    v = tf.Variable([1.0, 2.0], name="v")
+
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        assert sess.run(tf.assign(v, [3, 4])).tolist() == [3.0, 4.0]
+        v.load([5, 6], sess)
+        assert v.eval().tolist() == [5.0, 6.0]
+        assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
+
+
+def test_the_global_step_has_the_methods_of_a_variable():
+    step = tf.train.get_or_create_global_step()
+    count = tf.assign_add(step, 2)
+
+    with tf.Session() as sess:
+        step.initializer.run()
+        sess.run(count)
+        assert step.eval() == 2
+        assert tf.train.global_step(sess, step) == 2
+    assert isinstance(step, tf.Variable)
+
+
+def test_initial_values_ignore_control_dependencies():
+    with tf.control_dependencies([tf.placeholder(tf.float32, [], name="unfed") + 1.0]):
+        v = tf.get_variable("v", [2])
+        w = tf.Variable(tf.random_normal([2]))
+
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        assert [value.shape for value in sess.run([v, w])] == [(2,), (2,)]
+
+
+def test_a_gradient_of_a_whole_number_is_none():
+    v, i = tf.Variable(3.0), tf.Variable(2)
+    y = v * v
+
+    slope, none, unused = tf.gradients(y, [v, i, tf.Variable(1.0)])
+    (weighted,) = tf.gradients([y, v * 2], [v], grad_ys=[tf.constant(2.0), None])
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        assert sess.run([slope, weighted]) == [6.0, 14.0]
+    assert none is None
+    assert unused is None
