@@ -187,12 +187,6 @@ def test_servers_outlive_whoever_asks_again(ray_cluster, job, options, members):
     assert connection.kill_servers(job) == 1
 
 
-def test_a_cluster_that_encrypts_is_refused_because_calls_would_not_be(monkeypatch):
-    monkeypatch.setenv("RAY_USE_TLS", "1")
-    with pytest.raises(errors.FailedPreconditionError, match=r"encrypts its messages \(RAY_USE_TLS\)"):
-        RayTransport([])
-
-
 def test_one_process_joins_one_cluster(ray_cluster, options, closed_port):
     connection.connect(ray_cluster.address, "a", options.token_path, 5)
     with pytest.raises(errors.FailedPreconditionError, match=f"connected to the Ray cluster at {ray_cluster.address}"):

@@ -52,6 +52,7 @@ class Ballots:
     Example:
         >>> ballots = Ballots()
         >>> ballots.vote(("worker", 1), 2, None)
+        True
         >>> ballots.ask(("worker", 1), Request([], None, (), [2]))
         >>> ballots.is_complete(("worker", 1))
         True

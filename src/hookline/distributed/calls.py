@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.channel import AWAY_SECS, GREET_SECS, Address, Channel, Dumps, connect
+from hookline.distributed.connections import GREET_SECS, LOST, Address, Line, connect
 
 
 class Caller:
@@ -15,39 +15,34 @@ class Caller:
 
     Args:
         who: The server, for messages.
-        find: Returns its address; asked again after a connection was lost.
+        address: Where it listens.
+        find: Returns this anew, after a connection was lost.
         timeout_secs: How long a call may take before the server counts as away.
-        dumps: Pickles calls; `None` for plain pickling.
     """
 
-    def __init__(
-        self,
-        who: str,
-        find: Callable[[], Address],
-        timeout_secs: float,
-        dumps: Dumps | None = None,
-    ) -> None:
-        self.who, self._find, self.timeout_secs, self._dumps = who, find, timeout_secs, dumps
-        self._address: Address | None = None
-        self._idle: list[Channel] = []
+    def __init__(self, who: str, address: Address, find: Callable[[], Address], timeout_secs: float) -> None:
+        self.who, self._find, self.timeout_secs = who, find, timeout_secs
+        self._address: Address | None = address
+        self._idle: list[Line] = []
 
     def call(self, message: Any) -> Answer:
         """Starts a call.
 
         Raises:
+            NotPlainError: It cannot be sent this way.
             UnavailableError: The server cannot be reached.
         """
-        channel = self._take()
+        line = self._take()
         try:
-            channel.send((True, message))
+            line.send((True, message))
         except BaseException as error:
-            channel.close()
+            line.close()
             if isinstance(error, OSError):
                 raise self.lost(error) from error
             raise
-        return Answer(self, channel)
+        return Answer(self, line)
 
-    def _take(self) -> Channel:
+    def _take(self) -> Line:
         try:
             return self._idle.pop()
         except IndexError:
@@ -55,53 +50,49 @@ class Caller:
         try:
             if self._address is None:
                 self._address = self._find()
-            channel = connect(self._address, min(self.timeout_secs, GREET_SECS), self._dumps)
-        except (OSError, EOFError, errors.UnauthenticatedError) as error:
+            line = connect(self._address, min(self.timeout_secs, GREET_SECS))
+        except LOST as error:
             raise self.lost(error) from error
-        channel.set_timeout(self.timeout_secs)
-        return channel
+        line.limit(self.timeout_secs, self.timeout_secs)
+        return line
 
-    def give_back(self, channel: Channel) -> None:
+    def give_back(self, line: Line) -> None:
         """Takes a connection whose answer was read."""
-        self._idle.append(channel)
+        self._idle.append(line)
 
     def lost(self, error: BaseException) -> errors.UnavailableError:
         """Returns the error of a call whose connection is lost; the others count as lost with it."""
         self._address, idle, self._idle = None, self._idle, []
-        for channel in idle:
-            channel.close()
-        reason = "gave no answer in time" if isinstance(error, TimeoutError) else "cannot be reached"
-        return errors.UnavailableError(None, None, f"{self.who} {reason}: {error!r}")
+        for line in idle:
+            line.close()
+        late = isinstance(error, TimeoutError | BlockingIOError)
+        return errors.UnavailableError(
+            None, None, f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
+        )
 
 
 class Answer:
-    """The result of a call under way. One that nobody reads takes its connection with it."""
+    """The result of a call under way. One that nobody reads takes its connection with it, because no call may take it."""
 
-    def __init__(self, caller: Caller, channel: Channel) -> None:
+    def __init__(self, caller: Caller, line: Line) -> None:
         self._caller = caller
-        self._channel: Channel | None = channel
+        self._line: Line | None = line
 
     def get(self) -> Any:
         """Waits for the result and returns it, or raises the server's error."""
-        channel, self._channel = self._channel, None
-        assert channel is not None, "read once"
+        line, self._line = self._line, None
+        assert line is not None, "read once"
         try:
-            load = channel.receive()
-        except (OSError, EOFError, errors.UnauthenticatedError) as error:
-            channel.close()
-            raise self._caller.lost(error) from error
-        except BaseException:
-            channel.close()
+            done, result = line.receive()
+        except BaseException as error:
+            line.close()
+            if isinstance(error, LOST):
+                raise self._caller.lost(error) from error
             raise
-        self._caller.give_back(channel)
-        done, result = load()
+        self._caller.give_back(line)
         if not done:
             raise result
         return result
-
-    def __del__(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
 
 
 class Links:
@@ -115,7 +106,7 @@ class Links:
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = list(addresses)
-        self._channels: dict[int, Channel] = {}
+        self._lines: dict[int, Line] = {}
         self._closed = False
 
     def __reduce__(self) -> Any:
@@ -124,34 +115,32 @@ class Links:
     def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
         """Calls a method of a server without waiting."""
         try:
-            if server not in self._channels:
-                self._channels[server] = self._open(server, on_failure)
-            self._channels[server].send((False, (method, *args)))
-        except (OSError, EOFError, errors.UnauthenticatedError) as error:
+            if server not in self._lines:
+                self._lines[server] = self._open(server, on_failure)
+            self._lines[server].send((False, (method, *args)))
+        except LOST as error:
             on_failure(_cut_off(server, error))
 
-    def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> Channel:
-        channel = connect(self._addresses[server], GREET_SECS)
-        channel.set_timeout(None)
-        channel.set_send_timeout(AWAY_SECS)
+    def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> Line:
+        line = connect(self._addresses[server], GREET_SECS)
 
         def listen() -> None:
             try:
                 while True:
-                    _, error = channel.receive()()
+                    _, error = line.receive()
                     on_failure(error)
             except Exception as error:
                 if not self._closed:
                     on_failure(_cut_off(server, error))
 
         threading.Thread(target=listen, name="hookline-link", daemon=True).start()
-        return channel
+        return line
 
     def close(self) -> None:
         """Ends the connections."""
         self._closed = True
-        for channel in self._channels.values():
-            channel.close()
+        for line in self._lines.values():
+            line.close()
 
 
 def _cut_off(server: int, error: BaseException) -> errors.UnavailableError:

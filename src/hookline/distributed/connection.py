@@ -149,7 +149,7 @@ def await_head(address: str, timeout_secs: float) -> None:
         )
 
 
-def create_servers(job: str, count: int) -> list[Any]:
+def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = False) -> list[Any]:
     """Returns handles of the job's servers; creates missing servers without waiting for them.
 
     They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
@@ -159,6 +159,8 @@ def create_servers(job: str, count: int) -> list[Any]:
     Args:
         job: The namespace.
         count: The number of servers.
+        workers: How many workers may call them at the same time; each may be waiting.
+        over_ray: Whether all calls go over Ray.
     """
     import ray
 
@@ -167,7 +169,9 @@ def create_servers(job: str, count: int) -> list[Any]:
     options["resources"], options["scheduling_strategy"] = {where: 0.001}, "SPREAD"
     # A server computes on its CPU, because an accelerator of the host belongs to the workers.
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
-    return [actor_class().options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
+    # A worker waits in one call, and snapshots and other servers need a few more.
+    server = actor_class(waiting_threads=workers + 8)
+    return [server.options(name=f"{_SERVER}{index}", **options).remote(over_ray) for index in range(count)]
 
 
 def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:

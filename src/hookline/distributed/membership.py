@@ -213,7 +213,7 @@ class Membership:
                     # Ray's own text is a page long and names everything except the culprit.
                     raise TypeError(
                         f"Update {update.name!r} cannot be sent to its server: its function refers to something that "
-                        f"cannot be pickled ({own}). It may refer to plain values and "
+                        f"cannot be pickled ({own.__cause__ or type(own).__name__}). It may refer to plain values and "
                         f"functions, not to the graph, its tensors, or objects that hold them."
                     ) from error
 

@@ -1,103 +1,172 @@
-"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them; calls have connections of their own."""
+"""Parameter servers as Ray actors: Ray starts, names, finds and restarts them, and carries the calls that are rare."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
-from hookline.distributed.channel import Address
-from hookline.distributed.protocol import Peers
+from hookline.distributed.connections import Address, Listener
+from hookline.distributed.plain import NotPlainError
+from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.serving import Listener
 from hookline.distributed.transport import Reply
 
 
 class RayTransport:
-    """Servers that are Ray actors.
+    """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
 
     Args:
         actors: Their handles.
         timeout_secs: How long a call may take before its server counts as away.
-
-    Raises:
-        FailedPreconditionError: Ray encrypts its messages, and these would not be.
     """
 
     def __init__(self, actors: Sequence[Any], *, timeout_secs: float = 60.0) -> None:
-        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-            raise errors.FailedPreconditionError(
-                None,
-                None,
-                "This Ray cluster encrypts its messages (RAY_USE_TLS), and hookline's own connections to parameter "
-                "servers are not encrypted. Use a network that encrypts, such as a VPN, and Ray without RAY_USE_TLS.",
-            )
-        self._find = [functools.partial(_address, *item, timeout_secs) for item in enumerate(actors)]
-        self._callers = [Caller(_name(server), find, timeout_secs, _dumps) for server, find in enumerate(self._find)]
+        self._actors = list(actors)
+        self.timeout_secs = timeout_secs
+        self._callers: dict[int, Caller | None] = {}
 
     @property
     def count(self) -> int:
         """How many servers there are."""
-        return len(self._callers)
+        return len(self._actors)
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
-        return self._callers[server].call((method, *args))
+        caller = self._caller(server) if method in QUICK else None
+        if caller is not None:
+            try:
+                return caller.call((method, *args))
+            except NotPlainError:
+                pass  # nothing was sent; Ray sends anything that can be pickled
+        return _RayReply(_start(self._actors[server], method, args), server, self.timeout_secs)
+
+    def _caller(self, server: int) -> Caller | None:
+        if server not in self._callers:
+            address = self._address(server)
+            who, timeout_secs = _name(server), self.timeout_secs
+            self._callers[server] = address and Caller(who, address, lambda: self._address(server), timeout_secs)
+        return self._callers[server]
+
+    def _address(self, server: int) -> Any:
+        """Asks Ray where a server listens, if it does."""
+        return _RayReply(self._actors[server].address.remote(), server, self.timeout_secs).get()
 
     def peers(self) -> Peers | None:
         """Returns the object with which servers call each other; a single server needs none."""
-        return Links([find() for find in self._find]) if self.count > 1 else None
+        if self.count == 1:
+            return None
+        addresses = [self._address(server) for server in range(self.count)]
+        return Links(addresses) if all(addresses) else RayPeers(self._actors)
+
+
+class RayPeers:
+    """One server's way to the others if they have no connections.
+
+    Args:
+        actors: The handles of all servers.
+    """
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._actors = list(actors)
+
+    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
+        """Calls a method of a server without waiting."""
+
+        def look(future: Any) -> None:
+            error = future.exception()
+            if error is not None:
+                on_failure(map_ray_error(error, _name(server)))
+
+        try:
+            _start(self._actors[server], method, args).future().add_done_callback(look)
+        except Exception as error:
+            on_failure(map_ray_error(error, _name(server)))
+
+    def close(self) -> None:
+        """Does nothing: Ray keeps the connections."""
+
+
+class _RayReply:
+    def __init__(self, ref: Any, server: int, timeout_secs: float) -> None:
+        self._ref, self._server, self._timeout_secs = ref, server, timeout_secs
+
+    def get(self) -> Any:
+        import ray
+
+        try:
+            return ray.get(self._ref, timeout=self._timeout_secs)
+        except Exception as error:
+            mapped = map_ray_error(error, _name(self._server))
+            if mapped is error:
+                raise
+            raise mapped from error
 
 
 def _name(server: int) -> str:
     return f"Parameter server {server}"
 
 
-def _address(server: int, actor: Any, timeout_secs: float) -> Address:
-    """Asks Ray where a server listens."""
+def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
+    waits = method in WAITING or method in DECIDED
+    answer = actor.answer.options(concurrency_group="wait") if waits else actor.answer
+    # A single argument, because Ray processes each argument like a whole message.
+    return answer.remote((method, *args))
+
+
+def actor_class(waiting_threads: int = 16) -> Any:
+    """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
+
+    Args:
+        waiting_threads: How many calls by way of Ray may wait on a server at the same time, for instance for the global
+            step. Further calls wait longer.
+    """
     import ray
 
-    try:
-        return ray.get(actor.address.remote(), timeout=timeout_secs)
-    except Exception as error:
-        mapped = map_ray_error(error, _name(server))
-        if mapped is error:
-            raise
-        raise mapped from error
-
-
-def _dumps(message: Any, **options: Any) -> bytes:
-    """Pickles as Ray does: a function that the other side cannot import travels as a whole."""
-    from ray import cloudpickle
-
-    return cloudpickle.dumps(message, **options)  # pyright: ignore[reportPrivateImportUsage]
-
-
-def actor_class() -> Any:
-    """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor."""
-    import ray
-
-    return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0)(ParameterServerActor)
+    options = {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        "concurrency_groups": {"wait": waiting_threads},
+    }
+    return ray.remote(**options)(ParameterServerActor)
 
 
 class ParameterServerActor(ParameterServer):
-    """A server in its own process. It survives a signal to all processes of a job, because they save its values."""
+    """A server in its own process. It survives a signal to all processes of a job, because they save its values.
 
-    def __init__(self) -> None:
-        import ray.util
+    Args:
+        over_ray: Whether all calls go over Ray, as they do in a cluster that encrypts.
+    """
 
+    def __init__(self, over_ray: bool = False) -> None:
         super().__init__()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._listener = Listener(self.receive, ray.util.get_node_ip_address(), _dumps)
+        self._listener = None if over_ray or _encrypted() else Listener(self.answer, _host())
 
-    def address(self) -> Address:
+    def answer(self, message: tuple[Any, ...]) -> Any:
+        """Carries out a call, and waits for what it returns."""
+        value = self.receive(message)
+        return value.result() if isinstance(value, Future) else value
+
+    def address(self) -> Address | None:
         """Returns where it listens; only Ray tells this, to those who have its token."""
-        return self._listener.address
+        return self._listener and self._listener.address
+
+
+def _encrypted() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def _host() -> str:
+    import ray.util
+
+    return ray.util.get_node_ip_address()
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:

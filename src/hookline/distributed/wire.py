@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 SMALL_BYTES = 16 * 1024
-"""An array of up to this travels as its bytes: copying them costs less than what pickling does around each array."""
+"""An array of up to this travels as its bytes: copying them costs less than what is done around each array."""
 
 Small = tuple[str, tuple[int, ...], bytes]
 """A small array: dtype, shape and bytes."""
 
 
-class Packed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Packed:
     """An array of a dtype that NumPy itself does not support.
 
     Attributes:
@@ -50,7 +52,7 @@ def pack(leaf: Any) -> Wire:
     array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
     if array.dtype.kind in "biufc":
         return _plain(array)
-    # NumPy cannot pickle such an array without a copy.
+    # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
     bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
     return Packed("dtype", array.dtype.name, _plain(bits))
 
