@@ -32,10 +32,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from hookline.distributed.calls import Caller
 from hookline.distributed.channel import Address
 from hookline.distributed.serving import Listener
+
+from hookline.distributed.calls import Caller
 
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)

@@ -179,14 +179,14 @@ class Boom:
         return open, (self.path, "w")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp_path):
+def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp_path, caplog):
     line = connect(server.listener.address, 30.0)
     line._connection.send_bytes(pickle.dumps((True, ("echo", Boom(str(tmp_path / "boom"))))))
     with pytest.raises((EOFError, OSError)):
         line.receive()
 
     assert list(tmp_path.iterdir()) == []
+    assert "A message cannot be read" in caplog.text
     assert caller(server).call(("echo", 1)).get() == (1,)
 
 

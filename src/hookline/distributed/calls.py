@@ -72,7 +72,7 @@ class Caller:
 
 
 class Answer:
-    """The result of a call under way. One that nobody reads takes its connection with it, because no call may take it."""
+    """The result of a call under way. If nobody reads it, its connection ends with it."""
 
     def __init__(self, caller: Caller, line: Line) -> None:
         self._caller = caller

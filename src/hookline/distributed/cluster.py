@@ -201,9 +201,7 @@ class Cluster:
         options = self.options
         connection.connect(self.address, self.job, options.token_path, options.connect_secs)
         if self.is_chief:
-            actors = connection.create_servers(
-                self.job, self.num_servers, self.num_workers, over_ray=options.over_ray
-            )
+            actors = connection.create_servers(self.job, self.num_servers, self.num_workers, over_ray=options.over_ray)
         else:
             actors = connection.find_servers(self.job, self.num_servers, options.wait_secs)
         transport = RayTransport(actors, timeout_secs=options.call_secs)

@@ -29,6 +29,12 @@ GREET_SECS = 10.0
 AWAY_SECS = 60
 """For how long a silent host may be away before its connections count as lost."""
 
+_LIMITS = {
+    "TCP_KEEPIDLE": AWAY_SECS // 3,
+    "TCP_KEEPINTVL": AWAY_SECS // 6,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 1000 * AWAY_SECS,
+}
 _RETRY_SECS = 0.1
 
 
@@ -62,10 +68,9 @@ class Line:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # So that a host that vanished is noticed, whether or not there is something to say.
-        limits = {"KEEPIDLE": AWAY_SECS // 3, "KEEPINTVL": AWAY_SECS // 6, "KEEPCNT": 4, "USER_TIMEOUT": 1000 * AWAY_SECS}
-        for name, value in limits.items():
-            if hasattr(socket, f"TCP_{name}"):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}"), value)
+        for name, value in _LIMITS.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # Its own handle, which is closed when no thread uses it any more.
         self._connection = Connection(os.dup(sock.fileno()))
         self.limit(GREET_SECS)
@@ -92,14 +97,18 @@ class Line:
         body, arrays = pack(message)
         self._connection.send_bytes(body)
         for array in arrays:
-            self._socket.sendall(memoryview(array.reshape(-1).view("u1")))
+            self._socket.sendall(array.reshape(-1).view("u1").data)
 
     def receive(self) -> Any:
-        """Waits for a message; its arrays are read-only."""
+        """Waits for a message; its arrays are read-only.
+
+        Raises:
+            NotPlainError: It is not a message.
+        """
         message, arrays = unpack(self._connection.recv_bytes())
         for array in arrays:
             # Straight into its memory, which `recv_bytes_into` would do by way of two copies.
-            left = memoryview(array.reshape(-1).view("u1"))
+            left = array.reshape(-1).view("u1").data
             while left:
                 got = self._socket.recv_into(left, 0, socket.MSG_WAITALL)
                 if not got:
@@ -170,15 +179,23 @@ class Listener:
         except LOST as error:
             logger.warning("A connection was refused: %r", error)
             return
-        with contextlib.closing(line), contextlib.suppress(OSError, EOFError):  # the caller has gone
+        try:
             while True:
-                answers, call = line.receive()
-                try:
-                    answer = True, self._receive(call)
-                except Exception as error:
-                    answer = False, error
-                if answers or not answer[0]:
-                    try:
-                        line.send(answer)
-                    except NotPlainError as error:
-                        line.send((False, error))
+                self._answer(line, *line.receive())
+        except NotPlainError as error:
+            logger.error("A connection was ended: %s", error)
+        except (OSError, EOFError):
+            pass  # the caller has gone
+        finally:
+            line.close()
+
+    def _answer(self, line: Line, wanted: bool, call: Any) -> None:
+        try:
+            answer = True, self._receive(call)
+        except Exception as error:
+            answer = False, error
+        if wanted or not answer[0]:
+            try:
+                line.send(answer)
+            except NotPlainError as error:
+                line.send((False, error))

@@ -17,7 +17,7 @@ _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pul
 
 
 class NotPlainError(TypeError):
-    """A message holds something that only Ray can send."""
+    """Something cannot be sent as plain data, or what came cannot be read as such."""
 
 
 def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
@@ -55,11 +55,15 @@ def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
             return {None: ("error", *_described(value))}
         raise NotPlainError(f"A {kind} is not plain data.")
 
-    return msgpack.packb(message, default=describe), arrays
+    body: bytes = msgpack.packb(message, default=describe)  # type: ignore[assignment]
+    return body, arrays
 
 
 def unpack(body: bytes) -> tuple[Any, list[np.ndarray]]:
     """Returns a message, and its arrays, which are still to be filled; lists have become tuples.
+
+    Raises:
+        NotPlainError: It is not what `pack` has made.
 
     Example:
         >>> (method, values), arrays = unpack(pack(("pull", {"v": [np.arange(3)]}))[0])
@@ -83,7 +87,10 @@ def unpack(body: bytes) -> tuple[Any, list[np.ndarray]]:
             return Structure(jax.tree_util.PyTreeDef.deserialize_using_proto(registry, *parts))
         return _error(*parts) if kind == "error" else _RECORDS[kind](*parts)
 
-    return msgpack.unpackb(body, object_hook=build, use_list=False, strict_map_key=False), arrays
+    try:
+        return msgpack.unpackb(body, object_hook=build, use_list=False, strict_map_key=False), arrays
+    except Exception as error:
+        raise NotPlainError(f"A message cannot be read: {error!r}") from error
 
 
 # Exceptions ---------------------------------------------------------------------------------------------------------
