@@ -233,8 +233,8 @@ def actors(ray_cluster, options, job):
 
     made = []
 
-    def make(count):
-        made.extend(actor_class().remote() for _ in range(count))
+    def make(count, **arguments):
+        made.extend(actor_class().remote(**arguments) for _ in range(count))
         return made[-count:]
 
     yield make

@@ -47,15 +47,15 @@ def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
         if _RECORDS.get(kind) is type(value):
             return {None: (kind, *(getattr(value, name) for name in value.__slots__))}
         if isinstance(value, Structure):
-            try:
-                return {None: ("tree", value.treedef.serialize_using_proto())}
-            except ValueError as error:
-                raise NotPlainError(str(error)) from error
+            return {None: ("tree", value.treedef.serialize_using_proto())}
         if isinstance(value, Exception):
             return {None: ("error", *_described(value))}
         raise NotPlainError(f"A {kind} is not plain data.")
 
-    body: bytes = msgpack.packb(message, default=describe)  # type: ignore[assignment]
+    try:
+        body: bytes = msgpack.packb(message, default=describe)  # type: ignore[assignment]
+    except (ValueError, OverflowError) as error:
+        raise NotPlainError(f"A message is not plain data: {error}") from error
     return body, arrays
 
 
