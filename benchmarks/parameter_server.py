@@ -32,8 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hookline.distributed.channel import Address
-from hookline.distributed.serving import Listener
+from hookline.distributed.lines import Address, Listener
 
 from hookline.distributed.calls import Caller
 
@@ -78,7 +77,8 @@ class ByHand:
 def raw_caller(actor: Any) -> Caller:
     import ray
 
-    return Caller("The raw actor", lambda: ray.get(actor.address.remote()), 60.0)
+    address = ray.get(actor.address.remote())
+    return Caller("The raw actor", address, lambda: address, 60.0)
 
 
 def by_hand(actor: Any, numbers: int) -> Callable[[], None]:

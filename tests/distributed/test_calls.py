@@ -18,7 +18,7 @@ import pytest
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
-from hookline.distributed.connections import Address, Listener, connect
+from hookline.distributed.lines import Address, Listener, connect
 from hookline.distributed.plain import pack
 
 
@@ -205,7 +205,7 @@ def test_a_server_without_the_key_is_not_told_anything():
 
 SERVER = """
 import os, sys
-from hookline.distributed.connections import Listener
+from hookline.distributed.lines import Listener
 listener = Listener(lambda message: os.getpid() if message[0] == "pid" else sys.stdin.read(), "127.0.0.1")
 print(listener.address.port, listener.address.key.hex(), flush=True)
 sys.stdin.read()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.connections import GREET_SECS, LOST, Address, Line, connect
+from hookline.distributed.lines import GREET_SECS, LOST, Address, Line, connect
 
 
 class Caller:

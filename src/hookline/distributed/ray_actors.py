@@ -11,7 +11,7 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
-from hookline.distributed.connections import Address, Listener
+from hookline.distributed.lines import Address, Listener
 from hookline.distributed.plain import NotPlainError
 from hookline.distributed.protocol import DECIDED, QUICK, WAITING, Peers
 from hookline.distributed.server import ParameterServer
