@@ -32,9 +32,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hookline.distributed.lines import Address, Listener
 
 from hookline.distributed.calls import Caller
+from hookline.distributed.lines import Address, Listener
 
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
