@@ -182,10 +182,10 @@ def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(host
     while len(found := members(group.pid)) < 2:
         assert clock.monotonic() < deadline
         clock.sleep(0.02)
-    for number in (signal.SIGSTOP, signal.SIGCONT):
+    for number in (signal.SIGSTOP, signal.SIGCONT) * 5:
         for pid in sorted(found, reverse=True):
             os.kill(pid, number)
-            clock.sleep(0.1)
+        clock.sleep(0.05)
     group.stdin.write(b"\n")
     group.stdin.close()
     assert group.wait(30) == 3
