@@ -200,9 +200,9 @@ def cut(chief, worker, begin, end) -> None:
     """Cuts a worker off for longer than its calls may take, while it trains."""
     made = updates(worker)
     worker.await_("progress", lambda: updates(worker) > made + 30)
-    step, made = chief.step(), updates(worker)
     begin()
     try:
+        step, made = chief.step(), updates(worker)
         clock.sleep(4)
         assert updates(worker) <= made + 2, worker.story()
     finally:
