@@ -77,7 +77,7 @@ class ByHand:
 def raw_caller(actor: Any) -> Caller:
     import ray
 
-    address = ray.get(actor.address.remote())
+    address: Address = ray.get(actor.address.remote())  # type: ignore[assignment]
     return Caller("The raw actor", address, lambda: address, 60.0)
 
 
