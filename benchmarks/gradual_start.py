@@ -8,8 +8,8 @@ docs/distributed.md. One process, no clock, no network: it gives the same number
 
 What is a model: the cluster. A worker pulls the parameters, computes for `compute_secs` (with a variation), and pushes
 its gradient to all servers at once, which brings back the new parameters. Each server serves one worker after the
-other; how long is the cost model of docs/distributed.md, with constants rounded from measurements of Ray actors on one
-machine. The update counts when the last server has it.
+other; how long is rounded from measurements of Ray actors on one machine. The update counts when the last server has
+it.
 
 What is computed for real: the training. The gradients are those of a Poisson regression on minibatches, each at the
 parameters that its worker pulled, applied in the order in which the simulated servers served them. The regression is
@@ -66,8 +66,8 @@ class Cluster:
     def busy_secs(self, kind: int) -> np.ndarray:
         """Returns how long a pull or a push keeps each server busy.
 
-        A push to several servers is three calls of each (stage, apply, pull). The first, which holds the global step,
-        has one, and sends each of the others the order to apply.
+        A push to several servers is three calls of each. The first, which holds the global step, has one, and calls
+        each of the others.
         """
         calls = np.ones(self.servers)
         if kind == PUSH and self.servers > 1:

@@ -1,15 +1,17 @@
 """Updates a second over parameter servers: hookline's steps against raw actor calls, in interleaved rounds.
 
-    python benchmarks/parameter_server.py [rounds] [seconds a block]
+    [TF_PYTHON=python] python benchmarks/parameter_server.py [rounds] [seconds a block]
 
 Starts a private Ray cluster and four worker processes. In each round, for each number of workers, all of them make at
-the same time: raw calls (an actor's method that takes an array and returns one of the same size, as a push with a pull
-does); steps written by hand (a jitted gradient, and an actor that subtracts it from one NumPy array); steps of a
-hookline session over one and two parameter servers; steps of the same graph over a server inside the worker (no Ray).
+the same time: raw calls (over the connection that hookline's calls take, to an actor that takes an array and returns
+one of the same size, as a push with a pull does); steps written by hand with Ray alone (a jitted gradient, and a method
+of an actor that subtracts it from one NumPy array); steps of a hookline session over one, two and four parameter
+servers; the same steps of TensorFlow over its own grpc parameter servers, in processes of their own, if TF_PYTHON is a
+Python that has TensorFlow; steps of the same graph over a server inside the worker.
 Prints medians over the rounds in Markdown, and beside them what the cost model of docs/distributed.md says of the
 hookline steps, from the raw calls and the steps inside the worker alone:
 
-    calls = 1 with one server, 3 with several (stage, commit, pull)
+    calls = 1 with one server, 2 with several (a worker's own, and that of an owner with the step server)
     trip  = calls * small trip + (trip - small trip) / servers       raw calls of one worker
     busy  = calls * small busy + (busy - small busy) / servers       raw calls of all workers: seconds a call
     rate  = min(workers / (inside + trip), 1 / (busy + inside))
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,10 +33,13 @@ from typing import Any
 
 import numpy as np
 
+from hookline.distributed.calls import Caller
+from hookline.distributed.lines import Address, Listener
+
 NAMESPACE = "benchmark"
 WORKERS = (1, 2, 4)
 SIZES = {"4 KB": 1_000, "4 MB": 1_000_000}
-SERVERS = (1, 2)
+SERVERS = (1, 2, 4)
 
 
 def server_name(size: str, servers: int, server: int) -> str:
@@ -45,8 +51,12 @@ class Echo:
 
     def __init__(self) -> None:
         self._held: Any = None
+        self._listener = Listener(self._swap, "127.0.0.1")
 
-    def swap(self, pushed: Any) -> Any:
+    def address(self) -> Address:
+        return self._listener.address
+
+    def _swap(self, pushed: Any) -> Any:
         held, self._held = self._held, pushed
         return pushed if held is None else held
 
@@ -62,6 +72,13 @@ class ByHand:
         self._held = self._held - np.float32(1e-3) * slope
         self._step += 1
         return self._held
+
+
+def raw_caller(actor: Any) -> Caller:
+    import ray
+
+    address: Address = ray.get(actor.address.remote())  # type: ignore[assignment]
+    return Caller("The raw actor", address, lambda: address, 60.0)
 
 
 def by_hand(actor: Any, numbers: int) -> Callable[[], None]:
@@ -95,20 +112,21 @@ class Target:
         return RemoteStore(graph, self._transport, worker_index=self._worker)
 
 
-def step_of(target: Any, parameters: int, is_chief: bool) -> Callable[[], None]:
-    """Returns one training step of a small graph with `parameters` numbers in two variables."""
+def step_of(target: Any, parameters: int, is_chief: bool, servers: int = 1) -> Callable[[], None]:
+    """Returns one training step of a small graph with `parameters` numbers in two variables, or one for each server."""
     import jax.numpy as jnp
 
     import hookline as hl
     from hookline import train
 
     with hl.Graph().as_default() as graph:
-        halves = [hl.Variable(np.ones(parameters // 2, np.float32), name=f"half_{i}") for i in range(2)]
-        loss = hl.op(lambda a, b: jnp.mean(a * a) + jnp.mean(b * b))(*halves)
-        slopes = hl.gradients(loss, halves)
+        count = max(2, servers)
+        shares = [hl.Variable(np.ones(parameters // count, np.float32), name=f"share_{i}") for i in range(count)]
+        loss = hl.op(lambda *shares: sum(jnp.mean(share * share) for share in shares))(*shares)
+        slopes = hl.gradients(loss, shares)
         updates = [
-            hl.update(half, lambda old, slope: old - 1e-3 * slope, slope)
-            for half, slope in zip(halves, slopes, strict=True)
+            hl.update(share, lambda old, slope: old - 1e-3 * slope, slope)
+            for share, slope in zip(shares, slopes, strict=True)
         ]
         train_op = hl.group(*updates, train.get_or_create_global_step().assign_add(1))
         initializer = hl.global_variables_initializer()
@@ -123,23 +141,24 @@ def work(worker: int) -> None:
     import ray
 
     from hookline.distributed import ParameterServer
-    from hookline.distributed.transport import DirectTransport, RayTransport
+    from hookline.distributed.ray_actors import RayTransport
+    from hookline.distributed.transport import DirectTransport
 
     ray.init(address=os.environ["HOOKLINE_ADDRESS"], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-    raw = {size: ray.get_actor(f"raw-{size}".replace(" ", "-")) for size in SIZES}
+    raw = {size: raw_caller(ray.get_actor(f"raw-{size}".replace(" ", "-"))) for size in SIZES}
     pushed = {size: np.ones(numbers, np.float32) for size, numbers in SIZES.items()}
     blocks: dict[str, Callable[[], Any]] = {}
 
     def block(name: str) -> Callable[[], Any]:
         kind, size, servers = name.split("|")
         if kind == "raw":
-            return lambda: ray.get(raw[size].swap.remote(pushed[size]))
+            return lambda: raw[size].call(pushed[size]).get()
         if kind == "hand":
             return by_hand(ray.get_actor(f"hand-{size}".replace(" ", "-")), SIZES[size])
         if kind == "inside":
             return step_of(Target(DirectTransport([ParameterServer()]), 0), SIZES[size], is_chief=True)
         actors = [ray.get_actor(server_name(size, int(servers), i)) for i in range(int(servers))]
-        return step_of(Target(RayTransport(actors), worker), SIZES[size], is_chief=worker == 0)
+        return step_of(Target(RayTransport(actors), worker), SIZES[size], worker == 0, int(servers))
 
     for line in sys.stdin:
         name, secs = json.loads(line)
@@ -150,6 +169,37 @@ def work(worker: int) -> None:
             call()
             calls += 1
         print(json.dumps([calls, taken]), flush=True)
+
+
+# TensorFlow -----------------------------------------------------------------------------------------------------
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+def tf_processes(python: str) -> list[subprocess.Popen[str]]:
+    """Starts TensorFlow's servers and workers; the workers come first."""
+    ports = [f"127.0.0.1:{port}" for port in free_ports(max(WORKERS) + max(SERVERS))]
+    cluster = {"worker": ports[: max(WORKERS)], "ps": ports[max(WORKERS) :]}
+    work = json.dumps({"cluster": cluster, "sizes": SIZES, "servers": SERVERS})
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "tf_parameter_server.py")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return [
+        subprocess.Popen(
+            [python, script, work, job, str(index)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for job, addresses in cluster.items()
+        for index in range(len(addresses))
+    ]
 
 
 # The benchmark --------------------------------------------------------------------------------------------------
@@ -175,7 +225,7 @@ def rate(processes: list[subprocess.Popen[str]], name: str, secs: float) -> floa
 def make_actors() -> list[Any]:
     import ray
 
-    from hookline.distributed.transport import actor_class
+    from hookline.distributed.ray_actors import actor_class
 
     made = []
     for size in SIZES:
@@ -189,16 +239,19 @@ def make_actors() -> list[Any]:
     return made
 
 
-def measure(processes: list[subprocess.Popen[str]], rounds: int, secs: float) -> dict[str, float]:
+def measure(
+    processes: list[subprocess.Popen[str]], peers: list[subprocess.Popen[str]], rounds: int, secs: float
+) -> dict[str, float]:
     measured: dict[str, list[float]] = {}
     for number in range(rounds + 1):
         for size in SIZES:
-            ours = [f"hookline|{size}|{servers}" for servers in SERVERS]
-            kinds = [f"raw|{size}|0", f"hand|{size}|0", *ours, f"inside|{size}|0"]
+            over = [f"{kind}|{size}|{n}" for n in SERVERS for kind in ("hookline", *(["tf"] if peers else []))]
+            kinds = [f"raw|{size}|0", f"hand|{size}|0", *over, f"inside|{size}|0"]
             # The first round compiles, and the chief initialises before the others look.
             for workers in WORKERS:
                 for kind in kinds:
-                    found = rate(processes[:workers], kind, secs if number else 0.0)
+                    group = peers if kind.startswith("tf") else processes
+                    found = rate(group[:workers], kind, secs if number else 0.0)
                     if number:
                         measured.setdefault(f"{kind}|{workers}", []).append(found)
     return {name: statistics.median(values) for name, values in measured.items()}
@@ -206,7 +259,7 @@ def measure(processes: list[subprocess.Popen[str]], rounds: int, secs: float) ->
 
 def predicted(median: dict[str, float], size: str, servers: int, workers: int) -> float:
     """Returns the updates a second that the cost model expects."""
-    small, calls = next(iter(SIZES)), 1 if servers == 1 else 3
+    small, calls = next(iter(SIZES)), 1 if servers == 1 else 2
 
     def secs(kind: str, of: str, together: int) -> float:
         return 1 / median[f"{kind}|{of}|0|{together}"]
@@ -220,17 +273,19 @@ def predicted(median: dict[str, float], size: str, servers: int, workers: int) -
 
 def report(median: dict[str, float]) -> str:
     rows = [
-        "| parameters | servers | workers | raw calls/s | by hand | hookline | of raw | of by hand | model says |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| parameters | servers | workers | raw calls/s | by hand | hookline | TensorFlow | of raw | of by hand "
+        "| of TensorFlow | model says |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in SIZES:
         for servers in SERVERS:
             for workers in WORKERS:
                 raw, hand = (median[f"{kind}|{size}|0|{workers}"] for kind in ("raw", "hand"))
                 ours, says = median[f"hookline|{size}|{servers}|{workers}"], predicted(median, size, servers, workers)
+                theirs = median.get(f"tf|{size}|{servers}|{workers}", float("nan"))
                 rows.append(
-                    f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {ours / raw:.0%} "
-                    f"| {ours / hand:.0%} | {says:.0f} |"
+                    f"| {size} | {servers} | {workers} | {raw:.0f} | {hand:.0f} | {ours:.0f} | {theirs:.0f} "
+                    f"| {ours / raw:.0%} | {ours / hand:.0%} | {ours / theirs:.2f} | {says:.0f} |"
                 )
     steps = ", ".join(f"{size}: {1000 / median[f'inside|{size}|0|1']:.2f} ms" for size in SIZES)
     return "\n".join([*rows, "", f"A step over a server inside the worker: {steps}."])
@@ -256,9 +311,14 @@ def main(rounds: int, secs: float) -> None:
             )
             for worker in range(max(WORKERS))
         ]
+        python = os.environ.get("TF_PYTHON", "")
+        if not os.access(python, os.X_OK):
+            print("Without TensorFlow: TF_PYTHON names no Python that has it.", file=sys.stderr)
+        peers = tf_processes(python) if os.access(python, os.X_OK) else []
         try:
-            median = measure(processes, rounds, secs)
+            median = measure(processes, peers, rounds, secs)
         finally:
+            processes += peers
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.close()

@@ -155,3 +155,11 @@ def test_nothing_but_ray_unpickles():
         for module in MODULES
     }
     assert {module: names & forbidden for module, names in used.items() if names & forbidden} == {}
+
+
+def test_no_connection_unpickles_what_comes():
+    """`Connection.recv` of the standard library does; `recv_bytes` does not."""
+    users = [module for module in MODULES if any("multiprocessing" in name for name in imported_names(tree_of(module)))]
+    used = {node.attr for module in users for node in ast.walk(tree_of(module)) if isinstance(node, ast.Attribute)}
+    assert users == ["distributed.lines"]
+    assert used & {"recv", "recv_bytes"} == {"recv_bytes"}

@@ -20,6 +20,7 @@ from hookline.checkpoint import get_checkpoint_state, load_variable
 from hookline.distributed import connection
 from hookline.distributed.cluster import ClusterOptions
 from hookline.distributed.processes import ProcessGroup
+from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import PrivateRayCluster
 
 SMALL_BYTES = 100_000_000
@@ -222,3 +223,33 @@ def start_job(tmp_path: Path, job: str) -> Iterator[Callable[..., Job]]:
     yield make
     for made in jobs:
         made.stop()
+
+
+@pytest.fixture
+def actors(ray_cluster, options, job):
+    """Makes servers that are actors on the private cluster, and ends them afterwards."""
+    connection.connect(ray_cluster.address, job, options.token_path, options.connect_secs)
+    import ray
+
+    made = []
+
+    def make(count, **arguments):
+        made.extend(actor_class().remote(**arguments) for _ in range(count))
+        return made[-count:]
+
+    yield make
+    for actor in made:
+        ray.kill(actor)
+
+
+@pytest.fixture
+def pid_of():
+    """Tells the process of an actor."""
+
+    def ask(actor):
+        import ray
+
+        # A lambda, which travels by value: the servers cannot import tests.
+        return ray.get(actor.__ray_call__.remote(lambda server: __import__("os").getpid()))
+
+    return ask

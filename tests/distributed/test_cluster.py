@@ -17,7 +17,7 @@ from hookline import clock, errors
 from hookline.distributed import connection
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.environment import find_task
-from hookline.distributed.transport import RayTransport
+from hookline.distributed.ray_actors import RayTransport
 
 HOSTS = {"chief": ["a:1"], "worker": ["b:1", "c:1", "d:1"], "ps": ["e:6379", "f:6379"]}
 

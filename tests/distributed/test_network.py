@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,9 @@ class Host:
             assert clock.monotonic() < deadline, "The host did not start."
             clock.sleep(0.02)
         self.pid = first[0]
-        self.enter = ["nsenter", "--target", self.pid, *OWN]
+        # The shell waits, because nsenter stops itself whenever its command is stopped: if somebody has stopped and
+        # continued both, it can stay stopped for ever, and the command seems never to end.
+        self.enter = ["nsenter", "--no-fork", "--target", self.pid, *OWN, "sh", "-c", '"$@"; exit $?', "sh"]
 
     def run(self, *command: str, env: dict[str, str] | None = None) -> str:
         """Runs a command on the host and returns what it printed."""
@@ -171,6 +174,23 @@ def check_end(job, tasks, last_step: int) -> None:
     await_none(lambda: hosts.a.processes("ray::ParameterServer"))
 
 
+def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(hosts, members):
+    group = ProcessGroup(
+        [*hosts.a.enter, sys.executable, "-c", "print(input()); raise SystemExit(3)"], stdin=subprocess.PIPE
+    )
+    deadline = clock.monotonic() + 30
+    while len(found := members(group.pid)) < 2:
+        assert clock.monotonic() < deadline
+        clock.sleep(0.02)
+    for number in (signal.SIGSTOP, signal.SIGCONT) * 5:
+        for pid in sorted(found, reverse=True):
+            os.kill(pid, number)
+        clock.sleep(0.05)
+    group.stdin.write(b"\n")
+    group.stdin.close()
+    assert group.wait(30) == 3
+
+
 def updates(task) -> int:
     """How many updates a task has made."""
     return len(task.applied())
@@ -180,9 +200,9 @@ def cut(chief, worker, begin, end) -> None:
     """Cuts a worker off for longer than its calls may take, while it trains."""
     made = updates(worker)
     worker.await_("progress", lambda: updates(worker) > made + 30)
-    step, made = chief.step(), updates(worker)
     begin()
     try:
+        step, made = chief.step(), updates(worker)
         clock.sleep(4)
         assert updates(worker) <= made + 2, worker.story()
     finally:

@@ -14,12 +14,13 @@ import pytest
 
 import hookline as hl
 from hookline import clock, errors
-from hookline.distributed import Cluster, connection
+from hookline.distributed import Cluster
 from hookline.distributed.protocol import WAITING
+from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
 from hookline.distributed.store import RemoteStore
-from hookline.distributed.transport import DirectTransport, RayTransport, actor_class
+from hookline.distributed.transport import DirectTransport
 from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 
@@ -666,29 +667,6 @@ def test_an_update_may_read_what_another_of_the_run_wrote():
 # Ray ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def actors(ray_cluster, options, job):
-    """Makes servers that are actors on the private cluster, and ends them afterwards."""
-    connection.connect(ray_cluster.address, job, options.token_path, options.connect_secs)
-    import ray
-
-    made = []
-
-    def make(count):
-        made.extend(actor_class().remote() for _ in range(count))
-        return made[-count:]
-
-    yield make
-    for actor in made:
-        ray.kill(actor)
-
-
-def pid_of(actor):
-    import ray
-
-    return ray.get(actor.__ray_call__.remote(lambda server: os.getpid()))
-
-
 @pytest.mark.parametrize("servers", [1, 2])
 def test_training_on_ray_actors_is_training_at_home(actors, servers):
     assert_same(trained(Target(RayTransport(actors(servers))), 5), trained("", 5))
@@ -701,7 +679,7 @@ def run_three_times(model):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, victim):
+def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim):
     handles = actors(2)
     transport = RayTransport(handles, timeout_secs=60)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from hookline.distributed import connection
 from hookline.distributed.environment import Task, find_task
-from hookline.distributed.transport import RayTransport
+from hookline.distributed.ray_actors import RayTransport
 from hookline.session.store import TARGETS
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class ClusterOptions:
         wait_secs: How long a worker waits for the chief to create the servers.
         call_secs: How long a call may take before its server counts as away; choose more than XLA needs to compile an
             update.
+        over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own, for
+            networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always so.
 
     Example:
         >>> ClusterOptions(placement={"embedding": 1}, max_staleness=8).wait_secs
@@ -49,6 +51,7 @@ class ClusterOptions:
     connect_secs: float = 10.0
     wait_secs: float = 1800.0
     call_secs: float = 60.0
+    over_ray: bool = False
 
     def __post_init__(self) -> None:
         for name in ("connect_secs", "wait_secs", "call_secs"):
@@ -198,7 +201,7 @@ class Cluster:
         options = self.options
         connection.connect(self.address, self.job, options.token_path, options.connect_secs)
         if self.is_chief:
-            actors = connection.create_servers(self.job, self.num_servers, self.num_workers)
+            actors = connection.create_servers(self.job, self.num_servers, self.num_workers, over_ray=options.over_ray)
         else:
             actors = connection.find_servers(self.job, self.num_servers, options.wait_secs)
         transport = RayTransport(actors, timeout_secs=options.call_secs)

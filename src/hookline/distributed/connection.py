@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock, preemption
+from hookline.distributed.ray_actors import RayTransport, actor_class
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
-from hookline.distributed.transport import RayTransport, Reply, actor_class
+from hookline.distributed.transport import Reply
 from hookline.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -148,7 +149,7 @@ def await_head(address: str, timeout_secs: float) -> None:
         )
 
 
-def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
+def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = False) -> list[Any]:
     """Returns handles of the job's servers; creates missing servers without waiting for them.
 
     They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
@@ -159,6 +160,7 @@ def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
         job: The namespace.
         count: The number of servers.
         workers: How many workers may call them at the same time; each may be waiting.
+        over_ray: Whether all calls go over Ray.
     """
     import ray
 
@@ -169,7 +171,7 @@ def create_servers(job: str, count: int, workers: int = 1) -> list[Any]:
     options["runtime_env"] = {"env_vars": {"JAX_PLATFORMS": "cpu"}}
     # A worker waits in one call, and snapshots and other servers need a few more.
     server = actor_class(waiting_threads=workers + 8)
-    return [server.options(name=f"{_SERVER}{index}", **options).remote() for index in range(count)]
+    return [server.options(name=f"{_SERVER}{index}", **options).remote(over_ray) for index in range(count)]
 
 
 def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ class Member:
 
     def __init__(self) -> None:
         self._incarnation = uuid.uuid4().hex
+        # Held by every call that changes something, and by no call that waits.
+        self._turn = threading.RLock()
         self._waiting = Waiting()
         self._begin_epoch(None, 0)
 
@@ -32,7 +35,7 @@ class Member:
 
     def _check(self, ticket: Ticket) -> None:
         if self._broken is not None:
-            raise self._lost(f"could not apply an accepted update ({self._broken!r})") from self._broken
+            raise self._could_not_apply(self._broken) from self._broken
         if not self._is_current(ticket):
             restarted = ticket[0] != self._incarnation
             raise self._lost(
@@ -58,6 +61,9 @@ class Member:
     def _lost(self, what: str) -> errors.AbortedError:
         message = f"Parameter server {self._index} {what}. The session is lost; a recoverable one starts anew."
         return errors.AbortedError(None, None, message)
+
+    def _could_not_apply(self, error: BaseException) -> errors.AbortedError:
+        return self._lost(f"could not apply an accepted update ({error!r})")
 
     def _break(self, error: BaseException) -> None:
         logger.error("Parameter server %d is broken: %r", self._index, error)

@@ -35,6 +35,11 @@ class Outbox:
         assert self._peers is not None, "several servers know each other"
         self._peers.tell(server, method, self.ticket(server), *args, on_failure=self._fail)
 
+    def close(self) -> None:
+        """Ends the connections to the other servers."""
+        if self._peers is not None:
+            self._peers.close()
+
     def send(self, servers: Sequence[int], *message: Any) -> None:
         """Sends a message to servers."""
         for server in servers:

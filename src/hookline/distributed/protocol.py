@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from hookline.distributed.wire import Leaves
 
 WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "pull_behind", "collect")
-"""The methods that block. Ray runs them in the concurrency group `wait`, all others, one at a time, in its default."""
+"""The methods that block. They run in threads of their own, all others one at a time."""
+
+DECIDED = ("stage", "commit")
+"""The methods whose answer comes when a transaction is decided; until then they hold nobody up."""
+
+QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", "renew", "leave")
+"""The methods that workers call in steps and snapshots. They have connections of their own, all others go over Ray."""
 
 Ticket = tuple[str, str]
 """(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
@@ -22,6 +29,10 @@ class Peers(Protocol):
 
     def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
         """Calls a method of another server without waiting; `on_failure` gets its exception, from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Forgets the other servers."""
         ...
 
 
@@ -65,7 +76,8 @@ class Status(NamedTuple):
     ready_at: int | None
 
 
-class Committed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Committed:
     """The result of a transaction.
 
     Attributes:
@@ -83,7 +95,8 @@ class Committed(NamedTuple):
     values: dict[str, Leaves]
 
 
-class Pulled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pulled:
     """Values of variables, after that many `transactions` of their server."""
 
     transactions: int

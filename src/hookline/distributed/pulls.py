@@ -9,7 +9,7 @@ from typing import Any
 
 from hookline import clock, errors
 from hookline.distributed.membership import Membership
-from hookline.distributed.protocol import Committed, Pulled, Transaction
+from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.transport import Reply, Transport
 from hookline.distributed.wire import Leaves, unpack_all
 
@@ -72,8 +72,6 @@ class Pulls:
 
     def begin_epoch(self) -> None:
         """Forgets everything known about the values."""
-        # The last transaction with a part on each server, until its outcome there is known.
-        self._behind: dict[int, Transaction] = {}
         # The message that each server must have received before anything is pulled from it.
         self._marks: Sequence[int] = [0] * self._transport.count
         self._structures: dict[str, Any] = {}
@@ -93,7 +91,8 @@ class Pulls:
             # The prefetched values are too old by now.
             self._ahead = _Ahead()
         # Values pulled from here on, for this run or the next, include all transactions so far.
-        self.since, self._marks = count, marks
+        self.since = count
+        self.after(marks)
 
     def clear(self) -> None:
         """Forgets values that were prefetched or are under way."""
@@ -133,15 +132,13 @@ class Pulls:
         return parts
 
     def _call(self, server: int, names: Sequence[str]) -> Reply:
-        ticket, behind, mark = self._members.ticket(server), self._behind.get(server), self._marks[server]
-        if behind is None and not mark:
+        ticket, mark = self._members.ticket(server), self._marks[server]
+        if not mark:
             return self._transport.call(server, "pull", ticket, names)
-        return self._transport.call(server, "pull_behind", ticket, names, behind, mark, _POLL_SECS)
+        return self._transport.call(server, "pull_behind", ticket, names, mark, _POLL_SECS)
 
     def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
-        pulled = self._until_there(server, reply, lambda: self._call(server, names))
-        self._behind.pop(server, None)
-        return pulled
+        return self._until_there(server, reply, lambda: self._call(server, names))
 
     def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
         """Returns the result of a call that waits for the step server's messages; repeats it until there is one."""
@@ -163,26 +160,14 @@ class Pulls:
         """Returns, for each server, what the next run will read if it reads the same as this one."""
         return {} if self._overlap else {server: list(names) for server, names in self._taken.items()}
 
-    def pull_behind(self, transaction: Transaction, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Starts to pull for the next run from the servers that hold a staged part of a transaction.
+    def arrived(self, pulled: Iterable[Pulled | None]) -> None:
+        """Takes values for the next run that came with a transaction."""
+        for part in filter(None, pulled):
+            self._next.store(part)
 
-        Args:
-            transaction: The transaction about to be committed.
-            servers: The servers that hold a part of it, except the step server.
-            wanted: The result of `wanted`.
-        """
-        self.behind(transaction, servers)
-        self._start({server: names for server, names in wanted.items() if server in servers})
-
-    def behind(self, transaction: Transaction, servers: Sequence[int]) -> None:
-        """Makes later pulls wait for a transaction's outcome on servers that may still hold a part of it."""
-        self._behind.update(dict.fromkeys(servers, transaction))
-
-    def forget(self, servers: Iterable[int]) -> None:
-        """Gives up pulls that were started for a failed transaction, because its parts may never be decided."""
-        for server in servers:
-            self._behind.pop(server, None)
-        self.clear()
+    def after(self, marks: Sequence[int]) -> None:
+        """Makes all values pulled from here on include the step server's messages up to these."""
+        self._marks = [max(pair) for pair in zip(marks, self._marks, strict=True)]
 
     def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
         """Records a transaction: its staleness, and the values that came with it.
@@ -199,8 +184,9 @@ class Pulls:
         # Later reads in this run want the values after the update.
         self._ahead = _Ahead()
         self._next.store(Pulled(reply.counts[0], reply.values))
+        self.after(reply.marks)
         if not self._overlap:
-            self.since, self._marks = reply.counts[0], reply.marks
+            self.since = reply.counts[0]
             self._start({server: names for server, names in wanted.items() if server != 0 and server not in servers})
 
     def wait_until_delivered(self, marks: Sequence[int]) -> None:

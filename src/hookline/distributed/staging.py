@@ -1,12 +1,13 @@
-"""Parts of transactions that wait for the step server's decision, and the senders it accepts."""
+"""What the owner of variables keeps for others: staged parts of transactions, and the values of snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 
-from hookline import clock, errors
-from hookline.distributed.protocol import Transaction
+from hookline import clock
+from hookline.distributed.protocol import Pulled, Transaction
 from hookline.distributed.state import Entry
 from hookline.distributed.wire import Leaves
 
@@ -18,9 +19,21 @@ CUT_SECS = 300.0
 """How long the values of a snapshot are kept for whoever has asked for it: longer than a lost message may take."""
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
+    """A part of a transaction that waits for the step server's decision.
+
+    Attributes:
+        entries: What it does.
+        pull: The variables whose values its sender wants afterwards.
+        answer: Gets these values.
+        since: When it came, or when the step server was last asked about it.
+    """
+
     entries: Sequence[Entry]
-    since: float
+    pull: Sequence[str] = ()
+    answer: Future[Pulled] = field(default_factory=Future)
+    since: float = field(default_factory=clock.monotonic)
 
 
 class Staging:
@@ -28,43 +41,43 @@ class Staging:
 
     Example:
         >>> staging = Staging()
-        >>> staging.add(("worker", 1), [])
+        >>> staging.add(("worker", 1), Part([]))
         >>> ("worker", 1) in staging
         True
     """
 
     def __init__(self) -> None:
-        self._parts: dict[Transaction, _Part] = {}
+        self._parts: dict[Transaction, Part] = {}
 
-    def __contains__(self, transaction: Transaction | None) -> bool:
+    def __contains__(self, transaction: Transaction) -> bool:
         return transaction in self._parts
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def add(self, transaction: Transaction, entries: Sequence[Entry]) -> None:
+    def add(self, transaction: Transaction, part: Part) -> None:
         """Keeps a part."""
-        self._parts[transaction] = _Part(entries, clock.monotonic())
+        self._parts[transaction] = part
 
-    def get(self, transaction: Transaction) -> Sequence[Entry] | None:
-        """Returns a part that is still staged, or `None`."""
-        part = self._parts.get(transaction)
-        return None if part is None else part.entries
+    def pop(self, transaction: Transaction) -> Part | None:
+        """Returns a part that is still staged, once."""
+        return self._parts.pop(transaction, None)
 
-    def drop(self, transaction: Transaction) -> None:
-        """Drops a part, if it is there."""
-        self._parts.pop(transaction, None)
+    def pop_sender(self, sender: str) -> list[Part]:
+        """Returns all parts of a sender, once."""
+        return [self._parts.pop(transaction) for transaction in list(self._parts) if transaction[0] == sender]
 
-    def drop_sender(self, sender: str) -> None:
-        """Drops all parts of a sender."""
-        self._parts = {transaction: part for transaction, part in self._parts.items() if transaction[0] != sender}
+    def pop_all(self) -> list[Part]:
+        """Returns all parts, once."""
+        parts, self._parts = list(self._parts.values()), {}
+        return parts
 
     def silent(self, secs: float) -> list[Transaction]:
         """Returns the parts that have been here for longer than this; each at most once in this time."""
         now = clock.monotonic()
         old = [transaction for transaction, part in self._parts.items() if now - part.since > secs]
         for transaction in old:
-            self._parts[transaction] = self._parts[transaction]._replace(since=now)
+            self._parts[transaction] = replace(self._parts[transaction], since=now)
         return old
 
 
@@ -94,60 +107,3 @@ class Cuts:
     def pop(self, name: str) -> dict[str, Leaves] | None:
         """Returns the values kept under a name, once."""
         return self._cuts.pop(name, (0.0, None))[1]
-
-
-class Senders:
-    """The step server's knowledge of the senders of transactions."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, bool]] = {}
-        self._out: set[str] = set()
-
-    def decide(self, transaction: Transaction) -> None:
-        """Records that a transaction is decided now.
-
-        Raises:
-            AbortedError: Its sender was excluded.
-            InternalError: It was already decided.
-        """
-        sender, number = transaction
-        if sender in self._out:
-            raise errors.AbortedError(
-                None,
-                None,
-                f"Worker {sender} was silent for {STAGED_SECS:g} s in the middle of a transaction and was shut out: "
-                f"nothing of it was applied. It has to start a new session.",
-            )
-        if self._is_decided(transaction):
-            raise errors.InternalError(None, None, f"Transaction {transaction} was sent twice, or was given up.")
-        self._last[sender] = number, False
-
-    def accept(self, transaction: Transaction) -> None:
-        """Records that the last decided transaction was accepted."""
-        sender, number = transaction
-        self._last[sender] = number, True
-
-    def outcome(self, transaction: Transaction) -> bool:
-        """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
-
-        Raises:
-            InternalError: Its sender has sent another one since then; only the last outcome is known.
-        """
-        sender, number = transaction
-        if not self._is_decided(transaction):
-            self._last[sender] = number, False
-        last, accepted = self._last[sender]
-        if last != number:
-            raise errors.InternalError(None, None, f"Transaction {transaction} is not the last one of its sender.")
-        return accepted
-
-    def shut_out(self, transaction: Transaction) -> bool:
-        """Excludes the sender of a transaction, unless the transaction is already decided; returns whether it did."""
-        if self._is_decided(transaction):
-            return False
-        self._out.add(transaction[0])
-        return True
-
-    def _is_decided(self, transaction: Transaction) -> bool:
-        sender, number = transaction
-        return number <= self._last.get(sender, (-1, False))[0]

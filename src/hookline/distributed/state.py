@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,8 @@ from hookline.distributed.wire import Leaves, Structure, pack_all, unpack_all
 from hookline.errors import FailedPreconditionError
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Put:
     """Sets a variable to a value."""
 
     name: str
@@ -24,7 +26,8 @@ class Put(NamedTuple):
     structure: Structure
 
 
-class Apply(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Apply:
     """Applies a registered update to the values of its inputs."""
 
     name: str

@@ -12,7 +12,7 @@ from hookline.distributed.membership import Membership
 from hookline.distributed.protocol import Committed, Ticket, Transaction
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.state import Entry
-from hookline.distributed.transport import Transport
+from hookline.distributed.transport import Reply, Transport
 from hookline.session.retry import RETRY, Sent
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ class _Where(NamedTuple):
     ticket: Ticket
     transaction: Transaction
     owners: Sequence[int]
+    marks: Sequence[int] = ()
 
 
 class Outcome(NamedTuple):
@@ -104,7 +105,7 @@ class Transactions:
         if where.ticket == self._members.ticket(0):
             self._settle(sent)
             if sent.applied:
-                self._pulls.behind(where.transaction, where.owners)
+                self._pulls.after(sent.where.marks)
             return bool(sent.applied)
         # The values of that epoch are gone, except those in the checkpoint from which this one was restored.
         ready_at = self._members.ready_at()
@@ -117,8 +118,10 @@ class Transactions:
         where: _Where = sent.where
         if sent.applied is None and where.ticket == self._members.ticket(0):
             call = self._transport.call(0, "outcome", where.ticket, where.transaction, where.owners)
-            reply: Committed = call.get()
-            sent.applied, sent.step = reply.accepted, reply.step
+            self._record(sent, call.get())
+
+    def _record(self, sent: Sent, reply: Committed) -> None:
+        sent.applied, sent.step, sent.where = reply.accepted, reply.step, sent.where._replace(marks=reply.marks)
 
     def _transact(
         self, sent: Sent, entries: Sequence[tuple[str, Entry]], last_step: int | None, wanted: Mapping[int, list[str]]
@@ -131,38 +134,35 @@ class Transactions:
         for name, entry in entries:
             parts.setdefault(self._members.owner(name), []).append(entry)
         self._number += 1
-        transaction = (self.sender, self._number)
+        transaction, ticket = (self.sender, self._number), self._members.ticket
         owners = [server for server in parts if server != 0]
-        self._stage(transaction, {server: parts[server] for server in owners})
-        ticket = self._members.ticket(0)
-        sent.where = _Where(ticket, transaction, owners)
-        call = self._transport.call(0, "commit", ticket, transaction, parts[0], last_step, wanted.get(0, []), owners)
-        self._pulls.pull_behind(transaction, owners, wanted)
+        sent.where = _Where(ticket(0), transaction, owners)
+        call, pull = self._transport.call, {server: wanted.get(server, []) for server in parts}
         try:
-            reply: Committed = call.get()
+            # All at once: the owners tell the step server themselves that they have their parts.
+            staged = [call(s, "stage", ticket(s), transaction, parts[s], pull[s]) for s in owners]
+            asked = call(0, "commit", ticket(0), transaction, parts[0], last_step, pull[0], owners)
+            # They come when it is decided, and bring the values that follow.
+            pulled = [reply.get() for reply in staged]
+            reply: Committed = self._decision(sent, asked)
         except BaseException as error:
-            self._pulls.forget(owners)
-            if isinstance(error, Exception) and not isinstance(error, errors.UnavailableError):
-                sent.applied = False
-                raise
-            self._unsettled = sent
-            if isinstance(error, errors.UnavailableError):
-                message = f"{error} Whether the update was applied is not known."
-                raise errors.UnavailableError(None, None, message) from error
+            self._pulls.clear()
+            if sent.applied is None:
+                self._unsettled = sent
+                if isinstance(error, errors.UnavailableError):
+                    message = f"{error} Whether the update was applied is not known."
+                    raise errors.UnavailableError(None, None, message) from error
             raise
-        sent.applied, sent.step = reply.accepted, reply.step
+        self._record(sent, reply)
+        self._pulls.arrived(pulled)
         return reply
 
-    def _stage(self, transaction: Transaction, parts: Mapping[int, Sequence[Entry]]) -> None:
-        call, ticket = self._transport.call, self._members.ticket
-        staged = [call(server, "stage", ticket(server), transaction, part) for server, part in parts.items()]
-        failure: BaseException | None = None
-        for reply in staged:
-            try:
-                reply.get()
-            except BaseException as error:
-                failure = failure or error
-        if failure is not None:
-            for server in parts:
-                call(server, "drop", ticket(server), transaction)
-            raise failure
+    def _decision(self, sent: Sent, asked: Reply) -> Committed:
+        try:
+            return asked.get()
+        except errors.UnavailableError:
+            raise
+        except Exception:
+            # The step server has refused it.
+            sent.applied = False
+            raise

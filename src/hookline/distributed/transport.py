@@ -1,16 +1,15 @@
-"""Calls of servers by workers and other servers: in this process, for tests, or as Ray actors."""
+"""Calls of servers by workers and other servers; in this process, for tests."""
 
 from __future__ import annotations
 
 import copy
-import re
-import signal
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from hookline import errors
-from hookline.distributed.protocol import WAITING, Peers
+from hookline.distributed.protocol import Peers
 from hookline.distributed.server import ParameterServer
 
 
@@ -31,7 +30,7 @@ class Transport(Protocol):
         ...
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call. Calls from one caller to one server are carried out in order, except those that wait."""
+        """Starts a call. Calls to one server that are under way at the same time may be carried out in any order."""
         ...
 
     def peers(self) -> Peers | None:
@@ -43,19 +42,29 @@ class Transport(Protocol):
 
 
 class _Done:
-    """The result of a call that was carried out at once."""
+    """The result of a call that was carried out at once; its answer may come later."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._value, self._error = None, None
+    def __init__(self, call: Callable[[], Any], timeout_secs: float) -> None:
+        self._value, self._error, self._timeout_secs = None, None, timeout_secs
         try:
-            self._value = call()
+            value = call()
+            self._value = value if isinstance(value, Future) else copy.deepcopy(value)
         except Exception as error:
             self._error = error
+
+    def done(self) -> bool:
+        """Whether there is a result, or an error."""
+        return not isinstance(self._value, Future) or self._value.done()
 
     def get(self) -> Any:
         if self._error is not None:
             raise self._error
-        return self._value
+        if not isinstance(self._value, Future):
+            return self._value
+        try:
+            return copy.deepcopy(self._value.result(self._timeout_secs))
+        except TimeoutError:
+            raise errors.UnavailableError(None, None, "A parameter server gave no answer in time.") from None
 
 
 class DirectTransport:
@@ -66,6 +75,7 @@ class DirectTransport:
     Args:
         servers: The servers. To restart one, replace it in the list.
         eager: Whether to deliver messages between servers at once.
+        timeout_secs: How long an answer may take.
 
     Attributes:
         posted: Messages between servers that are under way.
@@ -76,9 +86,9 @@ class DirectTransport:
         0
     """
 
-    def __init__(self, servers: Sequence[ParameterServer], *, eager: bool = True) -> None:
+    def __init__(self, servers: Sequence[ParameterServer], *, eager: bool = True, timeout_secs: float = 60.0) -> None:
         self.servers = list(servers)
-        self.eager = eager
+        self.eager, self.timeout_secs = eager, timeout_secs
         self.posted: deque[Callable[[], None]] = deque()
 
     @property
@@ -89,7 +99,7 @@ class DirectTransport:
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Carries out a call."""
         target = self.servers[server]
-        done = _Done(lambda: copy.deepcopy(getattr(target, method)(*_travelled(args))))
+        done = _Done(lambda: target.receive((method, *_travelled(args))), self.timeout_secs)
         if self.eager:
             self.deliver_all()
         return done
@@ -104,11 +114,14 @@ class DirectTransport:
 
         def deliver() -> None:
             try:
-                getattr(self.servers[server], method)(*args)
+                self.servers[server].receive((method, *args))
             except Exception as error:
                 on_failure(error)
 
         self.posted.append(deliver)
+
+    def close(self) -> None:
+        """Does nothing: there is no connection."""
 
     def deliver_all(self) -> None:
         """Delivers all messages between servers."""
@@ -121,135 +134,3 @@ class DirectTransport:
 
 def _travelled(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return copy.deepcopy(args)
-
-
-# Ray ---------------------------------------------------------------------------------------------------------------
-
-
-class _RayReply:
-    def __init__(self, transport: RayTransport, server: int, ref: Any) -> None:
-        self._transport, self._server, self._ref = transport, server, ref
-
-    def get(self) -> Any:
-        import ray
-
-        try:
-            return ray.get(self._ref, timeout=self._transport.timeout_secs)
-        except Exception as error:
-            mapped = map_ray_error(error, f"Parameter server {self._server}")
-            if mapped is error:
-                raise
-            raise mapped from error
-
-
-class RayTransport:
-    """Servers that are Ray actors.
-
-    Args:
-        actors: Their handles.
-        timeout_secs: How long a call may take before its server counts as away.
-    """
-
-    def __init__(self, actors: Sequence[Any], *, timeout_secs: float = 60.0) -> None:
-        self._actors = list(actors)
-        self.timeout_secs = timeout_secs
-
-    @property
-    def count(self) -> int:
-        """How many servers there are."""
-        return len(self._actors)
-
-    def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call."""
-        return _RayReply(self, server, _start(self._actors[server], method, args))
-
-    def peers(self) -> Peers | None:
-        """Returns the object with which servers call each other; a single server needs none."""
-        return RayPeers(self._actors) if self.count > 1 else None
-
-
-class RayPeers:
-    """One server's connection to the others.
-
-    Args:
-        actors: The handles of all servers.
-    """
-
-    def __init__(self, actors: Sequence[Any]) -> None:
-        self._actors = list(actors)
-
-    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
-        """Calls a method of a server without waiting."""
-
-        def look(future: Any) -> None:
-            error = future.exception()
-            if error is not None:
-                on_failure(map_ray_error(error, f"Parameter server {server}"))
-
-        try:
-            _start(self._actors[server], method, args).future().add_done_callback(look)
-        except Exception as error:
-            on_failure(map_ray_error(error, f"Parameter server {server}"))
-
-
-def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
-    receive = actor.receive.options(concurrency_group="wait") if method in WAITING else actor.receive
-    # A single argument, because Ray processes each argument like a whole message.
-    return receive.remote((method, *args))
-
-
-def actor_class(waiting_threads: int = 16) -> Any:
-    """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
-
-    Args:
-        waiting_threads: How many calls may wait on a server at the same time, for instance for the global step. Further
-            calls wait longer.
-    """
-    import ray
-
-    options = {
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_task_retries": 0,
-        "concurrency_groups": {"wait": waiting_threads},
-    }
-    return ray.remote(**options)(ParameterServerActor)
-
-
-class ParameterServerActor(ParameterServer):
-    """A server in its own process. It survives a signal to all processes of a job, because they save its values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def map_ray_error(error: BaseException, who: str) -> BaseException:
-    """Returns the error of `hookline.errors` for an error of Ray, or the error that a server's method raised.
-
-    Args:
-        error: The error that `ray.get` raised. Other errors are returned unchanged.
-        who: The server it concerns.
-    """
-    import ray.exceptions as rays
-
-    if isinstance(error, rays.RayTaskError):
-        cause = getattr(error, "cause", None)
-        return cause if isinstance(cause, Exception) else error
-    if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
-        reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
-        return errors.UnavailableError(None, None, f"{who} {reason}: {_first_line(error)}")
-    if isinstance(error, rays.RayActorError) and getattr(error, "actor_init_failed", False):
-        # It would fail again, so a recovery is useless.
-        return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
-    if isinstance(error, rays.RayActorError):
-        return errors.AbortedError(None, None, f"{who} has died: {_first_line(error)}")
-    if isinstance(error, rays.RayError):
-        return errors.UnavailableError(None, None, f"{who} cannot be reached: {_first_line(error)}")
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    # The last line says why a server failed to start; between the two is Ray's stack.
-    return f"{lines[0]} {lines[-1]}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 SMALL_BYTES = 16 * 1024
-"""An array of up to this travels as its bytes: copying them costs less than what Ray does around each array."""
+"""An array of up to this travels as its bytes: copying them costs less than what is done around each array."""
 
 Small = tuple[str, tuple[int, ...], bytes]
 """A small array: dtype, shape and bytes."""
 
 
-class Packed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Packed:
     """An array of a dtype that NumPy itself does not support.
 
     Attributes:

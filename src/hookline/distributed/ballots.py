@@ -1,0 +1,198 @@
+"""The step server's knowledge of senders and of transactions that are not decided yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from hookline import clock, errors
+from hookline.distributed.protocol import Committed, Transaction
+from hookline.distributed.staging import STAGED_SECS
+from hookline.distributed.state import Entry
+
+UNDECIDED_SECS = 10 * STAGED_SECS
+"""How long the step server waits for parts of which no owner has said anything."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A transaction as its sender describes it to the step server.
+
+    Attributes:
+        entries: The step server's own part.
+        last_step: The transaction is refused if the global step is this or more.
+        pull: Variables of the step server to return, as they are afterwards.
+        owners: The other servers that get a part.
+        answer: Gets the outcome.
+    """
+
+    entries: Sequence[Entry]
+    last_step: int | None
+    pull: Sequence[str]
+    owners: Sequence[int]
+    answer: Future[Committed] = field(default_factory=Future)
+
+
+class _Ballot:
+    """The open transaction of one sender: a sender has one at a time, with numbers that go up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.request: Request | None = None
+        self.votes: dict[int, BaseException | None] = {}
+        self.since = clock.monotonic()
+
+
+class Ballots:
+    """Transactions that are not decided: the request of the sender, and the votes of the owners of its parts.
+
+    Both may come first.
+
+    Example:
+        >>> ballots = Ballots()
+        >>> ballots.vote(("worker", 1), 2, None)
+        True
+        >>> ballots.ask(("worker", 1), Request([], None, (), [2]))
+        >>> ballots.is_complete(("worker", 1))
+        True
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Ballot] = {}
+
+    def _ballot(self, transaction: Transaction) -> _Ballot | None:
+        sender, number = transaction
+        ballot = self._open.get(sender)
+        if ballot is None or ballot.number < number:
+            # The sender has given up what it began before.
+            if ballot is not None and ballot.request is not None:
+                ballot.request.answer.set_exception(_sent_twice((sender, ballot.number)))
+            ballot = self._open[sender] = _Ballot(number)
+        return ballot if ballot.number == number else None
+
+    def ask(self, transaction: Transaction, request: Request) -> None:
+        """Keeps a request.
+
+        Raises:
+            InternalError: It is there already, or its sender has begun another transaction since.
+        """
+        ballot = self._ballot(transaction)
+        if ballot is None or ballot.request is not None:
+            raise _sent_twice(transaction)
+        ballot.request = request
+
+    def vote(self, transaction: Transaction, owner: int, failure: BaseException | None) -> bool:
+        """Keeps what the owner of a part says of it: `None` if it can be applied, or why it cannot.
+
+        Returns:
+            False if the sender has begun another transaction since.
+        """
+        ballot = self._ballot(transaction)
+        if ballot is not None:
+            ballot.votes[owner] = failure
+        return ballot is not None
+
+    def _find(self, transaction: Transaction) -> _Ballot | None:
+        ballot = self._open.get(transaction[0])
+        return ballot if ballot is not None and ballot.number == transaction[1] else None
+
+    def is_complete(self, transaction: Transaction) -> bool:
+        """Whether nothing more needs to come before a decision."""
+        ballot = self._find(transaction)
+        if ballot is None or ballot.request is None:
+            return False
+        return ballot.votes.keys() >= set(ballot.request.owners) or self.failure(transaction) is not None
+
+    def failure(self, transaction: Transaction) -> BaseException | None:
+        """Returns why a part cannot be applied, if an owner said so."""
+        ballot = self._find(transaction)
+        votes = ballot.votes.values() if ballot is not None else ()
+        return next((failure for failure in votes if failure is not None), None)
+
+    def close(self, transaction: Transaction) -> Request | None:
+        """Forgets a transaction; returns its request, if it has come."""
+        if self._find(transaction) is None:
+            return None
+        return self._open.pop(transaction[0]).request
+
+    def close_all(self) -> list[Request]:
+        """Forgets all transactions; returns the requests."""
+        ballots, self._open = self._open, {}
+        return [ballot.request for ballot in ballots.values() if ballot.request is not None]
+
+    def silent(self, secs: float) -> list[Transaction]:
+        """Returns the transactions that have been open for longer than this."""
+        now = clock.monotonic()
+        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > secs]
+
+
+class Senders:
+    """The step server's knowledge of the senders of transactions."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, bool]] = {}
+        self._out: set[str] = set()
+
+    def decide(self, transaction: Transaction) -> None:
+        """Records that a transaction is decided now.
+
+        Raises:
+            AbortedError: Its sender was excluded.
+            InternalError: It was already decided.
+        """
+        sender, number = transaction
+        if sender in self._out:
+            raise errors.AbortedError(
+                None,
+                None,
+                f"Worker {sender} was silent for {STAGED_SECS:g} s in the middle of a transaction and was shut out: "
+                f"nothing of it was applied. It has to start a new session.",
+            )
+        if self.is_decided(transaction):
+            raise _sent_twice(transaction)
+        self._last[sender] = number, False
+
+    def accept(self, transaction: Transaction) -> None:
+        """Records that the last decided transaction was accepted."""
+        sender, number = transaction
+        self._last[sender] = number, True
+
+    def outcome(self, transaction: Transaction) -> bool:
+        """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
+
+        Raises:
+            InternalError: Its sender has sent another one since then; only the last outcome is known.
+        """
+        self.refuse(transaction)
+        sender, number = transaction
+        last, accepted = self._last[sender]
+        if last != number:
+            raise errors.InternalError(None, None, f"Transaction {transaction} is not the last one of its sender.")
+        return accepted
+
+    def shut_out(self, transaction: Transaction) -> bool:
+        """Excludes the sender of a transaction, unless the transaction is already decided; returns whether it did."""
+        if self.is_decided(transaction):
+            return False
+        self._out.add(transaction[0])
+        return True
+
+    def refuse(self, transaction: Transaction) -> None:
+        """Records that a transaction is refused, unless it is already decided."""
+        sender, number = transaction
+        if not self.is_decided(transaction):
+            self._last[sender] = number, False
+
+    def may_send(self, transaction: Transaction) -> bool:
+        """Whether a transaction may still be accepted: it is not decided, and its sender was not excluded."""
+        return not self.is_decided(transaction) and transaction[0] not in self._out
+
+    def is_decided(self, transaction: Transaction) -> bool:
+        """Whether a transaction, or a later one of its sender, was accepted or refused."""
+        sender, number = transaction
+        return number <= self._last.get(sender, (-1, False))[0]
+
+
+def _sent_twice(transaction: Transaction) -> errors.InternalError:
+    return errors.InternalError(None, None, f"Transaction {transaction} was sent twice, or was given up.")

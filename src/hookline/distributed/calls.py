@@ -1,0 +1,147 @@
+"""Calls over connections: of a server by workers, and of servers by each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookline import errors
+from hookline.distributed.lines import GREET_SECS, LOST, Address, Line, connect
+
+
+class Caller:
+    """Calls one server. Each call has a connection for itself until its answer is read; then another one takes it.
+
+    Args:
+        who: The server, for messages.
+        address: Where it listens.
+        find: Returns this anew, after a connection was lost.
+        timeout_secs: How long a call may take before the server counts as away.
+    """
+
+    def __init__(self, who: str, address: Address, find: Callable[[], Address], timeout_secs: float) -> None:
+        self.who, self._find, self.timeout_secs = who, find, timeout_secs
+        self._address: Address | None = address
+        self._idle: list[Line] = []
+
+    def call(self, message: Any) -> Answer:
+        """Starts a call.
+
+        Raises:
+            NotPlainError: It cannot be sent this way.
+            UnavailableError: The server cannot be reached.
+        """
+        line = self._take()
+        try:
+            line.send((True, message))
+        except BaseException as error:
+            line.close()
+            if isinstance(error, OSError):
+                raise self.lost(error) from error
+            raise
+        return Answer(self, line)
+
+    def _take(self) -> Line:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            if self._address is None:
+                self._address = self._find()
+            line = connect(self._address, min(self.timeout_secs, GREET_SECS))
+        except LOST as error:
+            raise self.lost(error) from error
+        line.limit(self.timeout_secs, self.timeout_secs)
+        return line
+
+    def give_back(self, line: Line) -> None:
+        """Takes a connection whose answer was read."""
+        self._idle.append(line)
+
+    def lost(self, error: BaseException) -> errors.UnavailableError:
+        """Returns the error of a call whose connection is lost; the others count as lost with it."""
+        self._address, idle, self._idle = None, self._idle, []
+        for line in idle:
+            line.close()
+        late = isinstance(error, TimeoutError | BlockingIOError)
+        return errors.UnavailableError(
+            None, None, f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
+        )
+
+
+class Answer:
+    """The result of a call under way. If nobody reads it, its connection ends with it."""
+
+    def __init__(self, caller: Caller, line: Line) -> None:
+        self._caller = caller
+        self._line: Line | None = line
+
+    def get(self) -> Any:
+        """Waits for the result and returns it, or raises the server's error."""
+        line, self._line = self._line, None
+        assert line is not None, "read once"
+        try:
+            done, result = line.receive()
+        except BaseException as error:
+            line.close()
+            if isinstance(error, LOST):
+                raise self._caller.lost(error) from error
+            raise
+        self._caller.give_back(line)
+        if not done:
+            raise result
+        return result
+
+
+class Links:
+    """One server's connections to the others; opened when needed.
+
+    If one is lost, or a message fails on the other side, `on_failure` is told.
+
+    Args:
+        addresses: Where all servers listen.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = list(addresses)
+        self._lines: dict[int, Line] = {}
+        self._closed = False
+
+    def __reduce__(self) -> Any:
+        return Links, (self._addresses,)
+
+    def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], None]) -> None:
+        """Calls a method of a server without waiting."""
+        try:
+            if server not in self._lines:
+                self._lines[server] = self._open(server, on_failure)
+            self._lines[server].send((False, (method, *args)))
+        except LOST as error:
+            on_failure(_cut_off(server, error))
+
+    def _open(self, server: int, on_failure: Callable[[BaseException], None]) -> Line:
+        line = connect(self._addresses[server], GREET_SECS)
+
+        def listen() -> None:
+            try:
+                while True:
+                    _, error = line.receive()
+                    on_failure(error)
+            except Exception as error:
+                if not self._closed:
+                    on_failure(_cut_off(server, error))
+
+        threading.Thread(target=listen, name="hookline-link", daemon=True).start()
+        return line
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._closed = True
+        for line in self._lines.values():
+            line.close()
+
+
+def _cut_off(server: int, error: BaseException) -> errors.UnavailableError:
+    return errors.UnavailableError(None, None, f"Parameter server {server} cannot be reached by another one: {error!r}")

@@ -1,0 +1,201 @@
+"""Connections between processes that share a key: `multiprocessing.connection`, with limits on how long one waits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any, NamedTuple
+
+from hookline import clock
+from hookline.distributed.plain import NotPlainError, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+LOST = (OSError, EOFError, AuthenticationError, AssertionError)
+"""What is raised if the other side is away, has gone, or has another key."""
+
+GREET_SECS = 10.0
+"""How long the other side of a new connection may take to prove that it has the key."""
+
+AWAY_SECS = 60
+"""For how long a silent host may be away before its connections count as lost."""
+
+_LIMITS = {
+    "TCP_KEEPIDLE": AWAY_SECS // 3,
+    "TCP_KEEPINTVL": AWAY_SECS // 6,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 1000 * AWAY_SECS,
+}
+_RETRY_SECS = 0.1
+
+
+class Address(NamedTuple):
+    """Where a server listens, and the key that it shares with those who may call it."""
+
+    host: str
+    port: int
+    key: bytes
+
+    def __repr__(self) -> str:
+        # The key belongs in no log.
+        return f"Address({self.host!r}, {self.port})"
+
+
+class Line:
+    """One connection; each side has to prove by HMAC that it has the key before a message is read.
+
+    Args:
+        sock: The connection; it belongs to this object from now on.
+        key: The key.
+        calls: Whether this side has opened the connection.
+
+    Raises:
+        LOST: The other side has another key, or does not answer.
+    """
+
+    def __init__(self, sock: socket.socket, key: bytes, *, calls: bool) -> None:
+        self._socket, self._end = sock, weakref.finalize(self, _end, sock)
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # So that a host that vanished is noticed, whether or not there is something to say.
+        for name, value in _LIMITS.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        # Its own handle, which is closed when no thread uses it any more.
+        self._connection = Connection(os.dup(sock.fileno()))
+        self.limit(GREET_SECS)
+        try:
+            for challenge in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
+                challenge(self._connection, key)
+        except BaseException:
+            self.close()
+            raise
+        self.limit(None)
+
+    def limit(self, receive_secs: float | None, send_secs: float = AWAY_SECS) -> None:
+        """Limits how long `receive` and `send` may wait for the other side; `None` for no limit."""
+        for option, secs in ((socket.SO_RCVTIMEO, receive_secs or 0.0), (socket.SO_SNDTIMEO, send_secs)):
+            whole, part = divmod(secs, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
+
+    def send(self, message: Any) -> None:
+        """Sends a message.
+
+        Raises:
+            NotPlainError: It cannot be sent this way; nothing is sent.
+        """
+        body, arrays = pack(message)
+        self._connection.send_bytes(body)
+        for array in arrays:
+            self._socket.sendall(array.reshape(-1).view("u1").data)
+
+    def receive(self) -> Any:
+        """Waits for a message; its arrays are read-only.
+
+        Raises:
+            NotPlainError: It is not a message.
+        """
+        message, arrays = unpack(self._connection.recv_bytes())
+        for array in arrays:
+            # Straight into its memory, which `recv_bytes_into` would do by way of two copies.
+            left = array.reshape(-1).view("u1").data
+            while left:
+                got = self._socket.recv_into(left, 0, socket.MSG_WAITALL)
+                if not got:
+                    raise EOFError("The other side has closed the connection.")
+                left = left[got:]
+            array.flags.writeable = False
+        return message
+
+    def close(self) -> None:
+        """Ends the connection, also for a thread that waits at it."""
+        self._end()
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
+def connect(address: Address, timeout_secs: float) -> Line:
+    """Opens a connection.
+
+    Raises:
+        LOST: Nobody listens there, or not in time, or with another key.
+    """
+    return Line(socket.create_connection((address.host, address.port), timeout_secs), address.key, calls=True)
+
+
+class Listener:
+    """Listens on one interface, and answers calls, with a thread for each connection.
+
+    A message is `(answers, call)`. The answer is `(True, value)` or `(False, exception)`; where none is asked for, only
+    an exception is sent.
+
+    Args:
+        receive: Carries out a call.
+        host: The address of the interface.
+    """
+
+    def __init__(self, receive: Callable[[Any], Any], host: str) -> None:
+        self._receive, self._closed = receive, False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family, backlog=1024)
+        self.address = Address(host, self._socket.getsockname()[1], secrets.token_bytes())
+        threading.Thread(target=self._accept, name="hookline-listen", daemon=True).start()
+
+    def close(self) -> None:
+        """Accepts no more connections."""
+        self._closed = True
+        _end(self._socket)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                # For example too many open files, which may get better.
+                logger.error("The server could not accept a connection: %r", error)
+                clock.sleep(_RETRY_SECS)
+                continue
+            threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            line = Line(sock, self.address.key, calls=False)
+        except LOST as error:
+            logger.warning("A connection was refused: %r", error)
+            return
+        try:
+            while True:
+                self._answer(line, *line.receive())
+        except NotPlainError as error:
+            logger.error("A connection was ended: %s", error)
+        except (OSError, EOFError):
+            pass  # the caller has gone
+        finally:
+            line.close()
+
+    def _answer(self, line: Line, wanted: bool, call: Any) -> None:
+        try:
+            answer = True, self._receive(call)
+        except Exception as error:
+            answer = False, error
+        if wanted or not answer[0]:
+            try:
+                line.send(answer)
+            except NotPlainError as error:
+                line.send((False, error))

@@ -1,0 +1,305 @@
+"""Calls over TCP: who may call, what comes back, and what is told when it cannot."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+
+from hookline import errors
+from hookline.distributed.calls import Caller, Links
+from hookline.distributed.lines import Address, Listener, connect
+from hookline.distributed.plain import pack
+
+
+class OwnError(FileNotFoundError):
+    """A class that only this process knows."""
+
+
+class Server:
+    """Answers calls by their first word."""
+
+    def __init__(self):
+        self.free, self.asked, self.heard = threading.Event(), Future(), []
+        self.connections = set()
+
+    def receive(self, message):
+        word, *rest = message
+        self.heard.append(message)
+        # Each connection has a thread of its own.
+        self.connections.add(threading.current_thread())
+        if word == "echo":
+            return rest
+        if word == "block":
+            self.free.wait(30)
+            return "late"
+        if word == "ask":
+            return self.asked.result(30)
+        if word == "lock":
+            return threading.Lock()
+        raise {
+            "os": FileNotFoundError(2, "no such file"),
+            "op": errors.AbortedError(None, None, "gone"),
+            "key": KeyError("v"),
+        }.get(word, OwnError("no file here"))
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    made.listener = Listener(made.receive, "127.0.0.1")
+    yield made
+    made.free.set()
+    made.listener.close()
+
+
+def caller(server, timeout_secs=30.0):
+    address = server.listener.address
+    return Caller("Server 7", address, lambda: address, timeout_secs)
+
+
+def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(server):
+    calls = caller(server)
+    for count in (0, 3, 100_000, 3_000_000):
+        array = np.arange(count, dtype=np.float32)
+        name, back = calls.call(("echo", "name", array)).get()
+        assert name == "name"
+        np.testing.assert_array_equal(back, array)
+        if count > 3:
+            with pytest.raises(ValueError, match="read-only"):
+                back[0] = 1
+
+
+def test_calls_one_after_the_other_share_a_connection_and_calls_at_once_have_their_own(server):
+    calls = caller(server)
+    for number in range(20):
+        assert calls.call(("echo", number)).get() == (number,)
+    assert len(server.connections) == 1
+
+    asked = calls.call(("ask",))
+    assert calls.call(("echo", 1)).get() == (1,)
+    server.asked.set_result("decided")
+    assert asked.get() == "decided"
+    assert len(server.connections) == 2
+
+
+def test_threads_get_their_own_answers(server):
+    calls, wrong = caller(server), []
+
+    def ask(name):
+        for number in range(50):
+            if calls.call(("echo", name, number)).get() != (name, number):
+                wrong.append((name, number))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "text"),
+    [
+        ("op", errors.AbortedError, "gone"),
+        ("os", FileNotFoundError, "no such file"),
+        ("key", KeyError, "'v'"),
+        ("own", FileNotFoundError, "OwnError: no file here"),
+        ("lock", TypeError, "A lock is not plain data"),
+    ],
+)
+def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(server, word, kind, text):
+    calls = caller(server)
+    for _ in range(3):
+        with pytest.raises(kind, match=text):
+            calls.call((word,)).get()
+    assert calls.call(("echo", 1)).get() == (1,)
+    assert len(server.connections) == 1
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(server):
+    calls = caller(server, timeout_secs=0.2)
+    late = calls.call(("block",))
+    with pytest.raises(errors.UnavailableError, match="Server 7 gave no answer in time"):
+        late.get()
+    server.free.set()
+    assert calls.call(("echo", 1)).get() == (1,)
+
+
+def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(server):
+    calls = caller(server)
+    calls.call(("echo", "unread"))
+    assert calls.call(("echo", 1)).get() == (1,)
+
+
+def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(server):
+    calls = caller(server)
+    for thing in (threading.Lock(), lambda: 1, {1, 2}, np.float32, np.int64(1)):
+        with pytest.raises(TypeError, match="not plain data"):
+            calls.call(("echo", thing))
+    assert calls.call(("echo", 1)).get() == (1,)
+    assert server.heard == [("echo", 1)]
+
+
+def test_who_has_another_key_is_not_heard(server, caplog):
+    forged = server.listener.address._replace(key=bytes(32))
+    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+        Caller("Server 7", forged, lambda: forged, 30.0).call(("echo", "forged"))
+    with socket.create_connection(server.listener.address[:2], 30) as stranger:
+        stranger.settimeout(None)
+        line = Connection(os.dup(stranger.fileno()))
+        line.recv_bytes()
+        line.send_bytes(pack((True, ("echo", "stranger")))[0])
+        assert b"FAILURE" in line.recv_bytes()
+        with pytest.raises((EOFError, OSError)):
+            line.recv_bytes()
+    assert caller(server).call(("echo", 1)).get() == (1,)
+    assert server.heard == [("echo", 1)]
+    assert "A connection was refused" in caplog.text
+
+
+class Boom:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp_path, caplog):
+    line = connect(server.listener.address, 30.0)
+    line._connection.send_bytes(pickle.dumps((True, ("echo", Boom(str(tmp_path / "boom"))))))
+    with pytest.raises((EOFError, OSError)):
+        line.receive()
+
+    assert list(tmp_path.iterdir()) == []
+    assert "A message cannot be read" in caplog.text
+    assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+def test_who_says_nothing_holds_nobody_up(server):
+    with socket.create_connection(server.listener.address[:2], 30):
+        assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+def test_a_server_without_the_key_is_not_told_anything():
+    listener = Listener(lambda message: "forged", "127.0.0.1")
+    address = Address("127.0.0.1", listener.address.port, bytes(32))
+    with pytest.raises((AuthenticationError, EOFError, OSError)):
+        connect(address, 30.0)
+    listener.close()
+
+
+SERVER = """
+import os, sys
+from hookline.distributed.lines import Listener
+listener = Listener(lambda message: os.getpid() if message[0] == "pid" else sys.stdin.read(), "127.0.0.1")
+print(listener.address.port, listener.address.key.hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def processes():
+    """Starts servers in processes of their own; returns the process and its address."""
+    started = []
+
+    def start():
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        port, key = process.stdout.readline().split()
+        return process, Address("127.0.0.1", int(port), bytes.fromhex(key))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_killed_in_the_middle_of_a_call_is_told_at_once_and_its_successor_found(processes):
+    process, address = processes()
+    where = [address]
+    calls = Caller("Server 7", address, lambda: where[0], 600.0)
+    assert calls.call(("pid",)).get() == process.pid
+    asked = calls.call(("block",))
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+        asked.get()
+    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+        calls.call(("pid",)).get()
+
+    successor, where[0] = processes()
+    assert calls.call(("pid",)).get() == successor.pid
+
+
+# Servers among each other --------------------------------------------------------------------------------------------
+
+
+class Failures:
+    """What a link has told of."""
+
+    def __init__(self):
+        self.came, self.all = threading.Event(), []
+
+    def __call__(self, error):
+        self.all.append(error)
+        self.came.set()
+
+
+def test_a_message_has_no_answer_and_its_failure_is_told(server):
+    links, failures = Links([server.listener.address]), Failures()
+    for number in range(100):
+        links.tell(0, "echo", number, on_failure=failures)
+    links.tell(0, "op", on_failure=failures)
+    assert failures.came.wait(30)
+    assert [type(error) for error in failures.all] == [errors.AbortedError]
+    assert [number for _, number in server.heard[:100]] == list(range(100))
+    links.close()
+
+
+def test_links_travel_as_addresses(server):
+    links, failures = Links([server.listener.address]), Failures()
+    links.tell(0, "echo", on_failure=failures)
+    again = pickle.loads(pickle.dumps(links))
+    again.tell(0, "op", on_failure=failures)
+    assert failures.came.wait(30)
+    links.close()
+    again.close()
+
+
+def test_a_server_that_is_killed_is_told_to_those_who_have_a_link_to_it(processes):
+    process, address = processes()
+    links, failures = Links([address]), Failures()
+    links.tell(0, "pid", on_failure=failures)
+    os.kill(process.pid, signal.SIGKILL)
+    assert failures.came.wait(30)
+    assert "Parameter server 0 cannot be reached" in str(failures.all[0])
+
+    after = Failures()
+    Links([address]).tell(0, "pid", on_failure=after)
+    assert "Parameter server 0 cannot be reached" in str(after.all[0])
+
+
+def test_a_link_that_is_closed_is_no_failure(server):
+    links, failures = Links([server.listener.address]), Failures()
+    links.tell(0, "echo", on_failure=failures)
+    (reader,) = [thread for thread in threading.enumerate() if thread.name == "hookline-link"]
+    links.close()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert failures.all == []

@@ -1,0 +1,148 @@
+"""By which way calls reach servers that are actors: over connections, over Ray, or over Ray alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline.distributed import RemoteStore
+from hookline.distributed.cluster import Cluster, ClusterOptions
+from hookline.distributed.ray_actors import RayTransport
+
+
+class Target:
+    def __init__(self, transport):
+        self.transport = transport
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self.transport, placement={"left": 0, "right": self.transport.count - 1})
+
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
+def trained(target, make=lambda start: np.full(9, start, np.float32)):
+    """Two variables after four runs, as their leaves, and the step."""
+    with hl.Graph().as_default() as graph:
+        left, right = (hl.Variable(make(start), name=name) for name, start in (("left", 1.0), ("right", 2.0)))
+        step = hl.train.create_global_step()
+        given = hl.op(lambda tree: tree)(right)
+        train_op = hl.group(
+            hl.update(left, lambda old, by: hl_map(lambda a, b: a + b, old, by), given),
+            hl.update(right, lambda old: hl_map(lambda a: a * 2, old)),
+            step.assign_add(1),
+        )
+        init = hl.global_variables_initializer()
+    session = hl.Session(target, graph=graph)
+    session.run(init)
+    for _ in range(4):
+        session.run(train_op)
+    return session.snapshot()
+
+
+def hl_map(fn, *trees):
+    import jax
+
+    return jax.tree.map(fn, *trees)
+
+
+def same(one, other):
+    hl_map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actors, servers):
+    import ray
+
+    handles = actors(servers, over_ray=True)
+
+    same(trained(Target(RayTransport(handles))), trained(""))
+    assert ray.get([handle.address.remote() for handle in handles]) == [None] * servers
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda start: {"a": np.full(9, start), "b": (np.zeros(20_000, np.int32), [np.float32(start)])},
+        lambda start: Pair(np.full(9, start), np.zeros(20_000, np.int32)),
+    ],
+    ids=["plain", "class"],
+)
+def test_trees_of_any_kind_reach_the_servers(actors, make):
+    same(trained(Target(RayTransport(actors(2))), make), trained("", make))
+
+
+@pytest.mark.parametrize("over_ray", [True, False])
+def test_a_chief_says_whether_its_servers_listen(ray_cluster, job, options, over_ray):
+    options = ClusterOptions(token_path=options.token_path, over_ray=over_ray)
+    cluster = Cluster(ray_cluster.address, num_servers=2, job=job, options=options)
+    with hl.Graph().as_default() as graph:
+        count = hl.Variable(0, name="count")
+        add, init = count.assign_add(1), hl.global_variables_initializer()
+    session = hl.Session(cluster, graph=graph)
+    session.run(init)
+    session.run(add)
+    assert session.run(count) == 1
+
+    import ray
+
+    servers = [ray.get_actor(f"hookline-server-{index}", namespace=job) for index in range(2)]
+    listen = [address is not None for address in ray.get([server.address.remote() for server in servers])]
+    assert listen == [not over_ray] * 2
+
+
+ENCRYPTED = """
+import json, os
+from hookline.distributed.ray_cluster import PrivateRayCluster
+
+with PrivateRayCluster() as cluster:
+    os.environ.update(cluster.environment())
+    import ray
+    import hookline as hl
+    from hookline.distributed.cluster import Cluster, ClusterOptions
+
+    options = ClusterOptions(token_path=cluster.token_path)
+    with hl.Graph().as_default() as graph:
+        count = [hl.Variable(0, name=f"count_{i}") for i in range(2)]
+        add, init = hl.group(*(one.assign_add(1) for one in count)), hl.global_variables_initializer()
+    session = hl.Session(Cluster(cluster.address, num_servers=2, job="encrypted", options=options), graph=graph)
+    session.run(init)
+    for _ in range(3):
+        session.run(add)
+    servers = [ray.get_actor(f"hookline-server-{index}", namespace="encrypted") for index in range(2)]
+    addresses = ray.get([server.address.remote() for server in servers])
+    print(json.dumps([[int(value) for value in session.run(count)], addresses]))
+    ray.shutdown()
+"""
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_in_a_cluster_that_encrypts_all_calls_go_over_ray(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=hookline"]
+    request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(request, check=True, capture_output=True)
+    encrypted = {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": str(certificate),
+        "RAY_TLS_SERVER_KEY": str(key),
+        "RAY_TLS_CA_CERT": str(certificate),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+    ran = subprocess.run(
+        [sys.executable, "-c", ENCRYPTED], env={**os.environ, **encrypted}, capture_output=True, text=True, timeout=240
+    )
+
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == [[3, 3], [None, None]]

@@ -1,0 +1,124 @@
+"""Real servers, stopped in the middle of a transaction: its parts are sent, and it is not decided yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import clock, errors
+from hookline.distributed import RemoteStore
+from hookline.distributed.ray_actors import RayTransport
+
+
+class Target:
+    def __init__(self, transport):
+        self.transport = transport
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self.transport, placement={"left": 0, "right": 1})
+
+
+class Pair:
+    """Each update adds the same number on two servers, and counts."""
+
+    def __init__(self, transport):
+        with hl.Graph().as_default() as graph:
+            self.left, self.right = (hl.Variable(np.zeros(8, np.int32), name=name) for name in ("left", "right"))
+            self.step = hl.train.create_global_step()
+            x = hl.placeholder(np.int32, (), name="x")
+            self.add = hl.group(self.left.assign_add(x), self.right.assign_add(x), self.step.assign_add(1))
+            init = hl.global_variables_initializer()
+        self.session = hl.Session(Target(transport), graph=graph)
+        self.session.run(init)
+        self.session.run(self.add, {"x:0": 1})
+
+    def in_thread(self, number):
+        """Starts an update; returns its thread, and where its error comes."""
+        raised = []
+
+        def run():
+            try:
+                self.session.run(self.add, {"x:0": number})
+            except errors.OpError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread, raised
+
+    def values(self):
+        left, right, step = self.session.run([self.left, self.right, self.step])
+        assert len({*left.tolist(), *right.tolist()}) == 1, "a part of an update is missing"
+        return int(left[0]), int(step)
+
+
+def undecided(actor):
+    """How many requests and parts of transactions a server holds; the lambda travels by value."""
+    import ray
+
+    return ray.get(actor.__ray_call__.remote(lambda live: len(live._ballots._open) + len(live._staged)))
+
+
+def await_undecided(actor):
+    deadline = clock.monotonic() + 30
+    while not undecided(actor):
+        assert clock.monotonic() < deadline
+        clock.sleep(0.01)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim):
+    handles = actors(2)
+    pair = Pair(RayTransport(handles, timeout_secs=600))
+    pids = [pid_of(handle) for handle in handles]
+    os.kill(pids[victim], signal.SIGSTOP)
+    thread, raised = pair.in_thread(10)
+    await_undecided(handles[1 - victim])
+
+    os.kill(pids[victim], signal.SIGKILL)
+    thread.join(60)
+
+    assert not thread.is_alive()
+    (error,) = raised
+    assert isinstance(error, errors.PREEMPTION_ERRORS)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_update_given_up_while_a_server_was_away_is_applied_as_a_whole_or_not_at_all(actors, pid_of, victim):
+    handles = actors(2)
+    pid = [pid_of(handle) for handle in handles][victim]
+    pair = Pair(RayTransport(handles, timeout_secs=2.0))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        thread, raised = pair.in_thread(10)
+        thread.join(60)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "Whether the update was applied is not known" in str(raised[0])
+
+    pair.session.run(pair.add, {"x:0": 100})
+    total, step = pair.values()
+
+    assert (total, step) in ((101, 2), (111, 3))
+    assert [undecided(handle) for handle in handles] == [0, 0]
+
+
+def test_a_part_that_a_dead_worker_left_holds_nobody_back(actors):
+    handles = actors(2)
+    transport = RayTransport(handles)
+    pair = Pair(transport)
+    store = pair.session.store
+    ticket = store._members.ticket(1)
+    # A worker that is killed between its two messages leaves this.
+    transport.call(1, "stage", ticket, ("dead", 1), [], ["right"])
+    pair.session.run(pair.add, {"x:0": 10})
+    assert pair.values() == (11, 2)
+    transport.call(0, "outcome", store._members.ticket(0), ("dead", 1), [1]).get()
+    pair.session.run(pair.add, {"x:0": 100})
+    assert pair.values() == (111, 3)
+    assert [undecided(handle) for handle in handles] == [0, 0]
