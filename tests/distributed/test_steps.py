@@ -203,14 +203,39 @@ def test_no_update_misses_more_than_the_bound_though_a_worker_is_killed_in_its_s
         assert max(event.value for event in events.Scalars(f"staleness/{name}/max")) <= 1
 
 
+class OneServer:
+    """A parameter server in this process."""
+
+    def open_store(self, graph):
+        return RemoteStore(graph, DirectTransport([ParameterServer()]))
+
+    def hooks(self, summary_dir):
+        return []
+
+
+@pytest.mark.parametrize("bad", [3, 40, 200])
+def test_a_nan_is_noticed_in_time_where_variables_live_elsewhere(bad):
+    step = hl.train.get_or_create_global_step()
+    x = hl.placeholder("float32", [], name="x")
+    weight = hl.Variable(np.float32(1), name="weight")
+    loss = hl.op(lambda w, x: w * x, name="loss")(weight, x)
+    train_op = hl.group(weight.assign_add(np.float32(1)), step.assign_add(1))
+    runs = 0
+
+    def train_on() -> None:
+        nonlocal runs
+        creator = hl.train.ChiefSessionCreator(master=OneServer())
+        with hl.train.MonitoredSession(creator, hooks=[hl.train.NanTensorHook(loss)]) as session:
+            for number in range(1, 400):
+                session.run(train_op, {x: math.nan if number == bad else 1.0})
+                runs += 1
+
+    with pytest.raises(hl.errors.NanLossDuringTrainingError, match=f"global step {bad}[.]"):
+        train_on()
+    assert runs <= bad + 64
+
+
 def test_an_assign_of_a_value_computed_from_the_variable_is_warned_of_once(caplog):
-    class OneServer:
-        def open_store(self, graph):
-            return RemoteStore(graph, DirectTransport([ParameterServer()]))
-
-        def hooks(self, summary_dir):
-            return []
-
     with hl.Graph().as_default() as graph:
         hl.train.get_or_create_global_step()
         decayed = hl.Variable(np.float32(8), name="decayed")
