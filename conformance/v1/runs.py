@@ -23,10 +23,10 @@ TASKS = {"parameter_server": ["--job_name=worker", "--job_name=ps"]}
 
 
 def python_of(system: str) -> str:
-    """Returns the interpreter of a system."""
+    """Returns the interpreter of a system, by its whole path, as scripts run in folders of their own."""
     if system == "hookline":
         return sys.executable
-    return os.environ.get("TF_PYTHON") or str(ROOT / ".venv-tf215" / "bin" / "python")
+    return str(Path(os.environ.get("TF_PYTHON") or ROOT / ".venv-tf215" / "bin" / "python").absolute())
 
 
 def play(
