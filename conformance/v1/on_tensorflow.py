@@ -7,7 +7,14 @@ import numpy as np
 from conformance.v1 import stream
 from conformance.v1.recorder import Recorder
 
-IMPORT = "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"
+IMPORTS = {
+    r"^( *)import tensorflow(\.compat\.v1)? as tf *(#.*)?\r?$":
+        r"\1import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()",
+    # What reads MNIST was a part of TensorFlow 1.x.
+    r"^( *)(from|import) tensorflow\.(examples\.tutorials|contrib\.learn.*\.datasets)\.mnist\b":
+        r"\1\2 conformance.v1.stand_ins",
+}  # fmt: skip
+"""What becomes of a script's import lines."""
 
 
 def prepare(random, limit=None):
@@ -19,6 +26,7 @@ def prepare(random, limit=None):
     recorder = Recorder(limit)
     base = sessions.BaseSession
     base.run = recorder.recording(base.run, lambda result: result["caller"] if _is_hooked(result) else result)
+    recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random(tf)
         tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self

@@ -1,5 +1,7 @@
 """TensorFlow 1.x's names over hookline: `import hookline.compat.v1 as tf`, and a script trains on JAX.
 
+In each import line of a script `tensorflow` becomes `hookline.compat.v1`, whatever stands behind it (see `places`).
+
 Example:
     >>> import hookline.compat.v1 as tf
     >>> x = tf.placeholder(tf.float32, [None, 2], name="x")
@@ -39,6 +41,7 @@ from hookline.compat.v1 import (
     metrics,
     nn,
     nodes,
+    places,
     python_io,
     random,
     summary,
@@ -84,6 +87,7 @@ GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
+places.register(_sys.modules[__name__])
 
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {
