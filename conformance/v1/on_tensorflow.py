@@ -7,14 +7,17 @@ import numpy as np
 from conformance.v1 import stream
 from conformance.v1.recorder import Recorder
 
+# What reads MNIST was a part of TensorFlow 1.x, and takes a seed that nobody knows.
 IMPORTS = {
-    r"^( *)import tensorflow(\.compat\.v1)? as tf *(#.*)?\r?$":
-        r"\1import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()",
-    # What reads MNIST was a part of TensorFlow 1.x.
     r"^( *)(from|import) tensorflow\.(examples\.tutorials|contrib\.learn.*\.datasets)\.mnist\b":
         r"\1\2 conformance.v1.stand_ins",
+    r"^( *)(from|import) tensorflow\.contrib\.tensorboard\.plugins\b": r"\1\2 tensorboard.plugins",
 }  # fmt: skip
 """What becomes of a script's import lines."""
+_RENAMED = {
+    r"^( *)import tensorflow(\.compat\.v1)? as tf *(#.*)?\r?$":
+        r"\1import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()",
+}  # fmt: skip
 
 
 def prepare(random, limit=None):
@@ -22,7 +25,9 @@ def prepare(random, limit=None):
     import tensorflow.compat.v1 as tf
     from tensorflow.python.client import session as sessions
 
-    tf.disable_v2_behavior()
+    if tf.__version__ >= "2":
+        tf.disable_v2_behavior()
+        IMPORTS.update(_RENAMED)
     recorder = Recorder(limit)
     base = sessions.BaseSession
     base.run = recorder.recording(base.run, lambda result: result["caller"] if _is_hooked(result) else result)
@@ -92,7 +97,7 @@ def _replace_random(tf):
     def multinomial(logits, num_samples, seed=0, seed2=0, output_dtype=tf.int64, name=None):
         size = tf.stack([tf.shape(logits)[0], num_samples])
         made = draw("uniform", size, output_dtype, name, lambda u, logits: stream.chosen(logits, u), (logits,))
-        made.set_shape([logits.shape[0], tf.get_static_value(num_samples)])
+        made.set_shape([logits.shape[0], tensor_util.constant_value(tf.convert_to_tensor(num_samples))])
         return made
 
     def random_shuffle(value, seed=0, seed2=0, name=None):

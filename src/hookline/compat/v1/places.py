@@ -39,6 +39,7 @@ _OPS = public(arrays, clipping, control, graphs, initializers, math, nodes, rand
 _OF_OPS = ("array", "clip", "control_flow", "init", "math", "random", "state")
 
 _PLACES: dict[str, types.ModuleType | dict[str, object]] = {
+    "contrib.layers.python.layers": contrib.layers,
     "contrib.learn.datasets.mnist": mnist,
     "contrib.learn.python.learn.datasets.mnist": mnist,
     "contrib.slim": contrib.slim,
