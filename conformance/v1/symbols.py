@@ -15,7 +15,6 @@ import jax
 import optax
 
 import hookline.compat.v1 as tf
-from hookline import errors
 from hookline.compat.v1.dtypes import DType
 from hookline.compat.v1.table import Row
 
@@ -31,7 +30,7 @@ column without a word for what its name says.
 
 NAMESPACES = (
     "", "nn", "layers", "losses", "metrics", "train", "summary", "data", "image", "random", "initializers", "linalg",
-    "app", "flags", "gfile", "logging", "python_io", "estimator", "errors",
+    "strings", "sparse", "io", "app", "flags", "gfile", "logging", "python_io", "test", "estimator", "errors",
     "contrib.layers", "contrib.framework", "contrib.metrics", "contrib.slim", "contrib.data",
 )  # fmt: skip
 _LIBRARIES = {"jax.numpy": jax.numpy, "jax.nn": jax.nn, "jax.lax": jax.lax, "jax.random": jax.random, "optax": optax}
@@ -58,7 +57,7 @@ def page() -> str:
 def _place(name: str) -> Any:
     place: Any = tf
     for part in filter(None, name.split(".")):
-        place = errors if part == "errors" else vars(place).get(part)
+        place = vars(place).get(part)
         if place is None:
             return None
     return place
@@ -67,8 +66,6 @@ def _place(name: str) -> Any:
 def _symbols(place: Any) -> Iterator[tuple[str, Any]]:
     """Yields the names of a namespace and what they are, without what is a namespace itself."""
     names = dir(place) if place is tf else getattr(place, "PUBLIC", None) or getattr(place, "__all__", None)
-    if place is errors:
-        names = [name for name, value in vars(errors).items() if isinstance(value, type) and "Error" in name]
     for name in sorted(names or (), key=lambda name: (name.lower(), name)):
         value = getattr(place, name)
         if not isinstance(value, types.ModuleType) and not name.startswith("_"):

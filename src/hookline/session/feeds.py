@@ -103,9 +103,9 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
     """Returns a function that checks a value fed for `tensor` and makes it the run's own."""
     placeholder = tensor.op if isinstance(tensor.op, Placeholder) and not tensor.path else None
     if placeholder is not None and placeholder.is_text:
-        return lambda value: _text(tensor, placeholder, value)
-    if tensor.dtype is None:
-        return lambda value: _tree(tensor, value)
+        return lambda value: _text(tensor, placeholder, tensor.as_fed(value))
+    if tensor.dtype is None or tensor.op.host_only:
+        return lambda value: _tree(tensor, tensor.as_fed(value))
     dtype = specs.canonical_dtype(tensor.dtype)
     accepted: set[tuple[Any, Any]] = set()
 

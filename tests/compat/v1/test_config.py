@@ -41,7 +41,7 @@ def test_a_python_function_takes_and_returns_arrays():
 
     def both(values, factor, text):
         assert isinstance(values, np.ndarray)
-        assert text == "name"
+        assert text == b"name"
         return values * factor, [len(values)]
 
     scaled, count = tf.py_func(both, [x, np.float32(2.0), "name"], [tf.float32, tf.int64])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
+import hookline.compat.v1 as tf
 import hookline.numpy
 from hookline import errors
 from hookline.compat.v1 import data
@@ -215,3 +216,55 @@ def test_random_functions_draw_anew_for_each_element():
     found = read(noisy)
 
     assert len(set(found)) == 3
+
+
+def test_lines_become_columns_beside_their_text(tmp_path):
+    (tmp_path / "lines").write_text("x,n,label\n1.5,2,a\n3.5,4,b\n5,6,c\n")
+
+    def parse(line):
+        x, n, label = tf.decode_csv(line, [[0.0], [0], [""]])
+        return {"x": x, "n": n}, label
+
+    rows = data.TextLineDataset(str(tmp_path / "lines")).skip(1).map(parse)
+    assert rows.output_types == ({"x": tf.float32, "n": tf.int32}, tf.string)
+    assert rows.output_shapes == ({"x": [], "n": []}, [])
+
+    columns, label = rows.batch(2).make_one_shot_iterator().get_next()
+    assert (label.dtype, label.shape.as_list(), columns["x"].shape.as_list()) == (tf.string, [None], [None])
+    on_device = tf.reduce_sum(columns["x"] * 2.0) + tf.cast(tf.equal(label, "b"), tf.float32)
+    with tf.Session() as sess:
+        total, names = sess.run([on_device, label])
+    assert plain(total) == [10.0, 11.0]
+    assert plain(names) == [b"a", b"b"]
+
+
+def test_words_of_lines_are_filled_up_to_one_length(tmp_path):
+    (tmp_path / "words").write_text("a b\n# no\nc\n")
+    words = (
+        data.TextLineDataset(str(tmp_path / "words"))
+        .filter(lambda line: tf.not_equal(tf.substr(line, 0, 1), "#"))
+        .map(lambda line: (line, tf.string_split([line]).values))
+    )
+
+    assert words.output_shapes == ([], [None])
+    assert read(words.padded_batch(2, ([], [None]))) == [([b"a b", b"c"], [[b"a", b"b"], [b"c", b""]])]
+
+
+def test_a_handle_says_which_iterator_is_read():
+    training, held_out = Dataset.range(3).repeat(), Dataset.range(10, 12)
+    handle = tf.placeholder(tf.string, [])
+    doubled = data.Iterator.from_string_handle(handle, training.output_types, training.output_shapes).get_next() * 2
+    first, second = training.make_one_shot_iterator(), held_out.make_initializable_iterator()
+
+    assert doubled.shape.as_list() == []
+    with tf.Session() as sess:
+        one, other = sess.run([first.string_handle(), second.string_handle()])
+        assert isinstance(one, bytes)
+        with pytest.raises(errors.FailedPreconditionError, match="run its initializer"):
+            sess.run(doubled, {handle: other})
+        sess.run(second.initializer)
+        assert [int(sess.run(doubled, {handle: which})) for which in (one, other, one, other)] == [0, 20, 2, 22]
+        with pytest.raises(errors.OutOfRangeError):
+            sess.run(doubled, {handle: other})
+        sess.run(second.initializer)
+        assert [int(sess.run(doubled, {handle: which})) for which in (other, one)] == [20, 4]

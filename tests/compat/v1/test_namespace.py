@@ -54,3 +54,67 @@ def test_hookline_does_not_import_it():
 def test_dir_lists_what_there_is():
     assert {"Variable", "nn", "reduce_mean", "float32", "ConfigProto"} <= set(dir(tf))
     assert all(hasattr(tf, name) for name in dir(tf))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "nearest"),
+    [
+        ("flags.DEFINE_intger", "tf.flags.DEFINE_integer"),
+        ("flags.text_wrap", "absl.flags"),
+        ("errors.OutOfRange", "tf.errors.OutOfRangeError"),
+        ("errors.NoSuchThing", "tf.errors.OpError"),
+        ("dtypes.variant", "tf.float32 and its like"),
+        ("config.experimental", "JAX's environment variables"),
+        ("data.experimental.CsvDataset", "tf.data.TextLineDataset with tf.decode_csv"),
+        ("data.Dataset.window", "tf.data.Dataset.batch"),
+        ("data.Dataset.from_tensor_slice", "tf.data.Dataset.from_tensor_slices"),
+        ("GraphKeys.TRAINABLE_VARIABLE", "tf.GraphKeys.TRAINABLE_VARIABLES"),
+        ("GraphKeys.NO_SUCH_THING", "any text"),
+        ("io.decode_jpeg", "tf.py_func"),
+        ("test.TestCase", "unittest.TestCase"),
+        ("strings.to_hash_bucket_fast", "tf.py_func with zlib.crc32"),
+        ("contrib.rnn", "hookline.op with jax.lax.scan"),
+        ("contrib.lookup", "a dict, in tf.py_func"),
+        ("sets", "hookline.op"),
+    ],
+)
+def test_advice_names_what_a_script_can_use(symbol, nearest):
+    with pytest.raises(AttributeError) as raised:
+        operator.attrgetter(symbol)(tf)
+
+    assert str(raised.value).startswith(f"hookline has no tf.{symbol}. The nearest thing: {nearest}")
+
+
+def test_a_dataset_says_what_it_has_not():
+    with tf.Graph().as_default(), pytest.raises(AttributeError, match=r"no tf\.data\.Dataset\.cardinality\. The near"):
+        _ = tf.data.Dataset.range(3).cardinality
+
+
+def test_no_file_of_hooklines_is_listed_beside_tensorflows_names():
+    assert not {"arrays", "nodes", "texts", "tensors", "rearranging", "before_1_0", "hooks"} & set(dir(tf))
+    assert set(dir(tf.errors)) >= {"OutOfRangeError", "OpError"}
+    for name in ("nn", "flags", "gfile", "data", "dtypes", "logging", "image", "train"):
+        place = getattr(tf, name)
+        assert all(hasattr(place, symbol) for symbol in dir(place))
+        assert not {"jax", "jnp", "np", "annotations", "Any", "offered"} & set(dir(place))
+
+
+def test_dtypes_have_their_functions():
+    assert tf.dtypes.bool == tf.bool
+    assert tf.dtypes.as_dtype("float32") is tf.dtypes.float32
+    with tf.Graph().as_default():
+        assert tf.dtypes.cast(tf.constant(1.5), tf.int32).dtype == tf.int32
+
+
+def test_whole_files(tmp_path):
+    path = str(tmp_path / "deep" / "note")
+    with tf.Graph().as_default(), tf.Session() as sess:
+        sess.run(tf.write_file(path, tf.constant("a note")))
+        assert sess.run(tf.read_file(path)) == b"a note"
+        assert sess.run(tf.io.matching_files(str(tmp_path / "*" / "n*"))).tolist() == [path.encode()]
+        with pytest.raises(tf.errors.NotFoundError, match="tf.read_file could not read"):
+            sess.run(tf.io.read_file(path + "s"))
+
+
+def test_what_the_machine_has():
+    assert tf.test.is_gpu_available() == bool(tf.test.gpu_device_name()) == tf.test.is_built_with_cuda()

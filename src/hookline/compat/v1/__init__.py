@@ -12,9 +12,10 @@ Example:
 """
 
 import sys as _sys
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
-from hookline import errors
+from hookline import errors as _errors
 from hookline.compat.v1 import (
     app,
     arrays,
@@ -25,9 +26,11 @@ from hookline.compat.v1 import (
     config,
     contrib,
     control,
+    csv_lines,
     data,
     dtypes,
     estimator,
+    files,
     flags,
     gfile,
     graphs,
@@ -37,6 +40,7 @@ from hookline.compat.v1 import (
     linalg,
     logging,
     losses,
+    machine,
     math,
     metrics,
     nn,
@@ -44,8 +48,10 @@ from hookline.compat.v1 import (
     places,
     python_io,
     random,
+    sparse_tensors,
     summary,
     switches,
+    text_functions,
     train,
     variable_scopes,
     variables,
@@ -77,6 +83,10 @@ _PARTS = [
     control,
     branches,
     checks,
+    text_functions,
+    sparse_tensors,
+    csv_lines,
+    files,
     switches,
     before_1_0,
 ]
@@ -89,6 +99,42 @@ compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switch
 device = config.device
 places.register(_sys.modules[__name__])
 
+# Namespaces that are no files.
+errors = _Namespace("tf.errors", {name: value for name, value in vars(_errors).items() if name.endswith("Error")})
+strings = _Namespace("tf.strings", text_functions.STRINGS | {"split": sparse_tensors.strings_split})
+sparse = _Namespace("tf.sparse", sparse_tensors.SPARSE)
+test = _Namespace("tf.test", machine.PUBLIC)
+io = _Namespace(
+    "tf.io",
+    {
+        **_public(csv_lines, files),
+        "decode_base64": text_functions.decode_base64,
+        "decode_raw": text_functions.decode_raw,
+        "encode_base64": text_functions.encode_base64,
+        "gfile": gfile,
+        "tf_record_iterator": python_io.tf_record_iterator,
+        "write_graph": train.write_graph,
+    },
+)
+# All of them; the other files of this folder are no names of TensorFlow's.
+_NAMESPACES = {
+    *("app", "compat", "config", "contrib", "data", "dtypes", "errors", "estimator", "flags", "gfile", "image", "io"),
+    *(
+        "initializers",
+        "layers",
+        "linalg",
+        "logging",
+        "losses",
+        "math",
+        "metrics",
+        "nn",
+        "python_io",
+        "random",
+        "sparse",
+    ),
+    *("strings", "summary", "test", "train"),
+}
+
 # Made when they are asked for: their messages take a while to import.
 _MESSAGES: dict[str, _Any] = {
     **dict.fromkeys(("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"), config),
@@ -97,7 +143,8 @@ _MESSAGES: dict[str, _Any] = {
 
 
 def __dir__() -> list[str]:
-    return sorted([name for name in globals() if not name.startswith("_")] + list(_MESSAGES))
+    found = {name for name, value in globals().items() if name in _NAMESPACES or not isinstance(value, _ModuleType)}
+    return sorted(name for name in {*found, *_MESSAGES} if not name.startswith("_"))
 
 
 def __getattr__(name: str) -> _Any:

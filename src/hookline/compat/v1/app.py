@@ -9,7 +9,7 @@ from typing import Any
 from absl import app as absl_app
 
 from hookline.compat.v1 import flags
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 
 __all__ = ["flags", "run"]
 
@@ -31,4 +31,4 @@ def _parsed(argv: list[str]) -> list[str]:
     return flags.absl_flags.FLAGS(argv, known_only=True)
 
 
-__getattr__ = missing("tf.app", lambda: __all__)
+__getattr__, __dir__ = offered("tf.app", lambda: __all__)

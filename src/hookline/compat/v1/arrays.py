@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, math
+from hookline.compat.v1 import dtypes, math, texts
 from hookline.compat.v1 import rearranging as moved
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -153,6 +153,8 @@ def rank(input: Any, name: str | None = None) -> Any:
 def _of_shape(of: Any, name: str, input: Any, spec: Any) -> Any:
     get_default_graph()
     tensor = convert_to_tensor(input)
+    if texts.is_text(tensor):
+        return texts.of_text(lambda input: of(np.shape(input)), name, {"input": tensor})
     return Shape(lambda input: of(jnp.shape(input)), name, {"input": tensor}, spec=spec).output
 
 

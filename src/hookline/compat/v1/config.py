@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hookline.compat.v1.namespace import missing
+
 _logger = logging.getLogger(__name__)
 
 
@@ -32,10 +34,13 @@ def device(device_name_or_function: Any) -> Iterator[None]:
     yield
 
 
+_missing = missing("tf.config", lambda: ())
+
+
 def __getattr__(name: str) -> Any:
     """Returns `ConfigProto` and its parts, which TensorBoard has."""
     if name not in ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _missing(name)
     from tensorboard.compat.proto import config_pb2
 
     return getattr(config_pb2, name)

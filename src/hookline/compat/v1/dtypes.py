@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.compat.v1.namespace import offered
 from hookline.graph import spec as specs
 
 
@@ -160,3 +161,18 @@ def canonical(dtype: Any) -> Any:
 float16_ref, float32_ref, int32_ref, int64_ref = float16, float32, int32, int64
 
 PUBLIC = {"DType": DType, "as_dtype": as_dtype, "double": double, "half": half, **_BY_NAME}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what stands in `tf.dtypes` under a name of Python's, and its functions of tensors."""
+    if name in PUBLIC:
+        return PUBLIC[name]
+    if name not in _FUNCTIONS:
+        return _missing(name)
+    from hookline.compat.v1 import math
+
+    return math.FUNCTIONS[name]
+
+
+_FUNCTIONS = ("cast", "saturate_cast")
+_missing, __dir__ = offered("tf.dtypes", lambda: [*PUBLIC, *_FUNCTIONS])

@@ -15,7 +15,7 @@ from hookline.compat.v1.hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
     SecondOrStepTimer,
@@ -46,7 +46,7 @@ __all__ = [
     "SummarySaverHook",
 ]
 
-__getattr__ = missing("tf.estimator", lambda: __all__)
+__getattr__, __dir__ = offered("tf.estimator", lambda: __all__)
 
 
 class ModeKeys:

@@ -10,6 +10,8 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging as absl_logging
 
+from hookline.compat.v1.namespace import offered
+
 __all__ = [
     "FLAGS",
     "DEFINE_alias",
@@ -142,3 +144,6 @@ IllegalFlagValueError = absl_flags.IllegalFlagValueError
 UnparsedFlagAccessError = absl_flags.UnparsedFlagAccessError
 UnrecognizedFlagError = absl_flags.UnrecognizedFlagError
 ValidationError = absl_flags.ValidationError
+
+
+__getattr__, __dir__ = offered("tf.flags", lambda: __all__)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import made_in, offered
 from hookline.errors import AlreadyExistsError, from_os_error
 
 __all__ = [
@@ -215,6 +215,5 @@ def _check_free(path: Any, overwrite: bool) -> None:
         raise AlreadyExistsError(None, None, f"gfile: {os.fspath(path)!r} is there already: pass overwrite=True.")
 
 
-__getattr__ = missing(
-    "tf.gfile", lambda: [name for name in globals() if name[0].isupper() or name == "tf_record_iterator"]
-)
+_OFFERED = made_in(__name__, globals())
+__getattr__, __dir__ = offered("tf.gfile", lambda: _OFFERED)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from hookline import graph as core
-from hookline.graph import GraphKeys
+from hookline.compat.v1.namespace import Offers
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -100,6 +100,16 @@ class Graph(core.Graph):
     def building_function(self) -> bool:
         """Whether the graph is that of a function: it is not."""
         return False
+
+
+class GraphKeys(core.GraphKeys, metaclass=Offers):
+    """The standard names of collections.
+
+    References:
+        `tf.GraphKeys`.
+    """
+
+    called = "tf.GraphKeys"
 
 
 def get_default_graph() -> Graph:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import random
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, node
 from hookline.compat.v1.table import functions, row
 
@@ -201,4 +201,4 @@ PUBLIC = [
     "random_flip_left_right",
     "random_flip_up_down",
 ]
-__getattr__ = missing("tf.image", lambda: PUBLIC)
+__getattr__, __dir__ = offered("tf.image", lambda: PUBLIC)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes, random
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import constant, node
 from hookline.compat.v1.shapes import TensorShape
 
@@ -280,7 +280,7 @@ __all__ = [
     "zeros_initializer",
 ]
 
-_missing = missing("tf.initializers", lambda: [*NAMED, *__all__])
+_missing, __dir__ = offered("tf.initializers", lambda: [*NAMED, *__all__])
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import jax.scipy.linalg
 
 from hookline.compat.v1 import arrays
 from hookline.compat.v1 import math as tf_math
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
 
 
@@ -50,4 +50,4 @@ _SHORT = {
     "triangular_solve": FUNCTIONS["matrix_triangular_solve"],
 }
 globals().update(_SHORT)
-__getattr__ = missing("tf.linalg", lambda: [*PUBLIC, *_SHORT])
+__getattr__, __dir__ = offered("tf.linalg", lambda: [*PUBLIC, *_SHORT])

@@ -8,7 +8,7 @@ from collections import Counter
 from logging import DEBUG, ERROR, FATAL, INFO, WARN
 from typing import Any
 
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 
 __all__ = [
     "DEBUG",
@@ -135,4 +135,4 @@ def _count_of_caller() -> int:
     return _calls[place]
 
 
-__getattr__ = missing("tf.logging", lambda: __all__)
+__getattr__, __dir__ = offered("tf.logging", lambda: __all__)

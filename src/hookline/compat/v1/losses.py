@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from hookline.compat.v1 import entropies, subgradients
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
     Reduction,
@@ -44,7 +44,7 @@ __all__ = [
     "sparse_softmax_cross_entropy",
 ]
 
-__getattr__ = missing("tf.losses", lambda: __all__)
+__getattr__, __dir__ = offered("tf.losses", lambda: __all__)
 
 
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import dtypes, subgradients
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
 
 
@@ -253,4 +253,4 @@ FUNCTIONS = functions(TABLE)
 globals().update(FUNCTIONS)
 
 PUBLIC = [*FUNCTIONS]
-__getattr__ = missing("tf.math", lambda: PUBLIC)
+__getattr__, __dir__ = offered("tf.math", lambda: PUBLIC)

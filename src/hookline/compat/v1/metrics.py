@@ -19,7 +19,7 @@ from hookline.compat.v1.counts import (
     true_negatives,
     true_positives,
 )
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.streaming import Collections, fitted, mean_of, paired, ratio, streaming
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -47,7 +47,7 @@ __all__ = [
     "true_positives",
 ]
 
-__getattr__ = missing("tf.metrics", lambda: __all__)
+__getattr__, __dir__ = offered("tf.metrics", lambda: __all__)
 
 Metric = tuple[Tensor, Tensor]
 """The value, and the operation that adds a batch and returns the new value."""

@@ -7,32 +7,10 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-NEAREST: dict[str, str] = {
-    "tf.estimator.Estimator": "tf.train.MonitoredTrainingSession, or hookline.train.Loop",
-    "tf.keras": "tf.layers; or a Flax or Equinox model through hookline.op (docs/models.md)",
-    "tf.saved_model": "tf.train.Saver",
-    "tf.parse_example": "hookline.data",
-    "tf.parse_single_example": "hookline.data",
-    "tf.TFRecordReader": "tf.data, or hookline.data",
-    "tf.while_loop": "hookline.op with jax.lax.while_loop",
-    "tf.scan": "hookline.op with jax.lax.scan",
-    "tf.map_fn": "hookline.op with jax.lax.map",
-    "tf.nn.dynamic_rnn": "hookline.op with jax.lax.scan, or a Flax cell",
-    "tf.nn.static_rnn": "hookline.op with jax.lax.scan, or a Flax cell",
-    "tf.nn.rnn_cell": "hookline.op with jax.lax.scan, or a Flax cell",
-    "tf.TensorArray": "hookline.op with jax.lax.scan",
-    "tf.FIFOQueue": "tf.data, or hookline.data",
-    "tf.tpu": "tf.train: XLA compiles for TPUs without more",
-    "tf.train.batch": "tf.data: Dataset.batch",
-    "tf.train.shuffle_batch": "tf.data: Dataset.shuffle and batch",
-    "tf.train.string_input_producer": "tf.data: Dataset.from_tensor_slices",
-    "tf.train.SyncReplicasOptimizer": "the optimizer itself: workers of hookline.distributed do not wait",
-    "tf.train.QueueRunner": "tf.data, or tf.train.LooperThread",
-    "tf.contrib.rnn": "hookline.op with jax.lax.scan, or a Flax cell",
-    "tf.contrib.learn": "tf.train.MonitoredTrainingSession, or hookline.train.Loop",
-    "tf.distribute": "tf.train.Server and hookline.distributed",
-}
-"""The nearest thing to what there is none of, where the spelling does not tell."""
+from hookline.compat.v1.nearest import ANY, ELSE, NEAREST
+
+# How alike two names must be: at less, advice is guesswork (tf.random_shuffle for tf.read_file).
+_ALIKE = 0.8
 
 
 def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
@@ -50,12 +28,35 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
         if full in NEAREST:
             advice = f"The nearest thing: {NEAREST[full]}."
         else:
-            near = difflib.get_close_matches(name, list(names()), n=1, cutoff=0.6)
-            found = f"{namespace}.{near[0]}" if near else "hookline.op, which makes an operation of any function of JAX"
+            near = difflib.get_close_matches(name, list(names()), n=1, cutoff=_ALIKE)
+            found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace, ANY)
             advice = f"The nearest thing: {found}."
         raise AttributeError(f"hookline has no {full}. {advice} See docs/coming-from-tf1.md.")
 
     return __getattr__
+
+
+def offered(namespace: str, names: Callable[[], Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns the `__getattr__` of `missing` and a `__dir__` for a module that is a namespace of TensorFlow's."""
+    return missing(namespace, names), lambda: sorted(names())
+
+
+def made_in(module: str, names: Mapping[str, Any]) -> list[str]:
+    """Returns the public names of the functions and classes that a module makes itself."""
+    return [name for name, value in names.items() if getattr(value, "__module__", "") == module and name[0] != "_"]
+
+
+class Offers(type):
+    """A class that says of the attributes it does not have what a namespace says of names.
+
+    The attribute `called` of such a class is what scripts call it.
+    """
+
+    called: str
+
+    def __getattr__(cls, name: str) -> Any:
+        # Its own names: `dir` would ask for __getattr__ again.
+        return missing(cls.called, lambda: [known for kind in cls.__mro__ for known in vars(kind)])(name)
 
 
 def public(*modules: types.ModuleType) -> dict[str, Any]:

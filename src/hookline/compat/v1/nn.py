@@ -11,7 +11,7 @@ import numpy as np
 from hookline.compat.v1 import arrays, convolving, entropies, random, sampling, subgradients
 from hookline.compat.v1 import math as tf_math
 from hookline.compat.v1.graphs import name_scope
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor as CoreTensor
@@ -282,4 +282,4 @@ PUBLIC = [
     "top_k",
     "uniform_candidate_sampler",
 ]
-__getattr__ = missing("tf.nn", lambda: PUBLIC)
+__getattr__, __dir__ = offered("tf.nn", lambda: PUBLIC)

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1 import dtypes, texts
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.shapes import Dimension, TensorShape, as_ints
-from hookline.compat.v1.statics import Node, known
+from hookline.compat.v1.statics import known, made
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
@@ -26,6 +26,7 @@ def node(
     static: tuple[str, ...] = (),
     twin: Callable[..., Any] | None = None,
     spec: Callable[..., Any] | None = None,
+    kind: str = "",
 ) -> Any:
     """Adds a function of arrays to the default graph, and returns its tensor.
 
@@ -36,10 +37,11 @@ def node(
         static: Those of `args` that XLA has to know when it compiles.
         twin: The same on NumPy's integers, for arithmetic with shapes.
         spec: Returns the spec of the result for the tensors, where tracing does not tell it.
+        kind: The kind of operation; by default its name.
     """
     get_default_graph()
     given = {key: known(value) if key in static else value for key, value in args.items()}
-    return Node(fn, name, given, static, twin, spec).output
+    return made(fn, name, given, kind=kind or name, static=static, twin=twin, spec=spec)
 
 
 def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
@@ -65,13 +67,15 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     if holds_tensor(value):
         raise TypeError("tf.constant takes plain values; a tensor is in it. Use tf.stack or tf.convert_to_tensor.")
     array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
-    if array.dtype.kind in "OSU":
-        return core.constant(value, name=name)
-    made = as_array(array, wanted, plain=array is not value)
+    is_text = texts.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
+    if is_text != (wanted == dtypes.string) and wanted is not None:
+        raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
+    found = texts.encoded(array) if is_text else as_array(array, wanted, plain=array is not value)
     if shape is not None:
         shape = TensorShape(shape).as_list()
-        made = made.reshape(shape) if made.size == np.prod(shape) else _filled(made, shape)
-    return core.constant(made, name=name)
+        found = found.reshape(shape) if found.size == np.prod(shape) else _filled(found, shape)
+    made = core.constant(found, name=name)
+    return texts.mark(made, found.shape) if is_text else made
 
 
 def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
@@ -102,7 +106,9 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:
     dtype = dtypes.as_dtype(dtype)
     shape = TensorShape(shape)
     dims = shape.as_list() if shape.is_known else None
-    return core.placeholder(str if dtype.name == "string" else dtype.dtype, dims, name)
+    if dtype.name == texts.STRING:
+        return texts.mark(core.placeholder(str, dims, name), dims)
+    return core.placeholder(dtype.dtype, dims, name)
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Any:
@@ -111,9 +117,12 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
     References:
         `tf.placeholder_with_default`.
     """
-    made = node(lambda input: input, name or "PlaceholderWithDefault", {"input": convert_to_tensor(input)})
+    given = {"input": convert_to_tensor(input)}
+    made = node(lambda input: input, name or "PlaceholderWithDefault", given, twin=lambda input: input)
     shape = TensorShape(shape)
-    if shape.is_known and made.dtype is not None:
+    if shape.is_known and texts.is_text(made):
+        texts.mark(made, shape.as_list())
+    elif shape.is_known and made.dtype is not None:
         made.spec = specs.declared(made.dtype.dtype, shape.as_list())
     return made
 
@@ -145,14 +154,16 @@ def _packed_ints(values: Any, dtype: Any = None) -> Any:
 
 def argument(value: Any) -> Any:
     """Returns what stands for a tensor among a function's arguments, as functions of JAX take it."""
-    if value is None or isinstance(value, CoreTensor | bool | int | float | complex | str):
+    if value is None or isinstance(value, CoreTensor | bool | int | float | complex):
         return value
+    if texts.is_plain_text(value):
+        return constant(value)
     value = as_ints(value) if isinstance(value, TensorShape | Dimension | list | tuple) else value
     if holds_tensor(value):
         return convert_to_tensor(value)
     if isinstance(value, list | tuple | np.ndarray | np.generic):
         array = np.asarray(value)
-        return value if array.dtype.kind in "OSU" else as_array(array, plain=isinstance(value, list | tuple))
+        return value if array.dtype.kind == "O" else as_array(array, plain=isinstance(value, list | tuple))
     return value
 
 

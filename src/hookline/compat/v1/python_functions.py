@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from hookline.compat.v1.data.elements import as_array, dtype_of
+from hookline.compat.v1.data.elements import dtype_of
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.nodes import argument, as_array
+from hookline.compat.v1.texts import STRING, encoded, mark
 from hookline.graph import Tensor, host_op
 
 
@@ -18,7 +18,7 @@ def py_func(
     """Returns the results of a function of NumPy arrays, called once in each run that needs them.
 
     Args:
-        func: The function.
+        func: The function. It is given arrays; numbers alone as NumPy's scalars, and one text as `bytes`.
         inp: Its arguments: tensors and plain values.
         Tout: The dtype of its result, or a list of those of its results.
         stateful: Is taken without effect: the function is called in each run.
@@ -35,7 +35,7 @@ def py_func(
     dtypes = [dtype_of(dtype) for dtype in (Tout if is_list else [Tout])]
 
     def call(*given: Any) -> Any:
-        found = func(*(value if isinstance(value, str | bytes) else np.asarray(value) for value in given))
+        found = func(*map(_argument, given))
         results = found if is_list else [found]
         if len(dtypes) != len(results or []):
             raise ValueError(f"py_func: {func!r} returned {len(results or [])} values, but Tout has {len(dtypes)}.")
@@ -43,19 +43,27 @@ def py_func(
         return tuple(arrays) if is_list else arrays[0]
 
     get_default_graph()
-    made = host_op(call, name or "PyFunc").node(*inp)
+    made = host_op(call, name or "PyFunc").node(*map(argument, inp))
     if is_list:
         return [_typed(made[place], dtype) for place, dtype in enumerate(dtypes)]
     return _typed(made, dtypes[0])
 
 
+def _argument(value: Any) -> Any:
+    """Returns a value as TensorFlow hands it over: numbers as NumPy's, one text as `bytes`."""
+    array = as_array(value) if isinstance(value, int | float) else encoded(value)
+    return array[()] if array.ndim == 0 else array
+
+
 def _as_declared(value: Any, dtype: Any) -> Any:
-    array = as_array(value)
-    return array if dtype == "string" else array.astype(dtype)
+    array = encoded(value)
+    return array if dtype == STRING else array.astype(dtype)
 
 
 def _typed(tensor: Tensor, dtype: Any) -> Tensor:
     """Returns the tensor with its dtype, where its shape is not known."""
-    if dtype != "string" and not tensor.path:
+    if dtype == STRING:
+        return mark(tensor, None)
+    if not tensor.path:
         tensor.op.dtype = dtype  # type: ignore[attr-defined]
     return tensor

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any
 
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import made_in, offered
 from hookline.errors import DataLossError, from_os_error
 from hookline.summary.records import frame, masked_checksum
 
@@ -92,6 +92,5 @@ def _damaged(file: IO[bytes]) -> DataLossError:
     return DataLossError(None, None, f"{name!r} holds a damaged record, or ends within one, before byte {file.tell()}.")
 
 
-__getattr__ = missing(
-    "tf.python_io", lambda: [name for name in globals() if name[0].isupper() or name == "tf_record_iterator"]
-)
+_OFFERED = made_in(__name__, globals())
+__getattr__, __dir__ = offered("tf.python_io", lambda: _OFFERED)

@@ -17,7 +17,7 @@ import numpy as np
 from hookline.compat.v1 import dtypes
 from hookline.compat.v1.graphs import Graph, get_default_graph
 from hookline.compat.v1.graphs import set_random_seed as set_random_seed
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, node
 from hookline.graph.nodes import SessionCall
 from hookline.graph.random import WORKER_INDEX
@@ -185,4 +185,4 @@ __all__ = [
 ]
 
 _OFFERED = [*__all__, "gamma", "normal", "poisson", "set_random_seed", "shuffle", "uniform"]
-__getattr__ = missing("tf.random", lambda: _OFFERED)
+__getattr__, __dir__ = offered("tf.random", lambda: _OFFERED)

@@ -119,6 +119,11 @@ def _as_numpy(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return value[()]
     if not isinstance(value, jax.Array) or jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
-        return value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
+        # Text may be that of a constant, and a caller may write into what it is given.
+        return value.copy() if isinstance(value, np.ndarray) and _is_kept(value) else value
     found = np.array(value)
     return found[()] if found.ndim == 0 else found
+
+
+def _is_kept(array: np.ndarray) -> bool:
+    return array.dtype == object or not array.flags.writeable

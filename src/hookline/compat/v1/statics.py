@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import sizes
+from hookline.compat.v1 import sizes, texts
 from hookline.compat.v1.shapes import as_ints
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -112,6 +112,21 @@ class Node(Function):
             return self.call(lambda tensor: at[tensor.key])
 
         return jax.eval_shape(call, *[sizes.sized(tensor.spec) for tensor in others])
+
+
+def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str = "", **how: Any) -> Tensor:
+    """Adds a function to the graph, and returns its tensor: on the host where text is among its arguments.
+
+    Args:
+        fn: See `Node`, as of `name`, `args` and `how`.
+        name: As above.
+        args: As above.
+        kind: The kind of operation, by which `texts.TWINS` knows what it does with text.
+        **how: As above.
+    """
+    if any(map(texts.is_text, jax.tree.leaves(args))):
+        return texts.of_text(texts.TWINS.get(kind, how.get("twin")), name, args)
+    return Node(fn, name, args, **how).output
 
 
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline import summary as core
 from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all
 from hookline.summary.ops import clean_name
@@ -30,7 +30,8 @@ __all__ = [
 
 Collections = Sequence[str] | None
 
-_missing = missing("tf.summary", lambda: __all__)
+_MESSAGES = ("Event", "SessionLog", "Summary")
+_missing, __dir__ = offered("tf.summary", lambda: [*__all__, *_MESSAGES])
 
 
 def scalar(name: str, tensor: Any, collections: Collections = None, family: str | None = None) -> Tensor:
@@ -171,4 +172,4 @@ def _outside(make: Callable[..., Tensor], tag: str, *args: Any, **kwargs: Any) -
 
 def __getattr__(name: str) -> Any:
     # The messages take longer to import than the rest.
-    return getattr(core, name) if name in ("Event", "SessionLog", "Summary") else _missing(name)
+    return getattr(core, name) if name in _MESSAGES else _missing(name)

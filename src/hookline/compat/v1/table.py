@@ -109,7 +109,7 @@ def function(row: Row) -> Callable[..., Any]:
         given = dict(bound.arguments)
         name = given.pop("name", None)
         values = {key: _given(key, kinds[key], value) for key, value in given.items()}
-        made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec)
+        made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec, kind=row.op)
         made.op.kind = row.op
         return made if row.result is None else row.result(made, given)
 

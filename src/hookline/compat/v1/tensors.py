@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session
-from hookline.compat.v1.dtypes import DType, as_dtype, canonical
+from hookline.compat.v1 import default_session, texts
+from hookline.compat.v1.dtypes import DType, as_dtype, canonical, string
 from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.shapes import TensorShape, as_ints
-from hookline.compat.v1.statics import Node, in_order, known
+from hookline.compat.v1.statics import in_order, known, made
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
 
@@ -72,7 +72,7 @@ class Tensor(core.Tensor):
     @property
     def shape(self) -> TensorShape:  # type: ignore[override]
         """Its shape."""
-        return TensorShape(specs.open_shape(self.spec))
+        return TensorShape(texts.known_shape(self))
 
     def get_shape(self) -> TensorShape:
         """Returns its shape."""
@@ -87,11 +87,16 @@ class Tensor(core.Tensor):
         merged = self.shape.merge_with(shape)
         if merged.is_known and merged.as_list() != (self.shape.as_list() if self.shape.is_known else None):
             dtype = self.dtype
+            if texts.is_text(self):
+                texts.mark(self, merged.as_list())
+                return
             self.spec = specs.declared(np.float32 if dtype is None else canonical(dtype), merged.as_list())
 
     @property
     def dtype(self) -> DType | None:  # type: ignore[override]
         """The type of its elements."""
+        if texts.is_text(self):
+            return string
         found = self.spec.dtype if specs.is_array(self.spec) else None
         if found is None and not self.path:
             found = getattr(self.op, "dtype", None)
@@ -120,8 +125,10 @@ class Tensor(core.Tensor):
             ValueError: It has another shape than the tensor.
         """
         dtype = self.dtype
-        if dtype is None or dtype.name == "string" or isinstance(value, core.Tensor):
+        if dtype is None or isinstance(value, core.Tensor):
             return value
+        if dtype == string:
+            return texts.encoded(value) if texts.is_plain_text(value) else value
         if not isinstance(value, jax.Array):
             with contextlib.suppress(TypeError):
                 value = np.asarray(value, dtype=dtype.as_numpy_dtype)
@@ -136,13 +143,17 @@ class Tensor(core.Tensor):
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
         given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
         fn = in_order(fn)
-        return Node(fn, _NAMES.get(name, name), given, twin=fn).output
+        return made(fn, _NAMES.get(name, name), given, kind=name, twin=fn)
 
     def __getitem__(self, item: Any) -> Any:
         parts = item if isinstance(item, tuple) else (item,)
         if any(isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)) for part in parts):
             return self._window(parts)
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
+
+    def __iter__(self) -> Iterator[Any]:
+        count = texts.parts_of(self) if texts.is_text(self) else None
+        return super().__iter__() if count is None else iter([self[place] for place in range(count)])
 
     def _window(self, parts: tuple[Any, ...]) -> Any:
         """Returns a part whose bounds are tensors, which may depend on constants and on the shapes of tensors."""
@@ -154,7 +165,7 @@ class Tensor(core.Tensor):
             return x[tuple(other if bound is None else slice(*bound) for bound, other in pairs)]
 
         given = {"x": self, "others": others, "bounds": known(bounds)}
-        return Node(window, "strided_slice", given, static=("bounds",), twin=window).output
+        return made(window, "strided_slice", given, static=("bounds",), twin=window)
 
     def _beside(self, operand: Any) -> Any:
         """Returns what stands beside a tensor in an operation: arrays and lists in the tensor's dtype."""

@@ -28,7 +28,7 @@ from hookline.compat.v1.hooks import (
     SummarySaverHook,
 )
 from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.compat.v1.optimizers import (
     AdadeltaOptimizer,
@@ -158,6 +158,6 @@ __all__ = [
     "write_graph",
 ]
 
-__getattr__ = missing("tf.train", lambda: __all__)
+__getattr__, __dir__ = offered("tf.train", lambda: __all__)
 
 piecewise_constant_decay = piecewise_constant

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session, dtypes
+from hookline.compat.v1 import default_session, dtypes, texts
 from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, stands_for
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.tensors import Tensor
@@ -60,6 +60,11 @@ class Variable(Tensor, core.Variable):
         graph = get_default_graph()
         with graph.control_dependencies(None):
             initial = _initial(initial_value, dtype)
+            if texts.is_text(initial):
+                raise TypeError(
+                    f"tf.Variable {name or 'Variable'!r}: {initial_value!r} is text, and variables are on the device, "
+                    f"which holds none: use tf.constant, or feed a tf.placeholder."
+                )
         trained = True if trainable is None else bool(trainable)
         core.Variable.__init__(self, initial, name or "Variable", trained, collections)
         self.constraint = constraint
@@ -227,9 +232,10 @@ def tables_initializer(name: str = "init_all_tables") -> Any:
 
 
 def report_uninitialized_variables(var_list: Any = None, name: str = "report_uninitialized_variables") -> Any:
-    """`tf.report_uninitialized_variables`."""
+    """`tf.report_uninitialized_variables`: their names, as `bytes`."""
     get_default_graph()
-    return core.report_uninitialized_variables(var_list)
+    names = core.report_uninitialized_variables(var_list)
+    return texts.OnHost(texts.as_row, name, {"names": names}, texts.STRING, [None]).output
 
 
 def assert_variables_initialized(var_list: Any = None) -> Any:

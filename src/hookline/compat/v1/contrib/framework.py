@@ -18,7 +18,7 @@ from hookline.checkpoint import (
     load_variable,
 )
 from hookline.compat.v1.graphs import GraphKeys, get_collection
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
     "nest",
 ]
 
-__getattr__ = missing("tf.contrib.framework", lambda: __all__)
+__getattr__, __dir__ = offered("tf.contrib.framework", lambda: __all__)
 
 _defaults: list[dict[str, dict[str, Any]]] = [{}]
 

@@ -20,7 +20,7 @@ from hookline.compat.v1.contrib.starts import (
 )
 from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
 from hookline.compat.v1.layers.base import ZEROS, Layer
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import op
 from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
 
@@ -45,7 +45,7 @@ __all__ = [
     "xavier_initializer_conv2d",
 ]
 
-__getattr__ = missing("tf.contrib.layers", lambda: __all__)
+__getattr__, __dir__ = offered("tf.contrib.layers", lambda: __all__)
 
 
 def _renamed(getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:

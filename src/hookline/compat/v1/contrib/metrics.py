@@ -8,11 +8,11 @@ from typing import Any
 from hookline.compat.v1.metrics import accuracy as streaming_accuracy
 from hookline.compat.v1.metrics import auc as streaming_auc
 from hookline.compat.v1.metrics import mean as streaming_mean
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 
 __all__ = ["aggregate_metric_map", "aggregate_metrics", "streaming_accuracy", "streaming_auc", "streaming_mean"]
 
-__getattr__ = missing("tf.contrib.metrics", lambda: __all__)
+__getattr__, __dir__ = offered("tf.contrib.metrics", lambda: __all__)
 
 
 def aggregate_metrics(*value_update_tuples: tuple[Any, Any]) -> tuple[list[Any], list[Any]]:

@@ -4,7 +4,7 @@ from hookline.compat.v1.data import experimental
 from hookline.compat.v1.data.dataset import Dataset
 from hookline.compat.v1.data.iterators import Iterator, make_initializable_iterator, make_one_shot_iterator
 from hookline.compat.v1.data.readers import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 
 __all__ = [
     "Dataset",
@@ -30,4 +30,4 @@ def get_output_shapes(dataset_or_iterator: Dataset | Iterator) -> object:
     return dataset_or_iterator.output_shapes
 
 
-__getattr__ = missing("tf.data", lambda: __all__)
+__getattr__, __dir__ = offered("tf.data", lambda: __all__)

@@ -10,13 +10,15 @@ import jax
 import numpy as np
 
 from hookline.compat.v1.data import elements, iterators
+from hookline.compat.v1.data.batching import Batched
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.namespace import Offers
 from hookline.graph import Tensor
 
 
-class Dataset:
+class Dataset(Batched, metaclass=Offers):
     """Elements that are read one by one: arrays, or tuples and dicts of them.
 
     Args:
@@ -37,9 +39,14 @@ class Dataset:
         without a seed is shuffled by the graph's seed, so it is the same in each process.
     """
 
+    called = "tf.data.Dataset"
+
     def __init__(self, make: Make, spec: Any, inputs: tuple[Tensor, ...] = ()) -> None:
         self.make, self.element_spec, self.inputs = make, spec, inputs
         self._graph_seed = get_default_graph().seed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type(self), name)
 
     @property
     def output_types(self) -> Any:
@@ -262,46 +269,6 @@ class Dataset:
     def with_options(self, options: Any) -> Dataset:
         """Returns the same elements."""
         return self
-
-    # Batches ----------------------------------------------------------------------------------------------------
-
-    def batch(self, batch_size: Any, drop_remainder: bool = False) -> Dataset:
-        """Returns elements joined in batches; the last one may be shorter, or is dropped."""
-        return self._batched(batch_size, drop_remainder, lambda run: elements.stacked)
-
-    def padded_batch(
-        self, batch_size: Any, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
-    ) -> Dataset:
-        """Returns elements in batches, filled up to one shape: the given one, or that of the longest."""
-        from hookline.compat.v1.data.padding import padded_spec, padder
-
-        spec = padded_spec(self.element_spec, padded_shapes)
-        pad = padder(spec, padding_values)
-        return self._batched(batch_size, drop_remainder, lambda run: pad, spec)
-
-    def _batched(self, batch_size: Any, drop_remainder: bool, join: Callable[[Pass], Any], spec: Any = None) -> Dataset:
-        fixed = int(np.asarray(batch_size)) if drop_remainder and not isinstance(batch_size, Tensor) else None
-
-        def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
-            size, joined = run.whole(batch_size), join(run)
-            while batch := list(islice(given, size)):
-                if len(batch) == size or not drop_remainder:
-                    yield joined(batch)
-
-        known = self.element_spec if spec is None else spec
-        inputs = elements.tensors_in(batch_size)
-        return self._then(make, elements.mapped(lambda part: elements.with_first(part, fixed), known), inputs)
-
-    def unbatch(self) -> Dataset:
-        """Returns the elements of batches."""
-        spec = elements.mapped(lambda part: elements.without_first(part, "unbatch"), self.element_spec)
-
-        def make(run: Pass, given: Iterator[Any]) -> Iterator[Any]:
-            for batch in given:
-                for place in range(len(jax.tree.leaves(batch)[0])):
-                    yield jax.tree.map(lambda leaf, place=place: leaf[place], batch)
-
-        return self._then(make, spec)
 
     # Iterators --------------------------------------------------------------------------------------------------
 

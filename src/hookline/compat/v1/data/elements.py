@@ -10,10 +10,10 @@ import numpy as np
 
 from hookline.compat.v1.dtypes import as_dtype
 from hookline.compat.v1.shapes import TensorShape
+from hookline.compat.v1.texts import STRING, is_text, known_shape
+from hookline.compat.v1.texts import encoded as as_array
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
-
-STRING = "string"
 
 
 class Component(NamedTuple):
@@ -61,23 +61,14 @@ def arranged(value: Any) -> Any:
     return value if isinstance(value, Tensor) else as_array(value)
 
 
-def as_array(value: Any) -> Any:
-    """Returns a value as a NumPy array; text becomes an array of `bytes`."""
-    array = np.asarray(value)
-    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and all(isinstance(i, str | bytes) for i in array.flat)):
-        encoded = [item.encode() if isinstance(item, str) else bytes(item) for item in array.flat]
-        text = np.empty(array.size, dtype=object)
-        text[:] = encoded
-        return text.reshape(array.shape)
-    return array
-
-
 def component_of(value: Any) -> Component:
     """Returns what is known of an array or a tensor."""
+    if is_text(value):
+        return Component(STRING, known_shape(value))
     if isinstance(value, Tensor):
         if specs.is_array(value.spec):
             return Component(value.spec.dtype, specs.open_shape(value.spec))
-        return Component(STRING if value.op.host_only else dtype_of(value.dtype), None)
+        return Component(dtype_of(value.dtype), None)
     return Component(dtype_of(value.dtype), value.shape)
 
 

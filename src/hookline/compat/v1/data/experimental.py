@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookline.compat.v1.namespace import offered
+
 AUTOTUNE = -1
 
 Transformation = Callable[[Any], Any]
@@ -51,3 +53,16 @@ def unbatch() -> Transformation:
 def prefetch_to_device(device: Any, buffer_size: int | None = None) -> Transformation:
     """Returns a transformation that changes nothing: iterators place their elements on the device."""
     return lambda dataset: dataset
+
+
+PUBLIC = [
+    "AUTOTUNE",
+    "map_and_batch",
+    "shuffle_and_repeat",
+    "batch_and_drop_remainder",
+    "parallel_interleave",
+    "unbatch",
+    "prefetch_to_device",
+]
+
+__getattr__, __dir__ = offered("tf.data.experimental", lambda: PUBLIC)

@@ -12,6 +12,8 @@ import jax
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.mapping import Pass
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.nodes import constant, convert_to_tensor
+from hookline.compat.v1.texts import OnHost, as_word, mark
 from hookline.data.batches import Form, owned
 from hookline.data.reader import Reader
 from hookline.data.sequences import START, Read
@@ -77,17 +79,27 @@ class Iterator:
 
     def get_next(self, name: str | None = None) -> Any:
         """Returns tensors that have the next element in each run that needs one of them."""
+        node, is_mixed = self._source(name or "IteratorGetNext")
+        return views(node.output, self.element_spec, is_mixed=is_mixed)
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """Returns a text: fed to a placeholder of `from_string_handle`, it says that this iterator is to be read."""
+        node, _ = self._source(name or "IteratorToStringHandle")
+        return constant(node.name, name="handle")
+
+    def _source(self, name: str) -> tuple[Source, bool]:
+        """Returns a new operation that reads the next element, and whether text stands beside other parts in it."""
         get_default_graph()
         parts = jax.tree.leaves(self.element_spec, is_leaf=elements.is_component)
         on_host = [part.dtype in (None, elements.STRING) for part in parts]
         spec: Any = specs.UNKNOWN
         if all(part.is_array() for part in parts):
             spec = elements.mapped(lambda part: specs.declared(part.dtype, part.shape), self.element_spec)
-        node = Source(name or "IteratorGetNext", self._open, spec, host_only=all(on_host), resumes=False)
+        node = Source(name, self._open, spec, host_only=all(on_host), resumes=False)
         if len(parts) == 1 and parts[0].dtype not in (None, elements.STRING):
             node.dtype = parts[0].dtype  # pyright: ignore[reportAttributeAccessIssue] - where the rank is unknown
         self._sources.append(node)
-        return _views(node.output, self.element_spec)
+        return node, any(on_host) and len(parts) > 1
 
     def make_initializer(self, dataset: Dataset, name: str | None = None) -> Operation:
         """Returns an operation that lets the iterator begin at the start of a dataset."""
@@ -120,6 +132,42 @@ class Iterator:
     ) -> Iterator:
         """Returns an iterator of no dataset yet: `make_initializer` gives it one."""
         return Iterator(elements.declared(output_types, output_shapes), _uninitialised)
+
+    @staticmethod
+    def from_string_handle(
+        string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
+    ) -> HandledIterator:
+        """Returns an iterator that reads, in each run, the iterator whose `string_handle` it is given."""
+        return HandledIterator(string_handle, elements.declared(output_types, output_shapes))
+
+
+class HandledIterator:
+    """An iterator that is another one, as its handle says in each run.
+
+    Args:
+        handle: A tensor of text.
+        spec: What is known of the elements.
+    """
+
+    def __init__(self, handle: Any, spec: Any) -> None:
+        self._handle, self.element_spec = convert_to_tensor(handle), spec
+
+    output_types, output_shapes = Iterator.output_types, Iterator.output_shapes
+
+    def get_next(self, name: str | None = None) -> Any:
+        """Returns tensors that have the next element of the chosen iterator in each run."""
+
+        def read(session: Session, handle: Any) -> Any:
+            source: Any = session.graph.get_operation_by_name(as_word(handle))
+            reader = session.source(source)
+            reader.wait()
+            reader.check()
+            item = reader.take()
+            reader.use(item)
+            return item.value
+
+        call = SessionCall(name or "IteratorGetNext", read, [self._handle])
+        return views(call.output, self.element_spec, is_mixed=True)
 
 
 class _Stream:
@@ -204,12 +252,22 @@ def _uninitialised() -> Elements[Any]:
     yield
 
 
-def _views(tensor: Tensor, spec: Any) -> Any:
-    """Returns the parts of a tensor in the structure of an element."""
+def views(tensor: Tensor, spec: Any, *, is_mixed: bool) -> Any:
+    """Returns the parts of a tensor in the structure of an element.
+
+    Args:
+        tensor: The tensor of an element.
+        spec: What is known of its parts.
+        is_mixed: Whether it has text beside other parts, so that the device cannot take it as a whole.
+    """
     if elements.is_component(spec):
-        return tensor
+        if is_mixed:
+            known = spec.dtype if spec.dtype is not None else elements.STRING
+            return OnHost(lambda part: part, tensor.op.name, {"part": tensor}, known, spec.shape).output
+        return mark(tensor, spec.shape) if spec.dtype == elements.STRING else tensor
     if isinstance(spec, dict):
-        return type(spec)((key, _views(tensor[key], part)) for key, part in spec.items())
+        return type(spec)((key, views(tensor[key], part, is_mixed=is_mixed)) for key, part in spec.items())
     if hasattr(spec, "_fields"):
-        return type(spec)(*(_views(getattr(tensor, name), getattr(spec, name)) for name in spec._fields))
-    return tuple(_views(tensor[place], part) for place, part in enumerate(spec))
+        named = spec._asdict().items()
+        return type(spec)(*(views(getattr(tensor, name), part, is_mixed=is_mixed) for name, part in named))
+    return tuple(views(tensor[place], part, is_mixed=is_mixed) for place, part in enumerate(spec))

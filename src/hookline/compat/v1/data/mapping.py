@@ -10,16 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline.compat.v1 import nodes
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.graphs import Graph
 from hookline.graph import (
     Tensor,
-    constant,
     get_default_graph,
     global_variables,
     local_variables,
-    op,
     placeholder,
     variables_initializer,
 )
@@ -53,7 +52,7 @@ class Mapped:
         """Returns the result as a structure of tensors."""
         with self._graph.as_default():
             result = _joined(self.result)
-            return jax.tree.map(lambda leaf: leaf if isinstance(leaf, Tensor) else constant(leaf), result)
+            return jax.tree.map(nodes.convert_to_tensor, result)
 
     def fed(self, element: Any) -> dict[Tensor, Any]:
         """Returns what to feed for an element."""
@@ -71,8 +70,9 @@ class Mapped:
 
 
 def _placeholder(component: Component) -> Tensor:
-    dtype = object if component.dtype is None else component.dtype
-    return placeholder(dtype, component.shape, name="element")
+    if component.dtype is None:
+        return placeholder(object, component.shape, name="element")
+    return nodes.placeholder(component.dtype, component.shape, name="element")
 
 
 def _on_host(value: Any) -> Any:
@@ -83,7 +83,7 @@ def _joined(result: Any) -> Any:
     """Returns a structure in which a list of tensors is one tensor, as in TF."""
     if isinstance(result, list):
         parts = [_joined(part) for part in result]
-        return op(lambda *leaves: jax.numpy.stack(leaves), name="stack")(*parts)
+        return nodes.convert_to_tensor(parts)
     if isinstance(result, dict):
         return type(result)((key, _joined(part)) for key, part in result.items())
     if isinstance(result, tuple):

@@ -41,5 +41,6 @@ def _padded(component: Component, value: Any, *leaves: Any) -> Any:
     filler = b"" if component.dtype == elements.STRING else value.astype(arrays[0].dtype)
     joined = np.full((len(arrays), *shape), filler, arrays[0].dtype)
     for place, array in enumerate(arrays):
-        joined[(place, *(slice(size) for size in array.shape))] = array
+        # An array of one text would be put in as an object.
+        joined[(place, *(slice(size) for size in array.shape))] = array if array.ndim else array.item()
     return joined

@@ -15,6 +15,7 @@ from hookline.compat.v1.data.dataset import Dataset
 from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
 from hookline.compat.v1.python_io import read_records
+from hookline.compat.v1.texts import as_word
 from hookline.errors import from_os_error
 
 
@@ -33,7 +34,7 @@ class _FileDataset(Dataset):
         def make(run: Pass) -> Iterator[Any]:
             found = paths.make(run) if isinstance(paths, Dataset) else np.atleast_1d(run.arrays(paths))
             for path in found:
-                with _opened(_text(path), compression_type) as file:
+                with _opened(as_word(path), compression_type) as file:
                     yield from map(elements.as_array, records(file))
 
         inputs = paths.inputs if isinstance(paths, Dataset) else elements.tensors_in(paths)
@@ -87,11 +88,6 @@ class FixedLengthRecordDataset(_FileDataset):
                 yield content[start : start + record_bytes]
 
         super().__init__(filenames, records, compression_type)
-
-
-def _text(path: Any) -> str:
-    path = path.item() if isinstance(path, np.ndarray) else path
-    return path.decode() if isinstance(path, bytes) else path
 
 
 def _opened(path: str, compression: Any) -> Any:

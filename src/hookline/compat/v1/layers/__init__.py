@@ -33,7 +33,7 @@ from hookline.compat.v1.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
-from hookline.compat.v1.namespace import missing
+from hookline.compat.v1.namespace import offered
 
 __all__ = [
     "AveragePooling1D",
@@ -71,4 +71,4 @@ __all__ = [
     "separable_conv2d",
 ]
 
-__getattr__ = missing("tf.layers", lambda: __all__)
+__getattr__, __dir__ = offered("tf.layers", lambda: __all__)

@@ -1,0 +1,29 @@
+"""`tf.test`: what scripts ask about the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
+    """`tf.test.is_gpu_available`: whether JAX has a GPU."""
+    return bool(gpu_device_name())
+
+
+def gpu_device_name() -> str:
+    """`tf.test.gpu_device_name`: `/device:GPU:0`, or an empty text where JAX has no GPU."""
+    return "/device:GPU:0" if any(device.platform == "gpu" for device in jax.devices()) else ""
+
+
+def is_built_with_cuda() -> bool:
+    """`tf.test.is_built_with_cuda`: whether JAX has a GPU."""
+    return is_gpu_available()
+
+
+PUBLIC = {
+    "gpu_device_name": gpu_device_name,
+    "is_built_with_cuda": is_built_with_cuda,
+    "is_gpu_available": is_gpu_available,
+}
