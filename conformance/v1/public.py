@@ -1,9 +1,9 @@
 """Plays public scripts of TF 1.x on both systems, and prints a table. They are fetched elsewhere, and not kept.
 
-TF_PYTHON=.venv-tf215/bin/python TF115_PYTHON=... EXTRA_PATH=... python -m conformance.v1.public FOLDER [WORD ...]
+TF_PYTHON=... TF115_PYTHON=... EXTRA_PATH=... python -m conformance.v1.public FOLDER [WORD ...]
 
 FOLDER holds a folder OWNER+NAME for each project. EXTRA_PATH is one with the libraries that the scripts import, such as
-matplotlib and scikit-learn, for the interpreters. TF115_PYTHON is one with TensorFlow 1.15, for scripts with `tf.contrib`.
+matplotlib and scikit-learn, for the interpreters. TF115_PYTHON has TensorFlow 1.15, for scripts with `tf.contrib`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def judged(theirs: dict, ours: dict) -> tuple[int, str, str]:
     if any(len(one) != len(other) for one, other in pairs):
         return steps, "-", "no: runs return different numbers of values"
     one, other = (np.array([number for pair in pairs for number in pair[side]]) for side in (0, 1))
-    off = float((np.abs(one - other) / np.maximum(np.abs(one), 1)).max(initial=0))
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(one - other) / np.maximum(np.abs(one), 1)
+    off = float(np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, distances).max(initial=0))
     verdict = "no: they differ" if not off <= TOLERANCE else "yes" if steps >= STEPS else "no: fewer steps"
     return steps, f"{off:.0e}", verdict
 

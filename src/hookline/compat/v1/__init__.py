@@ -47,6 +47,7 @@ from hookline.compat.v1 import (
     nodes,
     places,
     python_io,
+    queue_readers,
     random,
     sparse_tensors,
     summary,
@@ -87,6 +88,7 @@ _PARTS = [
     sparse_tensors,
     csv_lines,
     files,
+    queue_readers,
     switches,
     before_1_0,
 ]
