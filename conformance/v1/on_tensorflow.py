@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 
 from conformance.v1 import stream
@@ -34,7 +36,7 @@ def prepare(random, limit=None):
     recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random(tf)
-        tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self
+        _keep_order(tf)
     return recorder
 
 
@@ -47,6 +49,32 @@ def record(recorder):
         lambda graph: graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES),
         lambda graph: [variable for key in keys for variable in graph.get_collection(key)],
     )
+
+
+def _keep_order(tf):
+    """Takes examples in their order, one thread at a time."""
+    tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self
+    batch, train = tf.train.batch, tf.train
+
+    def one_by_one(tensors, batch_size, num_threads=1, *args, **kwargs):
+        return batch(tensors, batch_size, 1, *args, **kwargs)
+
+    def shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, num_threads=1, seed=None, **kwargs):
+        return batch(tensors, batch_size, capacity=capacity, **kwargs)
+
+    train.batch, train.shuffle_batch = one_by_one, shuffle_batch
+    for name in ("string_input_producer", "slice_input_producer", "range_input_producer", "input_producer"):
+        setattr(train, name, _unshuffled(getattr(train, name)))
+
+
+def _unshuffled(producer):
+    names = list(inspect.signature(producer).parameters)
+
+    def produce(*args, **kwargs):
+        given = {names[place]: value for place, value in enumerate(args)}
+        return producer(**{**given, **kwargs, "shuffle": False})
+
+    return produce
 
 
 def _is_hooked(result):

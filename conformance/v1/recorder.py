@@ -68,13 +68,10 @@ class Recorder:
         return recorded
 
     def _losses_of(self, fetches):
-        """Returns the losses of the training operations among fetches."""
-        if isinstance(fetches, dict):
-            fetches = [] if "caller" in fetches else list(fetches.values())
-        if isinstance(fetches, (list, tuple)):
-            return [loss for part in fetches for loss in self._losses_of(part)]
-        found = self._losses.get(_op(fetches))
-        return [] if found is None else [found]
+        """Returns the losses of the training operations among fetches, unless they are fetched as well."""
+        asked = [] if isinstance(fetches, dict) and "caller" in fetches else list(_leaves(fetches))
+        found = [self._losses[_op(fetch)] for fetch in asked if _op(fetch) in self._losses]
+        return [loss for loss in found if not any(loss is fetch for fetch in asked)]
 
     def record(self, trainable, known):
         """Returns the record of a script that has ended.
@@ -88,6 +85,17 @@ class Recorder:
             "variables": {_name(v): _shape(v) for graph in self.graphs for v in known(graph)},
             "trainable": sorted({_name(v) for graph in self.graphs for v in trainable(graph)}),
         }
+
+
+def _leaves(fetches):
+    """Yields what is fetched, out of lists and dicts."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, (list, tuple)):
+        for part in fetches:
+            yield from _leaves(part)
+    else:
+        yield fetches
 
 
 def _op(fetch):

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def play(
     limit: int | None = None,
     secs: float = TIMEOUT_SECS,
     peer: str = "TF_PYTHON",
+    options: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Plays a script, in an empty folder or, if it is a public one, in its own, and returns its record.
 
@@ -59,6 +60,7 @@ def play(
         limit: After how many runs that return numbers it is ended.
         secs: How long it may take.
         peer: The environment variable that names the interpreter of TensorFlow.
+        options: More of the environment.
 
     Returns:
         The record, with `folder`, where it ran, and `said`, what it printed.
@@ -74,12 +76,12 @@ def play(
     record, others = folder / "record.json", []
     tasks = TASKS.get(script.stem, [""])
     port = f"--port={_free_port()}" if len(tasks) > 1 else ""
-    options = ["--as-it-is"] * as_it_is + ([f"--runs={limit}"] if limit else [])
+    asked = ["--as-it-is"] * as_it_is + ([f"--runs={limit}"] if limit else [])
     command = [
         python_of(system, peer),
         "-m",
         "conformance.v1.play",
-        *options,
+        *asked,
         system,
         str(folder / "source"),
         str(played),
@@ -92,6 +94,7 @@ def play(
         "PYTHONWARNINGS": "ignore",
         "MPLBACKEND": "agg",
     }
+    environment.update(options or {})
     environment.pop("TF_CONFIG", None)
     with open(folder / "said", "w", encoding="utf-8") as said:
         try:
