@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "differences.md"
 
 # | `id` `key` | `value of TensorFlow` | `value of hookline` | reason |
-_ROW = re.compile(r"^\| `([a-z0-9_.]+)` `(\w+)` \| `(.*?)` \| `(.*?)` \| (.*) \|$")
+_ROW = re.compile(r"^\| `([a-z0-9_.]+)` `([^`]+)` \| `(.*?)` \| `(.*?)` \| (.*) \|$")
 
 
 class Difference(NamedTuple):

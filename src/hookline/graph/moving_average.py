@@ -126,7 +126,7 @@ class ExponentialMovingAverage:
         graph = get_default_graph()
         is_variable = isinstance(value, Variable)
         with graph.name_scope(None):
-            initial = value.initialized_value() if is_variable else zeros
+            initial = value.initial_value if is_variable else zeros
             average = Variable(initial, name=self.average_name(value), trainable=False)
             if self._zero_debias and not is_variable:
                 biased = Variable(zeros, name=f"{average.op.name}/biased", trainable=False)

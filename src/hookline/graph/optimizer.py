@@ -235,7 +235,7 @@ class Optimizer:
         """Makes the state of the transformation for `variables` and one update of both."""
         self._check_start(variables, tensors)
         with get_default_graph().control_dependencies(None):
-            initial = jax.tree.map(lambda variable: variable.initialized_value(), variables)
+            initial = jax.tree.map(lambda variable: variable.initial_value, variables)
             slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
         self.slots.append(slots)
 

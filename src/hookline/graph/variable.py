@@ -178,6 +178,11 @@ class Variable(Tensor):
         """The operation that gives it its initial value."""
         return self._initializer
 
+    @property
+    def initial_value(self) -> Tensor:
+        """Its initial value as a tensor."""
+        return self._initial
+
     def initialized_value(self) -> Tensor:
         """Returns the initial value as a tensor, for computing another variable's initial value."""
         return self._initial
@@ -198,17 +203,17 @@ class Variable(Tensor):
         """Returns a tensor that reads the variable at this place: after the updates in `control_dependencies`."""
         return op(lambda value: value, name=self._called("read"))(self)
 
-    def assign(self, value: Any) -> Tensor:
+    def assign(self, value: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that sets the variable to `value`; its tensor is the new value."""
-        return Update(self._called("assign"), self, _replace, (self._operand(value),), overwrites=True).output
+        return Update(name or self._called("assign"), self, _replace, (self._operand(value),), overwrites=True).output
 
-    def assign_add(self, delta: Any) -> Tensor:
+    def assign_add(self, delta: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that adds `delta` (the same structure); its tensor is the new value."""
-        return self._shift("assign_add", delta, operator.add, 1)
+        return self._shift(name or self._called("assign_add"), delta, operator.add, 1)
 
-    def assign_sub(self, delta: Any) -> Tensor:
+    def assign_sub(self, delta: Any, *, name: str | None = None) -> Tensor:
         """Returns an update that subtracts `delta` (the same structure); its tensor is the new value."""
-        return self._shift("assign_sub", delta, operator.sub, -1)
+        return self._shift(name or self._called("assign_sub"), delta, operator.sub, -1)
 
     def _called(self, what: str) -> str:
         """Returns the name of an operation on the variable, in the current scope, as searches of collections expect."""
@@ -239,7 +244,7 @@ class Variable(Tensor):
 
     def _shift(self, name: str, delta: Any, change: Callable[[Any, Any], Any], sign: int) -> Tensor:
         by = (self._operand(delta),)
-        update_ = Update(self._called(name), self, lambda old, by: jax.tree.map(change, old, by), by)
+        update_ = Update(name, self, lambda old, by: jax.tree.map(change, old, by), by)
         if is_counter(self) and isinstance(delta, int | np.integer) and not isinstance(delta, bool):
             update_.increment = sign * int(delta)
         return update_.output

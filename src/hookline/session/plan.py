@@ -217,11 +217,12 @@ class Plan:
             raise InvalidArgumentError(
                 guard.node_def, guard, f"{guard.node_def} cannot be fed: it holds updates back. Feed its condition."
             )
-        if self.guards and self.remote:
+        strict = [guard for guard in self.guards if not guard.spares_remote]
+        if strict and self.remote:
             raise UnimplementedError(
-                self.guards[0].node_def,
-                self.guards[0],
-                f"{self.guards[0].node_def} cannot hold back {self.remote[0].node_def}, which happens on a parameter "
+                strict[0].node_def,
+                strict[0],
+                f"{strict[0].node_def} cannot hold back {self.remote[0].node_def}, which happens on a parameter "
                 f"server. Leave out the values that are not finite in the update itself, with jnp.where.",
             )
 

@@ -326,10 +326,14 @@ class Session(_OfGraph):
                 self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
+        self.check_run()
         if prepared.nothing is not None:
             return prepared.nothing
         results = self.returned([get(run) for get in execution.getters])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
+
+    def check_run(self) -> None:
+        """Is called when a run has been made; a subclass may raise what the run has found."""
 
     def returned(self, values: list[Any]) -> list[Any]:
         """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""

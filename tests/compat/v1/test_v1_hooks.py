@@ -257,3 +257,23 @@ def test_a_singular_session_gives_the_raw_one(model):
     with tf.train.SingularMonitoredSession() as sess:
         assert isinstance(sess.run(model[1]), np.float32)
         assert sess._sess._sess._sess is sess.raw_session()
+
+
+def test_what_is_not_in_a_dict_is_its_own_tag():
+    loss = tf.identity(tf.constant(0.5), name="loss")
+    tf.train.get_or_create_global_step()
+    seen = []
+
+    class Keeping(tf.train.LoggingTensorHook):
+        def _log_tensors(self, tensor_values):
+            seen.append((self._tag_order, tensor_values))
+            super()._log_tensors(tensor_values)
+
+    hook = Keeping([loss, "loss:0"], every_n_iter=1)
+    assert [item if isinstance(item, str) else item.name for item in hook._tag_order] == ["loss:0"]
+    hook = Keeping([loss], every_n_iter=1)
+    with tf.train.MonitoredTrainingSession(hooks=[hook]) as sess:
+        sess.run(loss)
+    assert seen == [([loss], {loss: 0.5})]
+    with pytest.raises(TypeError, match="requires a dict or a list of tensors"):
+        tf.train.LoggingTensorHook("loss", every_n_iter=1)

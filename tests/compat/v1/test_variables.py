@@ -105,3 +105,21 @@ def test_a_gradient_of_a_whole_number_is_none():
         assert sess.run([slope, weighted]) == [6.0, 14.0]
     assert none is None
     assert unused is None
+
+
+def test_an_initialized_value_is_the_value_where_there_is_one():
+    v = tf.get_variable("v", initializer=tf.random_normal([2]))
+    w = tf.Variable(v.initialized_value() * 2.0, name="w")
+    now = v.initialized_value()
+
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        one, other = sess.run([v, w])
+        np.testing.assert_array_equal(other, one * 2)
+        v.load([5.0, 6.0], sess)
+        assert sess.run(now).tolist() == [5.0, 6.0]
+        sess.run(w.initializer)
+        assert sess.run(w).tolist() == [10.0, 12.0]
+    with tf.Session() as sess:
+        sess.run(w.initializer)
+        assert sess.run(tf.report_uninitialized_variables()).tolist() == [b"v"]

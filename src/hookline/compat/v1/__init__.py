@@ -101,6 +101,8 @@ compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switch
 device = config.device
 places.register(_sys.modules[__name__])
 
+dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
+
 # Namespaces that are no files.
 errors = _Namespace("tf.errors", {name: value for name, value in vars(_errors).items() if name.endswith("Error")})
 strings = _Namespace("tf.strings", text_functions.STRINGS | {"split": sparse_tensors.strings_split})

@@ -12,6 +12,7 @@ import numpy as np
 from hookline.compat.v1 import dtypes, math, texts
 from hookline.compat.v1 import rearranging as moved
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.ignored import unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.statics import Shape, dims_array
 from hookline.compat.v1.table import functions, row
@@ -32,6 +33,9 @@ def _split_parts(tensor: Any, args: Any) -> Any:
 
 
 def _unstacked(tensor: Any, args: Any) -> Any:
+    parts = getattr(tensor, "spec", None)
+    if args["num"] is not None and isinstance(parts, list) and len(parts) != args["num"]:
+        raise ValueError(f"tf.unstack: num={args['num']} parts are wanted, but there are {len(parts)}.")
     return list(tensor) if args["num"] is None else [tensor[i] for i in range(args["num"])]
 
 
@@ -46,7 +50,7 @@ def _cast_dims(x: Any, *_: Any) -> Any:
 TABLE = [
     row("identity", "input, name=None", _same, twin=_cast_dims),
     row("stop_gradient", "input, name=None", lambda x: jax.tree.map(jax.lax.stop_gradient, x), twin=_cast_dims),
-    row("prevent_gradient", "input, -message='', name=None", lambda x, _: jax.lax.stop_gradient(x)),
+    row("prevent_gradient", "input, ~message='', name=None", jax.lax.stop_gradient),
     row("reshape", "tensor, @shape, name=None", moved.reshaped,
         twin=lambda x, shape: np.reshape(x, np.asarray(shape).tolist())),
     row("expand_dims", "input, @axis=None, name=None; dim=axis", lambda x, axis: jnp.expand_dims(x, axis),
@@ -56,22 +60,22 @@ TABLE = [
     row("transpose", "a, @perm=None, name='transpose', -conjugate=False", moved.transposed, "transpose"),
     row("stack", "*values, @axis=0, name='stack'", moved.stacked, "stack", twin=moved.stacked_dims),
     row("unstack", "value, @num=None, @axis=0, name='unstack'", moved.unstacked, "unstack", result=_unstacked),
-    row("split", "value, @num_or_size_splits, @axis=0, @num=None, name='split'", moved.split, "split",
+    row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
         result=_split_parts),
     row("slice", "input_, @begin, @size, name=None", moved.sliced, "Slice",
         twin=lambda x, begin, size: np.asarray(x)[moved.window(begin, size)]),
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
-        "-new_axis_mask=0, -shrink_axis_mask=0, -var=None, name=None",
-        lambda *args: moved.strided(*args[:-1]), "StridedSlice", twin=lambda *args: moved.strided(*args[:-1])),
-    row("tile", "input, @multiples, name=None", lambda x, multiples: jnp.tile(x, moved.dims(multiples))),
+        "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",
+        moved.strided, "StridedSlice", twin=moved.strided),
+    row("tile", "input, @multiples, name=None", moved.tiled),
     row("pad", "tensor, @paddings, -mode='CONSTANT', name=None, -constant_values=0", moved.padded),
     row("reverse", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
     row("reverse_sequence", "input, seq_lengths, @seq_axis=None, @batch_axis=None, name=None, @seq_dim=None, "
         "@batch_dim=None", moved.reverse_sequence),
-    row("gather", "params, indices, -validate_indices=None, name=None, @axis=None, -batch_dims=0", moved.gathered,
+    row("gather", "params, indices, ~validate_indices=None, name=None, @axis=None, -batch_dims=0", moved.gathered,
         "GatherV2", twin=moved.gathered_dims),
     row("gather_nd", "params, indices, name=None, -batch_dims=0", moved.gather_nd),
-    row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, None, jnp.ndim(i) - 1, 1)),
+    row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1)),
     row("scatter_nd", "indices, updates, @shape, name=None", moved.scatter_nd),
     row("where", "condition, x=None, y=None, name=None", moved.where, "Select"),
     row("one_hot", "indices, @depth, on_value=None, off_value=None, @axis=None, -dtype=None, name=None",
@@ -80,8 +84,8 @@ TABLE = [
     row("fill", "@dims, value, name=None", lambda shape, value: jnp.full(moved.dims(shape), value)),
     row("zeros", "@shape, -dtype=float32, name=None", moved.filled(0), "zeros"),
     row("ones", "@shape, -dtype=float32, name=None", moved.filled(1), "ones"),
-    row("zeros_like", "tensor, -dtype=None, name=None, -optimize=True", moved.like(0), "zeros_like"),
-    row("ones_like", "tensor, -dtype=None, name=None, -optimize=True", moved.like(1), "ones_like"),
+    row("zeros_like", "tensor, -dtype=None, name=None, ~optimize=True", moved.like(0), "zeros_like"),
+    row("ones_like", "tensor, -dtype=None, name=None, ~optimize=True", moved.like(1), "ones_like"),
     row("eye", "@num_rows, @num_columns=None, @batch_shape=None, -dtype=float32, name=None", moved.eye, "eye"),
     row("diag", "diagonal, name=None", moved.diag),
     row("matrix_diag", "diagonal, name=None", moved.matrix_diag),
@@ -94,7 +98,7 @@ TABLE = [
         lambda row, values, side: jnp.searchsorted(row, values, side=side)),
     row("norm", "tensor, @ord='euclidean', @axis=None, -keepdims=None, name=None; keep_dims=keepdims",
         moved.norm, "norm"),
-    row("einsum", "-equation, *inputs", lambda equation, inputs: jnp.einsum(equation, *inputs), "einsum"),
+    row("einsum", "-equation, *inputs, name=None", lambda equation, inputs: jnp.einsum(equation, *inputs), "einsum"),
 ]  # fmt: skip
 
 FUNCTIONS = functions(TABLE)
@@ -103,7 +107,9 @@ globals().update(FUNCTIONS)
 
 def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Any:
     """`tf.einsum`."""
-    return FUNCTIONS["einsum"](equation, list(inputs[0] if isinstance(inputs[0], list) else inputs))
+    name = kwargs.pop("name", None)
+    unknown("tf.einsum", kwargs, "optimize")
+    return FUNCTIONS["einsum"](equation, list(inputs[0] if isinstance(inputs[0], list) else inputs), name=name)
 
 
 def split(value: Any, num_or_size_splits: Any, axis: Any = 0, num: Any = None, name: str = "split") -> Any:
@@ -132,22 +138,28 @@ def _joined_dims(values: Any, axis: Any) -> Any:
 
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32, optimize: bool = True) -> Any:
     """`tf.shape`: known when a program is compiled, so it may be used wherever XLA must know a number."""
-    return _of_shape(lambda dims: dims_array(dims), name or "Shape", input, _rank_spec)
+    found = _of_shape(lambda dims: dims_array(dims), name or "Shape", input, _rank_spec)
+    return _counted_in(out_type, found)
 
 
 def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Any:
     """`tf.shape_n`."""
-    return [shape(item) for item in input]
+    return [shape(item, name or "ShapeN", out_type) for item in input]
 
 
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Any:
     """`tf.size`."""
-    return math.FUNCTIONS["reduce_prod"](shape(input), name=name or "Size")
+    return _counted_in(out_type, math.FUNCTIONS["reduce_prod"](shape(input), name=name or "Size"))
 
 
 def rank(input: Any, name: str | None = None) -> Any:
     """`tf.rank`."""
     return _of_shape(lambda dims: np.asarray(len(dims), np.int32), name or "Rank", input, lambda input: _INT)
+
+
+def _counted_in(out_type: Any, found: Any) -> Any:
+    """Returns whole numbers of another width, where JAX has it."""
+    return found if dtypes.canonical(out_type) == np.int32 else math.FUNCTIONS["cast"](found, out_type)
 
 
 def _of_shape(of: Any, name: str, input: Any, spec: Any) -> Any:
@@ -167,7 +179,7 @@ def _rank_spec(input: Tensor) -> Any:
 
 
 def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> Any:
-    """`tf.nn.top_k`."""
+    """`tf.nn.top_k`: sorted, also where that is not asked for."""
     given = {"input": argument(input), "k": k}
     found = node(lambda input, k: jax.lax.top_k(input, k), name or "TopKV2", given, static=("k",))
     return TopK(found[0], found[1])
@@ -175,9 +187,11 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
 def meshgrid(*args: Any, **kwargs: Any) -> Any:
     """`tf.meshgrid`."""
-    indexing = kwargs.pop("indexing", "xy")
+    indexing, name = kwargs.pop("indexing", "xy"), kwargs.pop("name", None)
+    if kwargs:
+        raise TypeError(f"tf.meshgrid got an unexpected keyword argument {sorted(kwargs)[0]!r}.")
     given = {"values": [argument(value) for value in args]}
-    made = node(lambda values: jnp.meshgrid(*values, indexing=indexing), "meshgrid", given)
+    made = node(lambda values: jnp.meshgrid(*values, indexing=indexing), name or "meshgrid", given)
     return [made[i] for i in range(len(args))]
 
 

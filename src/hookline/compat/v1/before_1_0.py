@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hookline.compat.v1 import arrays, math, summary, variables
 
+
+def batch_matmul(x: Any, y: Any, adj_x: bool = False, adj_y: bool = False, name: str | None = None) -> Any:
+    """`tf.batch_matmul`: products of matrices, in the last two dimensions."""
+    return math.FUNCTIONS["matmul"](x, y, adjoint_a=adj_x, adjoint_b=adj_y, name=name or "BatchMatMul")
+
+
 PUBLIC = {
-    "add_check_numerics_ops": lambda: None,
     "all_variables": variables.global_variables,
     "arg_max": math.FUNCTIONS["argmax"],
     "arg_min": math.FUNCTIONS["argmin"],
     "audio_summary": summary.audio_summary,
-    "batch_matmul": math.FUNCTIONS["matmul"],
+    "batch_matmul": batch_matmul,
     "complex_abs": math.FUNCTIONS["abs"],
     "concat_v2": arrays.concat,
     "histogram_summary": summary.histogram_summary,

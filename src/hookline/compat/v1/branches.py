@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1.graphs import get_default_graph, name_scope, stands_for
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import argument, constant, convert_to_tensor, node
 from hookline.compat.v1.tensors import Operation
 from hookline.graph import Tensor
@@ -96,12 +97,20 @@ def cond(
             yes = true_fn()
         with _branch(node(lambda taken: ~taken, "not_taken", {"taken": pred})):
             no = false_fn()
+        if not strict:
+            yes, no = _unpacked(yes), _unpacked(no)
         ours, structure = jax.tree.flatten(yes, is_leaf=_is_none)
         theirs, other = jax.tree.flatten(no, is_leaf=_is_none)
         if structure != other:
             raise ValueError(f"tf.cond: the functions return different structures, {structure} and {other}.")
         pairs = zip(ours, theirs, strict=True)
         return jax.tree.unflatten(structure, [_merged(pred, a, b) for a, b in pairs])
+
+
+def _unpacked(value: Any) -> Any:
+    """Returns the only item of a list, as TensorFlow does where it is not asked to be strict."""
+    is_list = isinstance(value, list | tuple) and not hasattr(value, "_fields")
+    return value[0] if is_list and len(value) == 1 else value
 
 
 def _is_none(value: Any) -> bool:
@@ -130,15 +139,16 @@ def case(
     References:
         `tf.case`. As `cond`; without a default the last function stands for it.
     """
+    ignored("tf.case", exclusive=exclusive)
     pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)
     chosen: Callable[[], Any] = pairs.pop()[1] if default is None else default
     for pred, fn in reversed(pairs):
-        chosen = _either(pred, fn, chosen, name)
+        chosen = _either(pred, fn, chosen, strict, name)
     return chosen()
 
 
-def _either(pred: Any, fn: Callable[[], Any], rest: Callable[[], Any], name: str) -> Callable[[], Any]:
-    return lambda: cond(pred, fn, rest, name=name)
+def _either(pred: Any, fn: Callable[[], Any], rest: Any, strict: bool, name: str) -> Callable[[], Any]:
+    return lambda: cond(pred, fn, rest, strict, name)
 
 
 __all__ = ["case", "cond"]

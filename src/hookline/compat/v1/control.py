@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from hookline import graph as core
 from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
+from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node, op
 from hookline.graph import Tensor
 
@@ -58,6 +59,8 @@ def gradients(
         `tf.gradients`. Of whole numbers there is no gradient: `None`. `stop_gradients` is refused: use
         `tf.stop_gradient` on the way.
     """
+    ignored("tf.gradients", colocate_gradients_with_ops=colocate_gradients_with_ops, gate_gradients=gate_gradients)
+    ignored("tf.gradients", aggregation_method=aggregation_method)
     if stop_gradients:
         raise NotImplementedError("tf.gradients: stop_gradients is not available; use tf.stop_gradient on the way.")
     get_default_graph()
@@ -68,7 +71,15 @@ def gradients(
         ys = [y if g is None else _weighted(y, g) for y, g in zip(ys, given, strict=True)]
     moving = [x for x in xs if _is_floating(x)]
     found = iter(core.gradients([y for y in ys if _is_floating(y)], moving, name=name) if moving else [])
-    return [next(found) if _is_floating(x) else None for x in xs]
+    slopes = [next(found) if _is_floating(x) else None for x in xs]
+    if unconnected_gradients in (None, "none"):
+        return slopes
+    if unconnected_gradients != "zero":
+        raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}: 'none' or 'zero'.")
+    return [
+        op(jnp.zeros_like, name="zeros_like")(x) if slope is None else slope
+        for x, slope in zip(xs, slopes, strict=True)
+    ]
 
 
 def _weighted(y: Any, weight: Any) -> Any:
@@ -84,14 +95,16 @@ def _is_floating(tensor: Any) -> bool:
     return dtype is None or jnp.issubdtype(dtype, jnp.inexact)
 
 
-def hessians(ys: Any, xs: Any, name: str = "hessians", **ignored: Any) -> list[Any]:
+def hessians(ys: Any, xs: Any, name: str = "hessians", **further: Any) -> list[Any]:
     """`tf.hessians`, of a scalar by vectors."""
+    unknown("tf.hessians", further, "colocate_gradients_with_ops", "gate_gradients", "aggregation_method")
     xs = list(xs) if isinstance(xs, list | _Tuple) else [xs]
     found = []
-    for x in xs:
-        (slope,) = gradients(ys, [x])
-        rows = [gradients(slope[i], [x])[0] for i in range(len(x))]
-        found.append(convert_to_tensor(rows))
+    with name_scope(name):
+        for x in xs:
+            (slope,) = gradients(ys, [x])
+            rows = [gradients(slope[i], [x])[0] for i in range(len(x))]
+            found.append(convert_to_tensor(rows))
     return found
 
 

@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.graph import Tensor
+from hookline.graph import spec as specs
+
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
@@ -37,17 +40,28 @@ def _padding(padding: Any, data_format: str) -> Any:
     return [tuple(pair) for pair, letter in pairs if letter not in "NC"]
 
 
+def _check_window(image: Sequence[Any], window: Sequence[int], padding: Any) -> None:
+    """Raises `ValueError` where a window is larger than an image that is not padded."""
+    for whole, width in zip(image, window, strict=True):
+        if padding == "VALID" and isinstance(whole, int) and width > whole:
+            raise ValueError(f"Negative dimension size caused by subtracting {width} from {whole}")
+
+
 def convolved(x: Any, kernel: Any, strides: Any, padding: Any, data_format: Any, dilations: Any = 1) -> Any:
     """Returns a convolution in one to three dimensions; the kernel's last two are channels in and out."""
     x, kernel = jnp.asarray(x), jnp.asarray(kernel)
     dims = x.ndim - 2
     layout, channels = _layout(data_format, dims)
+    rate, around = _spatial(1 if dilations is None else dilations, layout, dims), _padding(padding, layout)
+    image = [dim for dim, letter in zip(x.shape, layout, strict=True) if letter not in "NC"]
+    widths = [1 + (width - 1) * step for width, step in zip(kernel.shape[:dims], rate, strict=True)]
+    _check_window(image, widths, around)
     return jax.lax.conv_general_dilated(
         x,
         kernel.astype(x.dtype),
         _spatial(strides, layout, dims),
-        _padding(padding, layout),
-        rhs_dilation=_spatial(1 if dilations is None else dilations, layout, dims),
+        around,
+        rhs_dilation=rate,
         dimension_numbers=(layout, _LETTERS[dims] + "IO", layout),
         feature_group_count=x.shape[channels] // kernel.shape[-2],
     )
@@ -63,6 +77,21 @@ def transposed(
     return back(x)[0]
 
 
+def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: Any) -> Any:
+    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
+    given, kernel = (specs.open_shape(getattr(part, "spec", specs.UNKNOWN)) for part in (value, filter))
+    channels = (given[data_format.index("C")], kernel[-1]) if given and kernel else (None, None)
+    if None not in channels and channels[0] != channels[1]:
+        raise ValueError(
+            f"Dimensions must be equal, but are {channels[0]} and {channels[1]}: the channels of the value, of shape "
+            f"{given}, and the last dimension of the filter, of shape {kernel}."
+        )
+    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
+    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
+        return specs.UNKNOWN
+    return specs.declared(value.spec.dtype, [None if isinstance(dim, Tensor) else int(dim) for dim in asked])
+
+
 def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_format: Any, dilations: Any) -> Any:
     """Returns a convolution of each channel by itself."""
     height, width, channels, times = jnp.shape(kernel)
@@ -70,7 +99,7 @@ def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_f
     return convolved(x, kernel, strides, padding, data_format, rate if dilations is None else dilations)
 
 
-def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any, *_: Any) -> Any:
+def separable(x: Any, depth: Any, point: Any, strides: Any, padding: Any, rate: Any, data_format: Any) -> Any:
     """Returns a convolution of each channel by itself, and then one across channels."""
     return convolved(depthwise(x, depth, strides, padding, rate, data_format, None), point, 1, "VALID", data_format)
 
@@ -84,10 +113,11 @@ def _windows(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) ->
     steps = tuple(1 if letter in "NC" else next(spread) for letter in layout)
     if not isinstance(padding, str):
         return window, steps, [tuple(pair) for pair in padding]
+    _check_window(x.shape, window, padding.upper())
     return window, steps, padding.upper()
 
 
-def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any, *_: Any) -> Any:
+def max_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
     """Returns the largest element of each window; the gradient goes to the first of several."""
     x = jnp.asarray(x)
     window, steps, padding = _windows(x, size, strides, padding, data_format)
@@ -117,7 +147,7 @@ def _largest_of_tiles(x: Any, window: Sequence[int]) -> Any:
     return largest
 
 
-def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any, *_: Any) -> Any:
+def mean_pooled(x: Any, size: Any, strides: Any, padding: Any, data_format: Any) -> Any:
     """Returns the mean of each window; what lies outside of the image does not count."""
     x = jnp.asarray(x)
     windows = _windows(x, size, strides, padding, data_format)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hookline import clock
+from hookline.compat.v1.config import say_once
+from hookline.compat.v1.ignored import ignored
 from hookline.distributed import Cluster, ClusterOptions, PrivateRayCluster
 from hookline.distributed.connection import await_head
 from hookline.errors import DeadlineExceededError, UnavailableError
@@ -111,8 +113,8 @@ class Server:
         job_name: The job of this task: `ps`, `worker`, or `chief` (or `master`). Without a chief, worker 0 is the
             chief.
         task_index: The number of this task in its job.
-        protocol: Is taken without effect.
-        config: Is taken without effect.
+        protocol: Is taken without effect, which is said once.
+        config: As above.
         start: Whether to start at once.
 
     References:
@@ -128,6 +130,7 @@ class Server:
         config: Any = None,
         start: bool = True,
     ) -> None:
+        ignored("tf.train.Server", protocol=protocol, config=config)
         self._spec = ClusterSpec(server_or_cluster_def)
         jobs = self._spec.jobs
         self._job = job_name or (jobs[0] if len(jobs) == 1 else "")
@@ -143,7 +146,7 @@ class Server:
     @staticmethod
     def create_local_server(config: Any = None, start: bool = True) -> Server:
         """Returns a server for this process alone."""
-        return Server({"local": ["localhost:0"]}, "local", 0, start=start)
+        return Server({"local": ["localhost:0"]}, "local", 0, config=config, start=start)
 
     def start(self) -> None:
         """Starts the Ray cluster, in the first `ps` task of a cluster on this machine; elsewhere does nothing."""
@@ -211,6 +214,7 @@ def replica_device_setter(
     References:
         `tf.train.replica_device_setter`.
     """
+    say_once("tf.train.replica_device_setter", "the servers share the variables among them by size")
     spec = ClusterSpec(cluster) if cluster else None
     if not ps_tasks and (spec is None or "ps" not in spec.jobs):
         return None

@@ -163,16 +163,14 @@ float16_ref, float32_ref, int32_ref, int64_ref = float16, float32, int32, int64
 PUBLIC = {"DType": DType, "as_dtype": as_dtype, "double": double, "half": half, **_BY_NAME}
 
 
+FUNCTIONS: dict[str, Any] = {}
+"""What else is in `tf.dtypes`: functions of tensors, which are made above this file and put in by `tf` itself."""
+
+
 def __getattr__(name: str) -> Any:
     """Returns what stands in `tf.dtypes` under a name of Python's, and its functions of tensors."""
-    if name in PUBLIC:
-        return PUBLIC[name]
-    if name not in _FUNCTIONS:
-        return _missing(name)
-    from hookline.compat.v1 import math
-
-    return math.FUNCTIONS[name]
+    found = PUBLIC | FUNCTIONS
+    return found[name] if name in found else _missing(name)
 
 
-_FUNCTIONS = ("cast", "saturate_cast")
-_missing, __dir__ = offered("tf.dtypes", lambda: [*PUBLIC, *_FUNCTIONS])
+_missing, __dir__ = offered("tf.dtypes", lambda: [*PUBLIC, *FUNCTIONS])

@@ -7,10 +7,16 @@ from typing import Any
 
 from hookline.compat.v1 import dtypes, initializers
 from hookline.compat.v1.graphs import GraphKeys, get_default_graph, name_scope
+from hookline.compat.v1.ignored import unknown
 from hookline.compat.v1.scopes import store_of_graph
 from hookline.compat.v1.shapes import TensorShape
 from hookline.compat.v1.variables import Variable
 from hookline.graph import Tensor as CoreTensor
+
+# What has no effect, and what is the same as not to give it.
+_TAKEN = dict.fromkeys(
+    ("partitioner", "caching_device", "use_resource", "synchronization", "aggregation", "custom_getter")
+) | {"validate_shape": True}
 
 
 def dtype_of(initializer: Any) -> Any:
@@ -32,9 +38,10 @@ def make_variable(
     trainable: Any = None,
     collections: Any = None,
     constraint: Any = None,
-    **ignored: Any,
+    **further: Any,
 ) -> Any:
     """Returns the variable of that full name; what a custom getter is given to call."""
+    unknown("tf.get_variable", {key: value for key, value in further.items() if value != _TAKEN.get(key)}, *_TAKEN)
     store, dtype = store_of_graph(), dtypes.as_dtype(dtype)
     found = store.variables.get(name)
     if found is not None:

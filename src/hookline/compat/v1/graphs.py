@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from hookline import graph as core
+from hookline.compat.v1.config import say_once
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.namespace import Offers
 
 Kind = TypeVar("Kind", bound=type)
@@ -66,12 +68,15 @@ class Graph(core.Graph):
 
     @contextlib.contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Has no effect: XLA places the work."""
+        """Has no effect, which is said once: XLA places the work."""
+        if device_name_or_function is not None:
+            say_once("tf.Graph.device")
         yield
 
     @contextlib.contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
-        """Has no effect: XLA places the work."""
+        """Has no effect, which is said once: XLA places the work."""
+        say_once("tf.colocate_with")
         yield
 
     @contextlib.contextmanager
@@ -87,6 +92,7 @@ class Graph(core.Graph):
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> str:
         """Returns the listing of the graph: there is no protobuf message of it."""
+        ignored("tf.Graph.as_graph_def", from_version=from_version, add_shapes=add_shapes)
         return self.as_text()
 
     def is_feedable(self, tensor: Any) -> bool:

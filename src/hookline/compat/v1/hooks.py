@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from hookline import hooks as core
 from hookline.checkpoint import Saver
+from hookline.compat.v1.logging_hook import LoggingTensorHook, also_called
 from hookline.graph import Graph, Tensor, get_default_graph, get_global_step
 from hookline.hooks import SessionRunArgs, SessionRunHook
 
@@ -29,11 +28,6 @@ __all__ = [
 ]
 
 FeedFnHook, FinalOpsHook, GlobalStepWaiterHook = core.FeedFnHook, core.FinalOpsHook, core.GlobalStepWaiterHook
-
-
-def _also_called(name: str) -> Any:
-    """Returns a property that reads and sets another attribute."""
-    return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
 
 
 class _AsksForStep(SessionRunHook):
@@ -70,8 +64,8 @@ class StepCounterHook(_AsksForStep, core.StepCounterHook):
     """
 
     _renamed = ()
-    _timer, _summary_writer = _also_called("trigger"), _also_called("_writer")
-    _summary_tag = _also_called("_tag")
+    _timer, _summary_writer = also_called("trigger"), also_called("_writer")
+    _summary_tag = also_called("_tag")
     _steps_per_run = 1
 
     def _set_steps_per_run(self, steps_per_run: int) -> None:
@@ -97,7 +91,7 @@ class StopAtStepHook(_AsksForStep, core.StopAtStepHook):
         `tf.train.StopAtStepHook`.
     """
 
-    _last_step = _also_called("_target")
+    _last_step = also_called("_target")
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """See `hookline.train.StopAtStepHook`."""
@@ -113,7 +107,7 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):
     """
 
     _renamed = ()
-    _timer, _summary_writer = _also_called("trigger"), _also_called("_writer")
+    _timer, _summary_writer = also_called("trigger"), also_called("_writer")
     _graph: Graph | None = None
     _steps_per_run = 1
 
@@ -143,73 +137,6 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):
         return super().save(session, step)
 
 
-class LoggingTensorHook(core.LoggingTensorHook):
-    """`hookline.train.LoggingTensorHook`; a subclass may override `_log_tensors`.
-
-    References:
-        `tf.train.LoggingTensorHook`.
-    """
-
-    _renamed = ()
-    _log_at_end, _iter_count = _also_called("_at_end"), _also_called("_runs")
-    _current_tensors: Any = None
-    _elapsed: tuple[float | None] | None = None
-    _triggers: bool | None = None
-
-    @property
-    def _timer(self) -> Any:
-        return self.trigger if self._elapsed is None else _Fired(self.trigger, self._elapsed[0])
-
-    @_timer.setter
-    def _timer(self, timer: Any) -> None:
-        self.trigger = timer
-
-    @property
-    def _tag_order(self) -> list[str]:
-        return list(self._tensors)
-
-    @property
-    def _should_trigger(self) -> bool:
-        return self.trigger.should_trigger_for_step(self._runs) if self._triggers is None else self._triggers
-
-    @_should_trigger.setter
-    def _should_trigger(self, triggers: bool) -> None:
-        self._triggers = triggers
-
-    def begin(self) -> None:
-        """See `hookline.train.LoggingTensorHook`."""
-        super().begin()
-        self._current_tensors = self._args.fetches
-        if type(self)._log_tensors is not LoggingTensorHook._log_tensors:
-            self._args = self._args._replace(late=False)  # It may look at the run's number.
-
-    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        """Calls `_log_tensors`."""
-        self._elapsed = (elapsed_secs,)
-        try:
-            self._log_tensors(values)
-        finally:
-            self._elapsed = None
-
-    def _log_tensors(self, tensor_values: dict[str, Any]) -> None:
-        elapsed_secs, _ = self._timer.update_last_triggered_step(self._runs)
-        with np.printoptions(suppress=True):
-            super().log({tag: tensor_values[tag] for tag in self._tag_order}, elapsed_secs)
-
-
-class _Fired:
-    """A timer that has fired already for the values being logged, and tells how long ago it had fired before."""
-
-    def __init__(self, timer: Any, elapsed_secs: float | None) -> None:
-        self._timer, self._elapsed_secs = timer, elapsed_secs
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        return self._elapsed_secs, None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._timer, name)
-
-
 class SummarySaverHook(core.SummarySaverHook):
     """`hookline.train.SummarySaverHook`; a subclass may override `_get_summary_op`.
 
@@ -221,7 +148,7 @@ class SummarySaverHook(core.SummarySaverHook):
     """
 
     _renamed = ()
-    _timer, _summary_writer = _also_called("trigger"), _also_called("_writer")
+    _timer, _summary_writer = also_called("trigger"), also_called("_writer")
     _global_step_tensor: Tensor | None = None
     _next_step: int | None = None
     _request_summary = False
@@ -296,4 +223,4 @@ class ProfilerHook(core.ProfilerHook):
         `tf.train.ProfilerHook`.
     """
 
-    _timer = _also_called("trigger")
+    _timer = also_called("trigger")

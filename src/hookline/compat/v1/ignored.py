@@ -14,11 +14,23 @@ def ignored(who: str, **given: Any) -> None:
 
     Args:
         who: The function or class that takes them.
-        **given: The arguments by name; those that are false or None were not given.
+        **given: The arguments by name; those that are false, empty or None were not given.
     """
     for name, value in given.items():
-        if value is not None and value is not False:
+        if value is not None and value is not False and not (isinstance(value, str) and value == ""):
             _say(who, name)
+
+
+def unknown(who: str, given: dict[str, Any], *known: str) -> None:
+    """Says of each of some further arguments that it has no effect; others there are none.
+
+    Raises:
+        TypeError: An argument is not among the known ones.
+    """
+    strange = given.keys() - set(known)
+    if strange:
+        raise TypeError(f"{who} got an unexpected keyword argument {sorted(strange)[0]!r}.")
+    ignored(who, **given)
 
 
 @functools.cache

@@ -117,8 +117,12 @@ def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False)
     return images
 
 
-def _resized(images: Any, size: Any, method: Any, corners: Any, *_: Any) -> Any:
+def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any) -> Any:
     images = jnp.asarray(images)
+    if keeps_ratio:
+        given = images.shape[-3:-1]
+        scale = min(wanted / whole for wanted, whole in zip(size, given, strict=True))
+        size = [round(scale * whole) for whole in given]
     if tuple(size) == images.shape[-3:-1]:
         return images
     if method not in (ResizeMethod.BILINEAR, ResizeMethod.NEAREST_NEIGHBOR):

@@ -44,14 +44,14 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False) -> None:
-        self.value, self.dtype = value, dtypes.as_dtype(dtype)
+        self.value, self.dtype, self.verify_shape = value, dtypes.as_dtype(dtype), verify_shape
 
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
         """Returns a tensor of that shape."""
         value = self.value.tolist() if isinstance(self.value, np.generic) else self.value
-        if isinstance(value, bool | int | float):
+        if isinstance(value, bool | int | float) and not self.verify_shape:
             return _filled(value, shape, dtype or self.dtype)
-        return constant(value, dtype or self.dtype, shape=shape)
+        return constant(value, dtype or self.dtype, shape=shape, verify_shape=self.verify_shape)
 
 
 class Zeros(Constant):

@@ -6,10 +6,14 @@ from typing import Any
 
 import jax
 
+from hookline.compat.v1.ignored import ignored
+
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
     """`tf.test.is_gpu_available`: whether JAX has a GPU."""
-    return bool(gpu_device_name())
+    ignored("tf.test.is_gpu_available", min_cuda_compute_capability=min_cuda_compute_capability)
+    found = [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+    return any("AMD" not in kind for kind in found) if cuda_only else bool(found)
 
 
 def gpu_device_name() -> str:
@@ -18,8 +22,8 @@ def gpu_device_name() -> str:
 
 
 def is_built_with_cuda() -> bool:
-    """`tf.test.is_built_with_cuda`: whether JAX has a GPU."""
-    return is_gpu_available()
+    """`tf.test.is_built_with_cuda`: whether JAX has a GPU of NVIDIA's."""
+    return is_gpu_available(cuda_only=True)
 
 
 PUBLIC = {

@@ -56,7 +56,9 @@ def _sum_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
     return np.sum(x, axis=_axis(axis), keepdims=bool(keepdims))
 
 
-def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any, *_: Any) -> Any:
+def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any) -> Any:
+    if min(jnp.ndim(a), jnp.ndim(b)) < 2:
+        raise ValueError(f"Shape must be rank 2 but is rank {min(jnp.ndim(a), jnp.ndim(b))}")
     a = jnp.swapaxes(a, -1, -2) if transpose_a or adjoint_a else a
     b = jnp.swapaxes(b, -1, -2) if transpose_b or adjoint_b else b
     return jnp.matmul(jnp.conj(a) if adjoint_a else a, jnp.conj(b) if adjoint_b else b)
@@ -77,7 +79,7 @@ def _add_n(inputs: Any) -> Any:
     return total
 
 
-def _clip_by_norm(x: Any, clip_norm: Any, axes: Any) -> Any:
+def clipped_by_norm(x: Any, clip_norm: Any, axes: Any) -> Any:
     total = jnp.sum(jnp.square(x), axis=_axis(axes), keepdims=True)
     # The root of 0 has no gradient.
     norm = jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), total)
@@ -199,10 +201,10 @@ TABLE = [
         }
     ),
     row("matmul", "a, b, -transpose_a=False, -transpose_b=False, -adjoint_a=False, -adjoint_b=False, "
-        "-a_is_sparse=False, -b_is_sparse=False, name=None", _matmul, "MatMul"),
+        "~a_is_sparse=False, ~b_is_sparse=False, name=None", _matmul, "MatMul"),
     row("tensordot", "a, b, @axes, name=None", _tensordot, "Tensordot"),
     row("add_n", "*inputs, name=None", _add_n, "AddN"),
-    row("accumulate_n", "*inputs, -shape=None, -tensor_dtype=None, name=None", lambda inputs, *_: _add_n(inputs)),
+    row("accumulate_n", "*inputs, ~shape=None, ~tensor_dtype=None, name=None", _add_n),
     row("cast", "x, -dtype, name=None; DstT=dtype", _cast, twin=_cast_dims),
     row("to_float", "x, name=None", lambda x: _cast(x, np.float32), "ToFloat"),
     row("to_double", "x, name=None", lambda x: _cast(x, dtypes.canonical("float64")), "ToDouble"),
@@ -212,7 +214,7 @@ TABLE = [
         lambda x, dtype: jax.lax.convert_element_type(jnp.clip(x, *_limits(dtype)), dtype)),
     row("clip_by_value", "t, clip_value_min, clip_value_max, name=None",
         lambda t, low, high: subgradients.maximum(subgradients.minimum(t, high), low), "clip_by_value"),
-    row("clip_by_norm", "t, clip_norm, @axes=None, name=None", _clip_by_norm, "clip_by_norm"),
+    row("clip_by_norm", "t, clip_norm, @axes=None, name=None", clipped_by_norm, "clip_by_norm"),
     row("reduce_sum", _REDUCED,
         _reduction(jnp.sum), "Sum", twin=_sum_of_dims),
     row("reduce_mean", _REDUCED,

@@ -14,8 +14,6 @@ from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.table import functions, row
-from hookline.graph import Tensor as CoreTensor
-from hookline.graph import spec as specs
 
 
 def _axes(axis: Any) -> Any:
@@ -40,7 +38,7 @@ def _l2_normalized(x: Any, axis: Any, epsilon: Any) -> Any:
     return x * jax.lax.rsqrt(jnp.maximum(total, epsilon))
 
 
-def _moments(x: Any, axes: Any, shift: Any, keepdims: Any) -> Any:
+def _moments(x: Any, axes: Any, keepdims: Any) -> Any:
     x, axes = jnp.asarray(x), _axes(axes)
     mean = jnp.mean(x, axes, keepdims=True)
     variance = jnp.mean(jnp.square(x - jax.lax.stop_gradient(mean)), axes, keepdims=True)
@@ -69,7 +67,14 @@ def _fused(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: A
     return found, *map(jax.lax.stop_gradient, (mean, variance * (count / max(count - 1, 1))))
 
 
-def _looked_up(params: Any, ids: Any, strategy: Any, *_: Any) -> Any:
+def _looked_up(params: Any, ids: Any, strategy: Any, max_norm: Any) -> Any:
+    found = _rows(params, ids, strategy)
+    if max_norm is None:
+        return found
+    return tf_math.clipped_by_norm(found, max_norm, list(range(jnp.ndim(ids), found.ndim)))
+
+
+def _rows(params: Any, ids: Any, strategy: Any) -> Any:
     parts = params if isinstance(params, list) else [params]
     ids = jnp.asarray(ids)
     if len(parts) == 1:
@@ -84,14 +89,6 @@ def _looked_up(params: Any, ids: Any, strategy: Any, *_: Any) -> Any:
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
     wanted = jnp.take_along_axis(predictions, jnp.asarray(targets)[:, None], axis=1)
     return jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
-
-
-def _as_asked(value: Any, output_shape: Any, **_: Any) -> Any:
-    """Returns the spec of a result whose shape is an argument: an item that only a run knows is an open dimension."""
-    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
-    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
-        return specs.UNKNOWN
-    return specs.declared(value.spec.dtype, [None if isinstance(dim, CoreTensor) else int(dim) for dim in asked])
 
 
 def _three(tensor: Any, _: Any) -> Any:
@@ -120,13 +117,10 @@ TABLE = [
     row("bias_add", "value, bias, -data_format=None, name=None", _bias_added),
     row("xw_plus_b", "x, weights, biases, name=None", lambda x, w, b: jnp.matmul(x, w) + b, "xw_plus_b"),
     row("relu_layer", "x, weights, biases, name=None", lambda x, w, b: jax.nn.relu(jnp.matmul(x, w) + b)),
-    row("conv1d", "value, filters, @stride, -padding, -use_cudnn_on_gpu=None, -data_format=None, name=None",
-        lambda x, kernel, stride, padding, _, layout:
-        convolving.convolved(x, kernel, stride, padding, layout), "conv1d"),
-    row("conv2d", "input, filter, @strides, -padding, -use_cudnn_on_gpu=True, -data_format='NHWC', "
-        "@dilations=[1, 1, 1, 1], name=None; filters=filter",
-        lambda x, kernel, strides, padding, _, layout, dilations:
-        convolving.convolved(x, kernel, strides, padding, layout, dilations), "Conv2D"),
+    row("conv1d", "value, filters, @stride, -padding, ~use_cudnn_on_gpu=None, -data_format=None, name=None",
+        convolving.convolved, "conv1d"),
+    row("conv2d", "input, filter, @strides, -padding, ~use_cudnn_on_gpu=True, -data_format='NHWC', "
+        "@dilations=[1, 1, 1, 1], name=None; filters=filter", convolving.convolved, "Conv2D"),
     row("conv3d", "input, filter, @strides, -padding, -data_format='NDHWC', @dilations=[1, 1, 1, 1, 1], name=None; "
         "filters=filter", convolving.convolved, "Conv3D"),
     row("atrous_conv2d", "value, filters, @rate, -padding, name=None",
@@ -135,13 +129,13 @@ TABLE = [
         lambda x, kernel, padding, strides, rate, layout:
         convolving.convolved(x, kernel, strides or 1, padding, layout, rate), "convolution"),
     row("conv2d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NHWC', name=None",
-        convolving.transposed, "conv2d_transpose", spec=_as_asked),
-    row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, -use_cudnn_on_gpu=True, "
+        convolving.transposed, "conv2d_transpose", spec=convolving.as_asked),
+    row("conv2d_backprop_input", "@input_sizes, filter, out_backprop, @strides, -padding, ~use_cudnn_on_gpu=True, "
         "-data_format='NHWC', name=None",
-        lambda shape, kernel, x, strides, padding, _, layout:
+        lambda shape, kernel, x, strides, padding, layout:
         convolving.transposed(x, kernel, shape, strides, padding, layout), "Conv2DBackpropInput"),
     row("conv3d_transpose", "value, filter, @output_shape, @strides, -padding='SAME', -data_format='NDHWC', name=None",
-        convolving.transposed, "conv3d_transpose", spec=_as_asked),
+        convolving.transposed, "conv3d_transpose", spec=convolving.as_asked),
     row("depthwise_conv2d", "input, filter, @strides, -padding, @rate=1, name=None, -data_format='NHWC', "
         "@dilations=None", convolving.depthwise, "depthwise"),
     row("depthwise_conv2d_native", "input, filter, @strides, -padding, -data_format='NHWC', @dilations=1, name=None",
@@ -160,14 +154,14 @@ TABLE = [
     row("lrn", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
     row("l2_loss", "t, name=None", lambda t: jnp.sum(jnp.square(t)) / 2, "L2Loss"),
     row("l2_normalize", "x, @axis=None, epsilon=1e-12, name=None; dim=axis", _l2_normalized, "l2_normalize"),
-    row("moments", "x, @axes, shift=None, name=None, -keepdims=None; keep_dims=keepdims", _moments, "moments",
+    row("moments", "x, @axes, ~shift=None, name=None, -keepdims=None; keep_dims=keepdims", _moments, "moments",
         result=_two),
     row("batch_normalization", "x, mean, variance, offset, scale, variance_epsilon, name=None", _normalized,
         "batchnorm"),
     row("fused_batch_norm", "x, scale, offset, mean=None, variance=None, epsilon=0.001, -data_format='NHWC', "
         "-is_training=True, name=None", _fused, "FusedBatchNorm", result=_three),
-    row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, -validate_indices=True, "
-        "-max_norm=None",
+    row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, ~validate_indices=True, "
+        "max_norm=None",
         _looked_up, "embedding_lookup"),
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
     row("zero_fraction", "value, name=None",
@@ -233,6 +227,9 @@ def sigmoid_cross_entropy_with_logits(
     """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name that the labels had before TF 1.0."""
     labels = targets if labels is None else labels
     labels, logits = _labels_and_logits("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
+    shapes = [convert_to_tensor(given).shape for given in (logits, labels)]
+    if not shapes[0].is_compatible_with(shapes[1]):
+        raise ValueError(f"logits and labels must have the same shape ({shapes[0]} vs {shapes[1]}).")
     return FUNCTIONS["sigmoid_cross_entropy"](labels, logits, name)
 
 
@@ -240,11 +237,18 @@ def dropout(
     x: Any, keep_prob: Any = None, noise_shape: Any = None, seed: Any = None, name: Any = None, rate: Any = None
 ) -> Any:
     """`tf.nn.dropout`: `keep_prob` is the share that stays, `rate` the share that goes."""
-    if rate is None and keep_prob is None:
-        raise ValueError("You must provide a rate to dropout.")
-    x = convert_to_tensor(x)
-    if (rate == 0) if keep_prob is None else (isinstance(keep_prob, int | float) and keep_prob == 1):
-        return x
+    if (rate is None) == (keep_prob is None):
+        both = (
+            "Cannot specify both 'rate' and 'keep_prob'" if rate is not None else "You must provide a rate to dropout"
+        )
+        raise ValueError(f"tf.nn.dropout: {both}.")
+    x, share = convert_to_tensor(x), rate if keep_prob is None else keep_prob
+    if isinstance(share, int | float | np.number):
+        goes = share if keep_prob is None else 1 - share
+        if not 0 <= goes < 1:
+            raise ValueError(f"tf.nn.dropout: rate must be in the range [0, 1) and keep_prob in (0, 1], got {share}.")
+        if goes == 0:
+            return x
     with name_scope(name, "dropout"):
         where = arrays.shape(x) if noise_shape is None else noise_shape
         noise = random.random_uniform(where, seed=seed)
@@ -253,7 +257,7 @@ def dropout(
             goes = given if keep_prob is None else 1 - given
             return x * (1 / (1 - goes)) * (noise >= goes).astype(x.dtype)
 
-        given = {"x": x, "noise": noise, "given": argument(rate if keep_prob is None else keep_prob)}
+        given = {"x": x, "noise": noise, "given": argument(share)}
         return node(dropped, "mul_1", given, spec=lambda x, noise, given: x.spec)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,10 @@ def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     return make
 
 
+# Of which kinds plain values may be for a dtype of one kind; arrays are cast.
+_FITS = {"b": "b", "i": "bi", "u": "bi", "f": "biuf"}
+
+
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Any:
     """Returns a tensor of a fixed value.
 
@@ -67,6 +72,11 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     if holds_tensor(value):
         raise TypeError("tf.constant takes plain values; a tensor is in it. Use tf.stack or tf.convert_to_tensor.")
     array = value if isinstance(value, np.ndarray | np.generic) else np.asarray(value)
+    if verify_shape and shape is not None and array.shape != tuple(TensorShape(shape).as_list()):
+        raise TypeError(f"Expected Tensor's shape: {TensorShape(shape)}, got {array.shape}.")
+    is_plain = array is not value and array.size > 0
+    if wanted is not None and is_plain and array.dtype.kind not in _FITS.get(wanted.dtype.kind, "biufc"):
+        raise TypeError(f"Expected {wanted.name}, got {value!r} of type '{array.dtype.name}' instead.")
     is_text = texts.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
@@ -138,6 +148,9 @@ def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None, pr
         return value
     value = as_ints(value)
     if not holds_tensor(value):
+        if dtype is None and preferred_dtype is not None:
+            with contextlib.suppress(TypeError, ValueError):
+                return constant(value, preferred_dtype, name=name or "Const")
         return constant(value, dtype, name=name or "Const")
     return node(_packed, name or "packed", {"values": value, "dtype": dtype}, twin=_packed_ints)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookline.compat.v1.data.elements import dtype_of
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import argument, as_array
 from hookline.compat.v1.texts import STRING, encoded, mark
 from hookline.graph import Tensor, host_op
@@ -21,7 +22,7 @@ def py_func(
         func: The function. It is given arrays; numbers alone as NumPy's scalars, and one text as `bytes`.
         inp: Its arguments: tensors and plain values.
         Tout: The dtype of its result, or a list of those of its results.
-        stateful: Is taken without effect: the function is called in each run.
+        stateful: Without effect: the function is called in each run.
         name: Name of the operation.
 
     Returns:
@@ -31,6 +32,7 @@ def py_func(
         `tf.py_func`. What a function makes of values of the device (variables, computed tensors) can be fetched or
         handed to another function, but no operation of the device can use it in the same run.
     """
+    ignored("tf.py_func", stateful=not stateful)
     is_list = isinstance(Tout, list | tuple)
     dtypes = [dtype_of(dtype) for dtype in (Tout if is_list else [Tout])]
 

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.compat.v1 import subgradients
+
 
 def dims(shape: Any) -> Any:
     return tuple(shape) if isinstance(shape, list | tuple) else (shape,)
 
 
+def tiled(x: Any, multiples: Any) -> Any:
+    found = dims(multiples)
+    if len(found) != jnp.ndim(x):
+        raise ValueError(f"tf.tile: one multiple for each dimension is required, got {found} for {jnp.ndim(x)}.")
+    return jnp.tile(x, found)
+
+
 def reshaped(tensor: Any, shape: Any) -> Any:
-    return jnp.reshape(tensor, dims(shape))
+    wanted, given = dims(shape), jnp.shape(tensor)
+    known, whole = (math.prod(dim for dim in of if isinstance(dim, int)) for of in (given, wanted))
+    if all(isinstance(dim, int) for dim in wanted) and known and whole > 0 and whole % known:
+        raise ValueError(f"Dimension size must be evenly divisible by {known} but is {whole}")
+    return jnp.reshape(tensor, wanted)
 
 
 def filled(value: Any) -> Any:
@@ -22,7 +36,7 @@ def filled(value: Any) -> Any:
 
 
 def like(value: Any) -> Any:
-    def fill(tensor: Any, dtype: Any, optimize: Any) -> Any:
+    def fill(tensor: Any, dtype: Any) -> Any:
         return jnp.full_like(jnp.asarray(tensor), value, dtype=dtype)
 
     return fill
@@ -58,14 +72,17 @@ def one_hot(indices: Any, depth: Any, on: Any, off: Any, axis: Any, dtype: Any) 
     return jnp.where(hot, on, off).astype(dtype)
 
 
-def gathered(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+def gathered(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
     params, axis = jnp.asarray(params), 0 if axis is None else axis
     if batch_dims:
-        return jax.vmap(lambda p, i: gathered(p, i, None, axis - 1 if axis else 0, batch_dims - 1))(params, indices)
+        return jax.vmap(lambda p, i: gathered(p, i, axis - 1 if axis else 0, batch_dims - 1))(params, indices)
     return jnp.take(params, indices, axis=axis, mode="clip")
 
 
-def gathered_dims(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+def gathered_dims(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
+    if batch_dims:
+        pairs = zip(params, indices, strict=True)
+        return np.stack([gathered_dims(p, i, axis - 1 if axis else 0, batch_dims - 1) for p, i in pairs])
     return np.take(params, indices, axis=axis or 0)
 
 
@@ -81,7 +98,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
     return jnp.zeros(dims(shape), updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 
-def split(value: Any, parts: Any, axis: Any, num: Any) -> Any:
+def split(value: Any, parts: Any, axis: Any) -> Any:
     value = jnp.asarray(value)
     if not isinstance(parts, list):
         return jnp.split(value, parts, axis=axis)
@@ -105,6 +122,8 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def padded(tensor: Any, paddings: Any, mode: Any, constant_values: Any) -> Any:
+    if len(paddings) != jnp.ndim(tensor):
+        raise ValueError(f"tf.pad: a pair for each dimension is required, got {paddings} for {jnp.ndim(tensor)}.")
     how = {"constant_values": constant_values} if mode.upper() == "CONSTANT" else {}
     modes = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
     return jnp.pad(jnp.asarray(tensor), [tuple(pair) for pair in paddings], mode=modes[mode.upper()], **how)
@@ -203,13 +222,27 @@ def to_batch(x: Any, paddings: Any, block: Any) -> Any:
     return x.transpose(2, 4, 0, 1, 3, 5).reshape(-1, height // block, width // block, depth)
 
 
-def to_depth(x: Any, block: Any, data_format: Any) -> Any:
+def _channels_last(fn: Any) -> Any:
+    """Returns a function of images for both data formats, of one that takes the channels last."""
+
+    def both(x: Any, block: Any, data_format: Any) -> Any:
+        if data_format not in ("NHWC", "NCHW"):
+            raise ValueError(f"data_format is 'NHWC' or 'NCHW', got {data_format!r}.")
+        found = fn(jnp.moveaxis(x, 1, -1) if data_format == "NCHW" else x, block)
+        return jnp.moveaxis(found, -1, 1) if data_format == "NCHW" else found
+
+    return both
+
+
+@_channels_last
+def to_depth(x: Any, block: Any) -> Any:
     n, height, width, depth = x.shape
     x = x.reshape(n, height // block, block, width // block, block, depth)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height // block, width // block, depth * block**2)
 
 
-def to_space(x: Any, block: Any, data_format: Any) -> Any:
+@_channels_last
+def to_space(x: Any, block: Any) -> Any:
     n, height, width, depth = x.shape
     x = x.reshape(n, height, width, block, block, depth // block**2)
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height * block, width * block, depth // block**2)
@@ -226,4 +259,8 @@ def norm(x: Any, ord: Any, axis: Any, keepdims: Any) -> Any:
     axis = tuple(axis) if isinstance(axis, list) else axis
     if ord == "euclidean":
         return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=bool(keepdims)))
+    if not isinstance(axis, tuple) and ord in (1, np.inf):
+        # The derivative at 0 is 0, as TensorFlow has it.
+        fold, sizes = (jnp.sum if ord == 1 else jnp.max), subgradients.absolute(x)
+        return fold(sizes, axis=axis, keepdims=bool(keepdims))
     return jnp.linalg.norm(x.ravel() if axis is None else x, ord=ord, axis=axis, keepdims=bool(keepdims))

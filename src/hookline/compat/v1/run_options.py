@@ -32,4 +32,5 @@ class RunOptions(core.RunOptions):
     ) -> None:
         ignored("tf.RunOptions", timeout_in_ms=timeout_in_ms or None, debug_options=debug_options)
         ignored("tf.RunOptions", inter_op_thread_pool=inter_op_thread_pool or None, experimental=experimental)
+        ignored("tf.RunOptions", report_tensor_allocations_upon_oom=report_tensor_allocations_upon_oom)
         super().__init__(trace_level=trace_level, output_partition_graphs=output_partition_graphs)

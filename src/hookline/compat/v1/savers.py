@@ -74,6 +74,11 @@ class Saver(core.Saver):
     ) -> str:
         """Writes a checkpoint and returns its path; see `hookline.train.Saver.save`. There are no meta graphs."""
         ignored("tf.train.Saver.save", write_state=not write_state, save_debug_info=save_debug_info)
+        ignored(
+            "tf.train.Saver.save",
+            strip_default_attrs=strip_default_attrs,
+            meta_graph_suffix=meta_graph_suffix != "meta",
+        )
         return super().save(sess, save_path, global_step, latest_filename, **without_effect)
 
     def restore(self, sess: Any, save_path: Any) -> None:
@@ -142,6 +147,7 @@ def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool =
     References:
         `tf.train.write_graph`.
     """
+    ignored("tf.train.write_graph", as_text=not as_text)
     graph = graph_or_graph_def
     text = graph if isinstance(graph, str) else getattr(graph, "as_text", get_default_graph().as_text)()
     os.makedirs(logdir, exist_ok=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hookline import session as core
 from hookline.compat.v1 import default_session
+from hookline.compat.v1.checks import raise_failed
 from hookline.compat.v1.config import say_once
 from hookline.compat.v1.graphs import get_default_graph, stands_for
 from hookline.session import SessionConfig
@@ -42,6 +43,10 @@ class Session(core.Session):
             say_once("tf.ConfigProto")
         self._draws = itertools.count()
         self._blocks: list[contextlib.ExitStack] = []
+
+    def check_run(self) -> None:
+        """Raises what `tf.Assert` and its kind have found."""
+        raise_failed(self.graph)
 
     def returned(self, values: list[Any]) -> list[Any]:
         """Returns the values as NumPy's."""

@@ -8,6 +8,7 @@ the known size that stands at the same place in another argument; or else with t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -38,8 +39,13 @@ def symbols(value: Any) -> set[str]:
     return found
 
 
-def sized(spec: Any) -> Any:
-    """Returns a spec with the sizes of its open dimensions, inside `by_examples`; outside of it, the spec."""
+def sized(spec: Any, place: int | None = None) -> Any:
+    """Returns a spec with the sizes of its open dimensions, inside `by_examples`; outside of it, the spec.
+
+    Args:
+        spec: The spec.
+        place: Which of the specs given to `by_examples` it is.
+    """
     values = _SIZES.get()
     if values is None or spec is specs.UNKNOWN:
         return spec
@@ -47,7 +53,8 @@ def sized(spec: Any) -> Any:
     def filled(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        return jax.ShapeDtypeStruct(tuple(_size(dim, values) for dim in leaf.shape), leaf.dtype)
+        dims = [values.get(f"{place}:{axis}", dim) for axis, dim in enumerate(leaf.shape)]
+        return jax.ShapeDtypeStruct(tuple(_size(dim, values) for dim in dims), leaf.dtype)
 
     return jax.tree.map(filled, spec)
 
@@ -66,30 +73,101 @@ def _as(values: dict[str, int]) -> Iterator[None]:
         _SIZES.reset(token)
 
 
-def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], Any]) -> Any:
+def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], Any], *, apart: bool = False) -> Any:
     """Returns the spec that `infer` finds when the open dimensions have sizes.
 
     Args:
         given: Specs, of which some may have open dimensions.
         names: The symbols of all open dimensions.
         infer: Returns a spec, of what `sized` gives.
+        apart: Whether each open dimension may have a size of its own: the same symbol stands for the first one of each
+            placeholder.
 
     Raises:
         Exception: What `infer` raises.
     """
-    choices: list[dict[str, int]] = [{}, *({name: size} for name in names for size in _known_beside(given, name))]
+    beside = [{name: size} for name in names for size in _known_beside(given, name)]
     failed: Exception | None = None
-    for fixed in choices:
+    for fixed in [{}, *beside, *(_fixed(given) if apart else ())]:
         found = []
         try:
             for example in _EXAMPLES:
-                with _as(dict.fromkeys(names, example) | fixed):
+                sizes = {name: example if size is None else size for name, size in fixed.items()}
+                with _as(dict.fromkeys(names, example) | sizes):
                     found.append(infer())
         except Exception as error:
             failed = error
             continue
         return jax.tree.map(_common, *found)
     raise failed or ValueError("There is no open dimension.")
+
+
+# So many sizes are tried for the open dimensions of one operation, which mostly has one or two.
+_TRIES = 130
+
+
+def _open(given: Sequence[Any]) -> tuple[list[str], list[int]]:
+    """Returns the places of all open dimensions, and the sizes that they may have beside examples."""
+    shapes = [getattr(spec, "shape", ()) for spec in given]
+    known = {dim for shape in shapes for dim in shape if isinstance(dim, int)}
+    places = [
+        f"{place}:{axis}"
+        for place, shape in enumerate(shapes)
+        for axis, dim in enumerate(shape)
+        if not isinstance(dim, int)
+    ]
+    return places, [*sorted(known - {1}, reverse=True), 1]
+
+
+def _fixed(given: Sequence[Any]) -> Iterator[dict[str, int | None]]:
+    """Yields sizes for some of the open dimensions, for few of them first: known sizes of other dimensions, and 1.
+
+    Those that stay open have no size, and come first.
+    """
+    places, sizes = _open(given)
+    chosen: Iterator[dict[str, int | None]] = (
+        dict(zip(some, found, strict=True))
+        for count in range(1, len(places) + 1)
+        for some in itertools.combinations(places, count)
+        for found in itertools.product(sizes, repeat=count)
+    )
+    # All alike may be what is asked for, where one dimension is computed of another: twice as many.
+    yield dict.fromkeys(places)
+    yield from itertools.islice(chosen, _TRIES)
+
+
+def are_all_tried(given: Sequence[Any]) -> bool:
+    """Whether `by_examples`, with dimensions apart, looks at all sizes that might do."""
+    places, sizes = _open(given)
+    return (len(sizes) + 1) ** len(places) - 1 <= _TRIES
+
+
+def shown(specs_: Sequence[Any]) -> str:
+    """Returns shapes as TensorFlow's messages show them: `[?,3], [4]`."""
+    shapes = [specs.open_shape(spec) for spec in specs_]
+    return ", ".join(
+        "<unknown>" if shape is None else f"[{','.join('?' if dim is None else str(dim) for dim in shape)}]"
+        for shape in shapes
+    )
+
+
+_ALIKE = ("Conv", "conv", "concat", "stack", "depthwise", "separable", "logistic", "softmax", "Sparse", "value")
+
+
+def clash(kind: str, given: Sequence[Any], error: Exception) -> str:
+    """Says which two known dimensions of two arrays differ; where that is not plain, what the error says."""
+    shapes = [specs.open_shape(spec) for spec in given]
+    if len(shapes) == 2 and None not in shapes and not kind.startswith(_ALIKE):
+        one, other = (list(shape or ()) for shape in shapes)
+        if kind == "MatMul" and len(one) > 1 and len(other) > 1:
+            one, other = one[-1:], other[-2:-1]
+        for a, b in zip(reversed(one), reversed(other), strict=False):
+            if None not in (a, b) and a != b and (kind == "MatMul" or 1 not in (a, b)):
+                return f"Dimensions must be equal, but are {a} and {b}"
+    text = str(error).partition("\n")[0].rstrip(".")
+    for example in _EXAMPLES:
+        text = text.replace(str(example), "?")
+    return text
 
 
 def _known_beside(given: Sequence[Any], name: str) -> list[int]:

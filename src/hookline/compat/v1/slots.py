@@ -32,7 +32,7 @@ def _filled(primary: Variable, start: float) -> Any:
     if specs.is_array(spec) and None not in (specs.open_shape(spec) or ()):
         return lambda: jnp.full(spec.shape, start, spec.dtype)
     with get_default_graph().control_dependencies(None):
-        return op(lambda value: jnp.full_like(value, start), name="slot")(primary.initialized_value())
+        return op(lambda value: jnp.full_like(value, start), name="slot")(primary.initial_value)
 
 
 def own_variable(initial_value: Any, name: str) -> Variable:

@@ -7,6 +7,7 @@ graph is built, an open dimension is a symbol, with which shapes are inferred.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ class Node(Function):
         static: Parameters that XLA has to know; their values may hold tensors.
         twin: A function of NumPy that does the same with integers; `symbolic` ones included.
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
+        kind: What TensorFlow calls such operations.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Node(Function):
         static: tuple[str, ...] = (),
         twin: Callable[..., Any] | None = None,
         spec: Callable[..., Any] | None = None,
+        kind: str = "",
     ) -> None:
+        self.kind = kind or name.rpartition("/")[2]
         self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
         # In a tuple, which JAX leaves in its order.
         self._names = tuple(args)
@@ -68,7 +72,7 @@ class Node(Function):
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
         """See `Operation.copied`."""
-        return type(self)(self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of)
+        return type(self)(self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind)
 
     def _bound(self, resolve: Callable[[Tensor], Any]) -> dict[str, Any]:
         values, _ = self.bind(resolve)
@@ -79,7 +83,10 @@ class Node(Function):
         if self._spec_of is not None:
             return self._spec_of(**args)
         held = {tensor.key: tensor for key in self.static for tensor in _tensors(args.get(key))}
-        given = [tensor.spec for tensor in self.inputs if tensor.spec is not specs.UNKNOWN]
+        others = [tensor for tensor in dict.fromkeys(self.inputs) if tensor.key not in held]
+        given = [tensor.spec for tensor in others if tensor.spec is not specs.UNKNOWN]
+        # The sizes of plain arrays are known sizes, too.
+        given += [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in jax.tree.leaves(args) if _is_plain(leaf)]
         values: dict[Any, Any] = {}
         try:
             values.update({key: symbolic(tensor) for key, tensor in held.items()})
@@ -91,9 +98,40 @@ class Node(Function):
             if not names:
                 raise self._refused(error) from error
         try:
-            return sizes.by_examples(given, names, lambda: self._inferred_of_sizes(held))
-        except Exception:
+            return sizes.by_examples(
+                given, names, lambda: self._inferred_of_sizes(held), apart=not held and self.kind != "Reshape"
+            )
+        except Exception as error:
+            if self.kind == "Reshape":
+                return self._reshaped(args["tensor"], args["shape"])
+            is_plain = isinstance(error, TypeError | ValueError | IndexError)
+            if held or self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
+                return specs.UNKNOWN
+            raise self._misfit(sizes.clash(self.kind, given, error), given) from error
+
+    def _must_fit(self, args: dict[str, Any]) -> bool:
+        """Whether what an open dimension has to be stands in an argument, and no example hits it."""
+        if self.kind != "split":
+            return False
+        shape = specs.open_shape(args["value"].spec)
+        return shape is None or not isinstance(args["axis"], int) or shape[args["axis"]] is None
+
+    def _reshaped(self, tensor: Any, shape: Any) -> Any:
+        """Returns the spec of a tensor that takes a shape, which its open dimensions have to fit in the run."""
+        if not isinstance(shape, list | tuple | np.ndarray) or _tensors(shape) or not specs.is_array(tensor.spec):
             return specs.UNKNOWN
+        wanted = np.ravel(shape).tolist()
+        known = math.prod(dim for dim in specs.open_shape(tensor.spec) or () if dim is not None)
+        whole = math.prod(wanted)
+        if whole > 0 and whole % known:
+            raise self._misfit(f"Dimension size must be evenly divisible by {known} but is {whole}", [tensor.spec])
+        return specs.declared(tensor.spec.dtype, [None if dim < 0 else dim for dim in wanted])
+
+    def _misfit(self, what: str, given: Any) -> ValueError:
+        shapes = sizes.shown(given)
+        return ValueError(
+            f"{what} for {self.name!r} (op: {self.kind!r}) with input shapes: {shapes}. Made at {self.location}."
+        )
 
     def _inferred_of_sizes(self, held: dict[Any, Tensor]) -> Any:
         return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()})
@@ -111,7 +149,7 @@ class Node(Function):
             at = {tensor.key: value for tensor, value in zip(others, given, strict=True)} | values
             return self.call(lambda tensor: at[tensor.key])
 
-        return jax.eval_shape(call, *[sizes.sized(tensor.spec) for tensor in others])
+        return jax.eval_shape(call, *[sizes.sized(tensor.spec, place) for place, tensor in enumerate(others)])
 
 
 def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str = "", **how: Any) -> Tensor:
@@ -126,7 +164,11 @@ def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str =
     """
     if any(map(texts.is_text, jax.tree.leaves(args))):
         return texts.of_text(texts.TWINS.get(kind, how.get("twin")), name, args)
-    return Node(fn, name, args, **how).output
+    return Node(fn, name, args, kind=kind, **how).output
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O"
 
 
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -138,11 +138,13 @@ def _graph(given: Any) -> Graph | None:
 
 def scalar_summary(tags: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
     """Makes a summary of one number; its tag is `tags`, outside of all name scopes."""
+    ignored("tf.scalar_summary", name=name)
     return _outside(core.scalar, tags, values, collections=collections)
 
 
 def histogram_summary(tag: str, values: Any, collections: Collections = None, name: str | None = None) -> Tensor:
     """Makes a summary of the distribution of values; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.histogram_summary", name=name)
     return _outside(core.histogram, tag, values, collections=collections)
 
 
@@ -150,6 +152,7 @@ def image_summary(
     tag: str, tensor: Any, max_images: int = 3, collections: Collections = None, name: str | None = None
 ) -> Tensor:
     """Makes a summary of images; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.image_summary", name=name)
     return _outside(core.image, tag, tensor, max_outputs=max_images, collections=collections)
 
 
@@ -162,6 +165,7 @@ def audio_summary(
     name: str | None = None,
 ) -> Tensor:
     """Makes a summary of sound; its tag is `tag`, outside of all name scopes."""
+    ignored("tf.audio_summary", name=name)
     return _outside(core.audio, tag, tensor, sample_rate, max_outputs=max_outputs, collections=collections)
 
 

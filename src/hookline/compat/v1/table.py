@@ -7,7 +7,8 @@ arguments:
 - `x` is a tensor, or what can be made one;
 - `@axis` is a number or a list of them that XLA has to know when it compiles; it may depend on shapes;
 - `*values` is a list of tensors;
-- `-transpose_a` is no tensor: a flag, a string, a dtype.
+- `-transpose_a` is no tensor: a flag, a string, a dtype;
+- `~use_cudnn_on_gpu` has no effect: it is taken, said once, and not handed on.
 
 Behind a semicolon stand the names that an argument had earlier: `; keep_dims=keepdims`.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hookline.compat.v1 import dtypes
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import argument, node
 from hookline.compat.v1.statics import in_order
 
@@ -74,8 +76,8 @@ def parsed(arguments: str) -> tuple[list[Argument], dict[str, str]]:
     found = []
     for part in re.split(r", (?![^\[]*\])", now):
         name, equals, default = part.strip().partition("=")
-        kind = name[0] if name[0] in "@*-" else ""
-        found.append(Argument(name.lstrip("@*-"), kind, _value(default) if equals else inspect.Parameter.empty))
+        kind = name[0] if name[0] in "@*-~" else ""
+        found.append(Argument(name.lstrip("@*-~"), kind, _value(default) if equals else inspect.Parameter.empty))
     pairs = [part.strip().partition("=") for part in earlier.split(",") if part.strip()]
     return found, {old: new for old, _, new in pairs}
 
@@ -89,6 +91,7 @@ def function(row: Row) -> Callable[..., Any]:
     arguments, earlier = parsed(row.arguments)
     kinds = {argument.name: argument.kind for argument in arguments}
     static = tuple(name for name, kind in kinds.items() if kind == "@")
+    hints = {argument.name: argument.default for argument in arguments if argument.kind == "~"}
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature(
         [inspect.Parameter(name, positional, default=default) for name, _, default in arguments]
@@ -108,6 +111,8 @@ def function(row: Row) -> Callable[..., Any]:
         bound.apply_defaults()
         given = dict(bound.arguments)
         name = given.pop("name", None)
+        unused = {hint: given.pop(hint) for hint in hints}
+        ignored(f"tf.{row.name}", **{hint: value for hint, value in unused.items() if value is not hints[hint]})
         values = {key: _given(key, kinds[key], value) for key, value in given.items()}
         made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec, kind=row.op)
         made.op.kind = row.op

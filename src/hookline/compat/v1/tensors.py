@@ -143,17 +143,29 @@ class Tensor(core.Tensor):
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
         given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
         fn = in_order(fn)
-        return made(fn, _NAMES.get(name, name), given, kind=name, twin=fn)
+        return made(fn, _NAMES.get(name, name), given, kind=_NAMES.get(name, name), twin=fn)
 
     def __getitem__(self, item: Any) -> Any:
         parts = item if isinstance(item, tuple) else (item,)
         if any(isinstance(part, slice) and holds_tensor((part.start, part.stop, part.step)) for part in parts):
             return self._window(parts)
+        self._check_places(parts)
         return super().__getitem__(tuple(map(as_ints, item)) if isinstance(item, tuple) else as_ints(item))
 
     def __iter__(self) -> Iterator[Any]:
         count = texts.parts_of(self) if texts.is_text(self) else None
         return super().__iter__() if count is None else iter([self[place] for place in range(count)])
+
+    def _check_places(self, parts: tuple[Any, ...]) -> None:
+        """Raises `ValueError` for a place past the end of a known dimension, where JAX would take the last one."""
+        if not self.shape.is_known or any(part is Ellipsis or hasattr(part, "shape") for part in parts):
+            return
+        dims = iter(self.shape.as_list())
+        for axis, part in enumerate(part for part in parts if part is not None):
+            dim = next(dims, None)
+            whole = getattr(part, "__index__", None) if not isinstance(part, bool) else None
+            if whole is not None and dim is not None and not -dim <= whole() < dim:
+                raise ValueError(f"slice index {whole()} of dimension {axis} out of bounds: {self.name} has {dim}.")
 
     def _window(self, parts: tuple[Any, ...]) -> Any:
         """Returns a part whose bounds are tensors, which may depend on constants and on the shapes of tensors."""

@@ -78,18 +78,18 @@ def reduce_join(
     reduction_indices: Any = None,
     keepdims: bool | None = None,
 ) -> Any:
-    """`tf.reduce_join`: the texts along dimensions in one; along all, from the last one on."""
+    """`tf.reduce_join`: the texts along dimensions in one, along the first given one first; by default, the last."""
     tensor, axes = convert_to_tensor(inputs), reduction_indices if axis is None else axis
     keep, between = bool(keepdims or keep_dims), separator.encode()
     known = known_shape(tensor)
 
     def order(rank: int) -> list[int]:
-        listed = range(rank) if axes is None else np.atleast_1d(np.asarray(axes, int)).tolist()
+        listed = reversed(range(rank)) if axes is None else np.atleast_1d(np.asarray(axes, int)).tolist()
         return [place % rank for place in listed]
 
     def joined(texts: Any) -> Any:
         listed = order(texts.ndim)
-        last = np.moveaxis(texts, listed, range(texts.ndim - len(listed), texts.ndim)) if listed else texts
+        last = np.moveaxis(texts, listed[::-1], range(texts.ndim - len(listed), texts.ndim)) if listed else texts
         left = last.shape[: texts.ndim - len(listed)]
         found = np.empty(left, object)
         for place in np.ndindex(left):

@@ -227,7 +227,7 @@ def _equal(x: Any, y: Any) -> Any:
     return np.asarray(encoded(x) == encoded(y), bool)
 
 
-def _split(value: Any, num_or_size_splits: Any, axis: Any, num: Any) -> list[Any]:
+def _split(value: Any, num_or_size_splits: Any, axis: Any) -> list[Any]:
     sizes = np.asarray(num_or_size_splits)
     return np.split(value, int(sizes) if sizes.ndim == 0 else np.cumsum(sizes)[:-1], int(axis))
 
@@ -249,6 +249,6 @@ TWINS: dict[str, Callable[..., Any] | None] = {
     "split": _split,
     "unstack": _unstacked,
     "Fill": lambda *, dims, value: np.full(np.asarray(dims), encoded(value)[()], object),
-    "zeros_like": lambda *, tensor, dtype, optimize: np.full(np.shape(tensor), b"", object),
+    "zeros_like": lambda *, tensor, dtype: np.full(np.shape(tensor), b"", object),
 }
 """What operations do with text, by their kind and with their arguments by name, where no function for shapes tells."""

@@ -10,6 +10,7 @@ from typing import Any
 from hookline.compat.v1 import dtypes
 from hookline.compat.v1.getting import dtype_of, make_variable
 from hookline.compat.v1.graphs import GraphKeys, get_default_graph
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.scopes import AUTO_REUSE, VariableScope, store_of_graph
 
 
@@ -39,6 +40,7 @@ def variable_scope(
     References:
         `tf.variable_scope`. `caching_device`, `partitioner` and `use_resource` have no effect.
     """
+    ignored("tf.variable_scope", caching_device=caching_device, partitioner=partitioner, use_resource=use_resource)
     if name_or_scope is None and default_name is None:
         raise TypeError("If default_name is None then name_or_scope is required")
     if name_or_scope is None and reuse:

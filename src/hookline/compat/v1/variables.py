@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from hookline import graph as core
 from hookline.compat.v1 import default_session, dtypes, texts
 from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, stands_for
+from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.tensors import Tensor
 from hookline.graph import Tensor as CoreTensor
+from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
+from hookline.graph.nodes import SessionCall
 
 
 class Variable(Tensor, core.Variable):
@@ -30,7 +34,7 @@ class Variable(Tensor, core.Variable):
         expected_shape: Without effect.
         import_scope: Without effect.
         constraint: A function that optimizers apply to it after each update.
-        **ignored: `use_resource`, `synchronization`, `aggregation`, `shape`: without effect.
+        **further: `use_resource`, `synchronization`, `aggregation`, `shape`: without effect.
 
     References:
         `tf.Variable`. A read never races with a write: see docs/design.md.
@@ -49,8 +53,11 @@ class Variable(Tensor, core.Variable):
         expected_shape: Any = None,
         import_scope: Any = None,
         constraint: Any = None,
-        **ignored: Any,
+        **further: Any,
     ) -> None:
+        unknown("tf.Variable", further, "use_resource", "synchronization", "aggregation", "shape")
+        ignored("tf.Variable", validate_shape=validate_shape is False, caching_device=caching_device)
+        ignored("tf.Variable", expected_shape=expected_shape, import_scope=import_scope)
         if variable_def is not None:
             raise ValueError("tf.Variable cannot be made of a VariableDef: there are no protobuf messages of graphs.")
         if initial_value is None:
@@ -69,40 +76,61 @@ class Variable(Tensor, core.Variable):
         core.Variable.__init__(self, initial, name or "Variable", trained, collections)
         self.constraint = constraint
 
-    @property
-    def initial_value(self) -> Any:
-        """The tensor of its initial value."""
-        return self._initial
-
     def value(self) -> Any:
         """Returns the variable: a tensor as any other."""
         return self
 
     def initialized_value(self) -> Any:
-        """Returns its initial value, for another variable's."""
-        return self._initial
+        """Returns its value where it has one before the run, and else its initial value: for another variable's."""
+        spec: Any = self.spec
+        if not specs.is_array(spec) or None in (specs.open_shape(spec) or ()):
+            return self._initial
+
+        def before(session: Any) -> Any:
+            if session.uninitialized([self]):
+                return False, np.zeros(spec.shape, spec.dtype)
+            return True, session.snapshot([self])[self.op.name]
+
+        with self.graph.control_dependencies(None):
+            given = {"given": SessionCall("value_before", before).output}
+            has = texts.OnHost(lambda given: given[0], "is_initialized", given, np.dtype(bool), []).output
+            value = texts.OnHost(lambda given: given[1], "read", given, spec.dtype, spec.shape).output
+            args = {"has": has, "value": value, "initial": self._initial}
+            return node(lambda has, value, initial: jnp.where(has, value, initial), "initialized_value", args)
 
     def load(self, value: Any, session: Any = None) -> None:
         """Sets it in a session, by default the default one."""
         default_session.session_for(repr(self.name), session).run(self.initializer, {self._initial: value})
 
-    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
-        """Returns an update that sets the variable; its value is the new one."""
-        return core.Variable.assign(self, self._assigned(value))
+    # TensorFlow's arguments in its order: `name` is a keyword of the core's alone.
 
-    def assign_add(
+    def assign(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Returns an update that sets the variable; its value is the new one."""
+        ignored("tf.Variable.assign", use_locking=use_locking)
+        made = core.Variable.assign(self, self._assigned(value), name=name)
+        return made if read_value else made.op
+
+    def assign_add(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         """Returns an update that adds to the variable; its value is the new one."""
-        return core.Variable.assign_add(self, self._assigned(delta))
+        ignored("tf.Variable.assign_add", use_locking=use_locking)
+        made = core.Variable.assign_add(self, self._assigned(delta), name=name)
+        return made if read_value else made.op
 
-    def assign_sub(
+    def assign_sub(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         """Returns an update that subtracts from the variable; its value is the new one."""
-        return core.Variable.assign_sub(self, self._assigned(delta))
+        ignored("tf.Variable.assign_sub", use_locking=use_locking)
+        made = core.Variable.assign_sub(self, self._assigned(delta), name=name)
+        return made if read_value else made.op
 
     def _assigned(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self.shape.assert_is_compatible_with(value.shape)
         if isinstance(value, CoreTensor | int | float):
             return value
         return convert_to_tensor(value, self.dtype) if holds_tensor(value) else self._beside(value)
@@ -157,31 +185,35 @@ def is_variable_initialized(variable: Any) -> Any:
 
 def assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign`."""
-    return ref.assign(value)
+    ignored("tf.assign", validate_shape=validate_shape is False)
+    return ref.assign(value, use_locking, name)
 
 
 def assign_add(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign_add`."""
-    return ref.assign_add(value)
+    return ref.assign_add(value, use_locking, name)
 
 
 def assign_sub(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign_sub`."""
-    return ref.assign_sub(value)
+    return ref.assign_sub(value, use_locking, name)
 
 
 def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
     """`tf.scatter_add`."""
+    ignored("tf.scatter_add", use_locking=use_locking is True)
     return ref.scatter_add(indices, updates, name or "ScatterAdd")
 
 
 def scatter_sub(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
     """`tf.scatter_sub`."""
+    ignored("tf.scatter_sub", use_locking=use_locking is True)
     return ref.scatter_sub(indices, updates, name or "ScatterSub")
 
 
 def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: Any = True, name: Any = None) -> Any:
     """`tf.scatter_update`."""
+    ignored("tf.scatter_update", use_locking=use_locking is False)
     return ref.scatter_update(indices, updates, name or "ScatterUpdate")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.nodes import argument
-from hookline.graph import GraphKeys, Tensor, add_to_collection, op
+from hookline.compat.v1.nodes import argument, node
+from hookline.graph import GraphKeys, Tensor, add_to_collection
 
 
 class Reduction:
@@ -73,8 +73,8 @@ def weighted_loss(
         losses, weights = losses.astype(jnp.float32), weights.astype(jnp.float32)
         return _reduced(losses, weights, reduction).astype(dtype)
 
-    given = tuple(argument(item) for item in inputs), argument(weights)
-    return collected(scope, label, lambda: op(value, name="value").node(*given), loss_collection)
+    given = {"inputs": tuple(argument(item) for item in inputs), "weights": argument(weights)}
+    return collected(scope, label, lambda: node(value, "value", given, kind=label), loss_collection)
 
 
 def collected(scope: str | None, label: str, make: Callable[[], Tensor], loss_collection: str | None) -> Tensor:

@@ -18,6 +18,15 @@ from hookline.compat.v1.contrib.starts import (
     xavier_initializer,
     xavier_initializer_conv2d,
 )
+from hookline.compat.v1.contrib.weightless import (
+    avg_pool2d,
+    collect_variables,
+    collected,
+    dropout,
+    flatten,
+    layout,
+    max_pool2d,
+)
 from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
 from hookline.compat.v1.layers.base import ZEROS, Layer
 from hookline.compat.v1.namespace import offered
@@ -69,6 +78,7 @@ def _called(
     reuse: Any,
     scope: Any,
     outputs_collections: Any,
+    variables_collections: Any,
 ) -> Any:
     """Calls a layer in its scope, then what normalises it, then what activates it."""
     with variable_scope(scope, label, [inputs], reuse=reuse, custom_getter=_renamed):
@@ -77,10 +87,8 @@ def _called(
         if normalizer_fn is not None:
             outputs = normalizer_fn(outputs, **(normalizer_params or {}))
         outputs = outputs if activation_fn is None else activation_fn(outputs)
-    keys = [outputs_collections] if isinstance(outputs_collections, str) else outputs_collections or ()
-    for key in keys:
-        get_default_graph().add_to_collection(key, outputs)
-    return outputs
+    collect_variables(layer.variables, variables_collections)
+    return collected(outputs, outputs_collections)
 
 
 XAVIER = xavier_initializer()
@@ -114,7 +122,7 @@ def fully_connected(
         trainable=trainable,
     )  # fmt: skip
     return _called(layer, "fully_connected", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
-                   outputs_collections)  # fmt: skip
+                   outputs_collections, variables_collections)  # fmt: skip
 
 
 @add_arg_scope
@@ -145,12 +153,12 @@ def conv2d(
         `tf.contrib.layers.conv2d`.
     """
     layer = layers.Conv2D(
-        num_outputs, kernel_size, stride, padding, _format(data_format), rate, None,
+        num_outputs, kernel_size, stride, padding, layout(data_format), rate, None,
         normalizer_fn is None and biases_initializer is not None, weights_initializer, biases_initializer,
         weights_regularizer, biases_regularizer, trainable=trainable,
     )  # fmt: skip
     return _called(layer, "Conv", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
-                   outputs_collections)  # fmt: skip
+                   outputs_collections, variables_collections)  # fmt: skip
 
 
 @add_arg_scope
@@ -180,12 +188,12 @@ def conv2d_transpose(
         `tf.contrib.layers.conv2d_transpose`.
     """
     layer = layers.Conv2DTranspose(
-        num_outputs, kernel_size, stride, padding, _format(data_format), None,
+        num_outputs, kernel_size, stride, padding, layout(data_format), None,
         normalizer_fn is None and biases_initializer is not None, weights_initializer, biases_initializer,
         weights_regularizer, biases_regularizer, trainable=trainable,
     )  # fmt: skip
     return _called(layer, "Conv2d_transpose", inputs, activation_fn, normalizer_fn, normalizer_params, reuse, scope,
-                   outputs_collections)  # fmt: skip
+                   outputs_collections, variables_collections)  # fmt: skip
 
 
 @add_arg_scope
@@ -240,55 +248,8 @@ def batch_norm(
         elif updates_collections != GraphKeys.UPDATE_OPS:
             for update in made:
                 get_default_graph().add_to_collections(updates_collections, update)
-        return outputs if activation_fn is None else activation_fn(outputs)
-
-
-@add_arg_scope
-def dropout(
-    inputs: Any,
-    keep_prob: Any = 0.5,
-    noise_shape: Any = None,
-    is_training: Any = True,
-    outputs_collections: Any = None,
-    scope: Any = None,
-    seed: int | None = None,
-) -> Any:
-    """Sets elements to zero in training; `keep_prob` is the share that stays."""
-    return layers.dropout(inputs, 1 - keep_prob, noise_shape, seed, is_training)
-
-
-@add_arg_scope
-def max_pool2d(
-    inputs: Any,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: Any = None,
-) -> Any:
-    """Returns the largest value of each window."""
-    return layers.max_pooling2d(inputs, kernel_size, stride, padding, _format(data_format))
-
-
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] = 2,
-    padding: str = "VALID",
-    data_format: str = "NHWC",
-    outputs_collections: Any = None,
-    scope: Any = None,
-) -> Any:
-    """Returns the mean of each window."""
-    return layers.average_pooling2d(inputs, kernel_size, stride, padding, _format(data_format))
-
-
-@add_arg_scope
-def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
-    """Makes one dimension of all but the first."""
-    return layers.flatten(inputs)
+        collect_variables(layer.variables, variables_collections)
+        return collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
 
 
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
@@ -297,7 +258,3 @@ def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
 
 
 convolution2d, convolution2d_transpose = conv2d, conv2d_transpose
-
-
-def _format(data_format: str | None) -> str:
-    return "channels_first" if (data_format or "N").startswith("NC") else "channels_last"

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1 import subgradients
+from hookline.compat.v1 import dtypes, subgradients
+from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.initializers import variance_scaling_initializer as scaled
 from hookline.compat.v1.nodes import op
 
@@ -18,12 +19,13 @@ def variance_scaling_initializer(
     factor: float = 2.0, mode: str = "FAN_IN", uniform: bool = False, seed: int | None = None, dtype: Any = None
 ) -> Initializer:
     """Returns an initializer of random numbers with variance `factor` over the number of inputs, outputs or both."""
-    return scaled(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed)
+    kind = dtypes.float32 if dtype is None else dtype
+    return scaled(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed, kind)
 
 
 def xavier_initializer(uniform: bool = True, seed: int | None = None, dtype: Any = None) -> Initializer:
     """Returns an initializer of random numbers with variance 1 over the mean number of inputs and outputs."""
-    return variance_scaling_initializer(1.0, "FAN_AVG", uniform, seed)
+    return variance_scaling_initializer(1.0, "FAN_AVG", uniform, seed, dtype)
 
 
 xavier_initializer_conv2d = xavier_initializer
@@ -31,17 +33,22 @@ xavier_initializer_conv2d = xavier_initializer
 
 def l2_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Any]:
     """Returns a regularizer: `scale` times half of the sum of squares."""
-    return lambda weights: None if scale == 0 else op(_half_of_squares, name="l2_regularizer")(scale, weights)
+    return lambda weights: None if scale == 0 else op(_half_of_squares, name=scope or "l2_regularizer")(scale, weights)
 
 
 def l1_regularizer(scale: float, scope: str | None = None) -> Callable[[Any], Any]:
     """Returns a regularizer: `scale` times the sum of absolute values."""
-    return lambda weights: None if scale == 0 else op(_absolute, name="l1_regularizer")(scale, weights)
+    return lambda weights: None if scale == 0 else op(_absolute, name=scope or "l1_regularizer")(scale, weights)
 
 
 def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0, scope: str | None = None) -> Callable[[Any], Any]:
     """Returns the sum of both regularizers."""
-    return lambda weights: l1_regularizer(scale_l1)(weights) + l2_regularizer(scale_l2)(weights)
+
+    def both(weights: Any) -> Any:
+        with name_scope(scope, "l1_l2_regularizer"):
+            return l1_regularizer(scale_l1)(weights) + l2_regularizer(scale_l2)(weights)
+
+    return both
 
 
 def _half_of_squares(scale: Any, weights: Any) -> Any:

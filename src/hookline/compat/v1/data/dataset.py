@@ -14,6 +14,7 @@ from hookline.compat.v1.data.batching import Batched
 from hookline.compat.v1.data.elements import Component
 from hookline.compat.v1.data.mapping import Make, Mapped, Pass
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.namespace import Offers
 from hookline.graph import Tensor
 
@@ -131,6 +132,7 @@ class Dataset(Batched, metaclass=Offers):
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
         """Returns a dataset of what a function of tensors makes of each element."""
+        ignored("tf.data.Dataset.map", num_parallel_calls=num_parallel_calls)
         function = Mapped(map_func, self.element_spec)
         returned = function.returned()
         spec = jax.tree.map(elements.component_of, returned)
@@ -147,9 +149,10 @@ class Dataset(Batched, metaclass=Offers):
         return self.interleave(map_func, 1)
 
     def interleave(
-        self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1, **_: Any
+        self, map_func: Callable[..., Dataset], cycle_length: int = 1, block_length: int = 1, **further: Any
     ) -> Dataset:
         """Returns the elements of the datasets that a function makes, in turn of `cycle_length` of them."""
+        unknown("tf.data.Dataset.interleave", further, "num_parallel_calls")
         function = Mapped(map_func, self.element_spec)
         inner = function.result
         if not isinstance(inner, Dataset):
@@ -243,7 +246,8 @@ class Dataset(Batched, metaclass=Offers):
         return self._then(lambda run, given: zip(map(np.int64, count(start)), given, strict=False), spec)
 
     def cache(self, filename: Any = "") -> Dataset:
-        """Returns the elements, which are computed once and then kept in memory."""
+        """Returns the elements, which are computed once and then kept in memory, never in a file."""
+        ignored("tf.data.Dataset.cache", filename=filename)
         kept: dict[str, list[Any]] = {}
 
         def make(run: Pass) -> Iterator[Any]:
@@ -259,7 +263,8 @@ class Dataset(Batched, metaclass=Offers):
         return Dataset(make, self.element_spec, self.inputs)
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """Returns the same elements: iterators read ahead anyway."""
+        """Returns the same elements: iterators read ahead anyway, by a number of their own."""
+        ignored("tf.data.Dataset.prefetch", buffer_size=buffer_size)
         return self
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -268,6 +273,7 @@ class Dataset(Batched, metaclass=Offers):
 
     def with_options(self, options: Any) -> Dataset:
         """Returns the same elements."""
+        ignored("tf.data.Dataset.with_options", options=options)
         return self
 
     # Iterators --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.namespace import offered
 
 AUTOTUNE = -1
@@ -20,6 +21,7 @@ def map_and_batch(
     num_parallel_calls: int | None = None,
 ) -> Transformation:
     """Returns `map`, then `batch`."""
+    ignored("map_and_batch", num_parallel_batches=num_parallel_batches, num_parallel_calls=num_parallel_calls)
     return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
 
 
@@ -42,6 +44,8 @@ def parallel_interleave(
     prefetch_input_elements: int | None = None,
 ) -> Transformation:
     """Returns `interleave`, always in the same order."""
+    ignored("parallel_interleave", sloppy=sloppy, buffer_output_elements=buffer_output_elements)
+    ignored("parallel_interleave", prefetch_input_elements=prefetch_input_elements)
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
 
 
@@ -52,6 +56,7 @@ def unbatch() -> Transformation:
 
 def prefetch_to_device(device: Any, buffer_size: int | None = None) -> Transformation:
     """Returns a transformation that changes nothing: iterators place their elements on the device."""
+    ignored("prefetch_to_device", device=device, buffer_size=buffer_size)
     return lambda dataset: dataset
 
 

@@ -12,6 +12,7 @@ import jax
 from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.mapping import Pass
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import constant, convert_to_tensor
 from hookline.compat.v1.texts import OnHost, as_word, mark
 from hookline.data.batches import Form, owned
@@ -124,13 +125,14 @@ class Iterator:
             self._latest = _Stream(self._begin())
         stream = self._latest
         # Several operations take turns, which reading ahead would confuse.
-        return _Reader(node, stream, self.element_spec, _PREFETCH if len(self._sources) == 1 else 0)
+        return _Reader(node, stream, _PREFETCH if len(self._sources) == 1 else 0)
 
     @staticmethod
     def from_structure(
         output_types: Any, output_shapes: Any = None, shared_name: str | None = None, output_classes: Any = None
     ) -> Iterator:
         """Returns an iterator of no dataset yet: `make_initializer` gives it one."""
+        ignored("tf.data.Iterator.from_structure", shared_name=shared_name, output_classes=output_classes)
         return Iterator(elements.declared(output_types, output_shapes), _uninitialised)
 
     @staticmethod
@@ -138,6 +140,7 @@ class Iterator:
         string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> HandledIterator:
         """Returns an iterator that reads, in each run, the iterator whose `string_handle` it is given."""
+        ignored("tf.data.Iterator.from_string_handle", output_classes=output_classes)
         return HandledIterator(string_handle, elements.declared(output_types, output_shapes))
 
 
@@ -201,7 +204,7 @@ def _numbers() -> Elements[int]:
 class _Reader(Reader):
     """One session's way through a dataset, which `turn_to` begins anew."""
 
-    def __init__(self, node: Source, stream: _Stream, spec: Any, prefetch: int) -> None:
+    def __init__(self, node: Source, stream: _Stream, prefetch: int) -> None:
         stream.read_by.add(node)
         example = None if node.output.spec is specs.UNKNOWN else node.output.spec
         super().__init__(node, stream, Form(node.node_def, example, "keep"), prefetch, None)
@@ -240,6 +243,7 @@ def make_one_shot_iterator(dataset: Dataset) -> Iterator:
 
 def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
     """Returns an iterator that begins when its `initializer` is run, and again each time."""
+    ignored("make_initializable_iterator", shared_name=shared_name)
     iterator = Iterator(dataset.element_spec, _uninitialised)
     iterator.initializer = iterator.make_initializer(dataset)
     return iterator

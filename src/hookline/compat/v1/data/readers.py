@@ -14,6 +14,7 @@ from hookline.compat.v1.data import elements
 from hookline.compat.v1.data.dataset import Dataset
 from hookline.compat.v1.data.elements import STRING, Component
 from hookline.compat.v1.data.mapping import Pass
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.python_io import read_records
 from hookline.compat.v1.texts import as_word
 from hookline.errors import from_os_error
@@ -51,6 +52,7 @@ class TextLineDataset(_FileDataset):
     """
 
     def __init__(self, filenames: Any, compression_type: Any = None, buffer_size: Any = None) -> None:
+        ignored("tf.data.TextLineDataset", buffer_size=buffer_size)
         super().__init__(filenames, lines, compression_type)
 
 
@@ -64,6 +66,7 @@ class TFRecordDataset(_FileDataset):
     def __init__(
         self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
     ) -> None:
+        ignored("tf.data.TFRecordDataset", buffer_size=buffer_size, num_parallel_reads=num_parallel_reads)
         super().__init__(filenames, read_records, compression_type)
 
 
@@ -83,6 +86,7 @@ class FixedLengthRecordDataset(_FileDataset):
         buffer_size: Any = None,
         compression_type: Any = None,
     ) -> None:
+        ignored("tf.data.FixedLengthRecordDataset", buffer_size=buffer_size)
         super().__init__(filenames, fixed_length(record_bytes, header_bytes, footer_bytes), compression_type)
 
 
