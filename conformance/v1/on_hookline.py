@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 
 import numpy as np
@@ -11,17 +12,25 @@ import numpy as np
 from conformance.v1 import stream
 from conformance.v1.recorder import Recorder
 
-IMPORT = "import hookline.compat.v1 as tf"
+IMPORTS = {
+    r"^( *)import tensorflow *(#.*)?\r?$": r"\1import hookline.compat.v1 as tensorflow",
+    r"^( *)(from|import) tensorflow(\.compat\.v1)?(?=[. ])": r"\1\2 hookline.compat.v1",
+}
+"""What becomes of a script's import lines."""
 
 
 def prepare(random, limit=None):
     """Replaces what a script must not notice, and returns the recorder of its runs."""
     import hookline.compat.v1 as tf
+    from hookline.compat.v1 import mnist
     from hookline.session import Session
 
     recorder = Recorder(limit)
+    read = mnist.read_data_sets
+    mnist.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
     Session.run = recorder.recording(Session.run, lambda result: result)
-    Session.run_watched = recorder.recording(Session.run_watched, lambda result: result[0])
+    Session.run_watched = recorder.recording(Session.run_watched, lambda result: result[0], hooked=True)
+    recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random()
         tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 
 from conformance.v1 import stream
 from conformance.v1.recorder import Recorder
 
-IMPORT = "import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()"
+# What reads MNIST was a part of TensorFlow 1.x, and takes a seed that nobody knows.
+IMPORTS = {
+    r"^( *)(from|import) tensorflow\.(examples\.tutorials|contrib\.learn.*\.datasets)\.mnist\b":
+        r"\1\2 conformance.v1.stand_ins",
+    r"^( *)(from|import) tensorflow\.contrib\.tensorboard\.plugins\b": r"\1\2 tensorboard.plugins",
+}  # fmt: skip
+"""What becomes of a script's import lines."""
+_RENAMED = {
+    r"^( *)import tensorflow(\.compat\.v1)? as tf *(#.*)?\r?$":
+        r"\1import tensorflow.compat.v1 as tf; tf.disable_v2_behavior()",
+}  # fmt: skip
 
 
 def prepare(random, limit=None):
@@ -15,13 +27,16 @@ def prepare(random, limit=None):
     import tensorflow.compat.v1 as tf
     from tensorflow.python.client import session as sessions
 
-    tf.disable_v2_behavior()
+    if tf.__version__ >= "2":
+        tf.disable_v2_behavior()
+        IMPORTS.update(_RENAMED)
     recorder = Recorder(limit)
     base = sessions.BaseSession
     base.run = recorder.recording(base.run, lambda result: result["caller"] if _is_hooked(result) else result)
+    recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random(tf)
-        tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self
+        _keep_order(tf)
     return recorder
 
 
@@ -34,6 +49,32 @@ def record(recorder):
         lambda graph: graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES),
         lambda graph: [variable for key in keys for variable in graph.get_collection(key)],
     )
+
+
+def _keep_order(tf):
+    """Takes examples in their order, one thread at a time."""
+    tf.data.Dataset.shuffle = lambda self, *args, **kwargs: self
+    batch, train = tf.train.batch, tf.train
+
+    def one_by_one(tensors, batch_size, num_threads=1, *args, **kwargs):
+        return batch(tensors, batch_size, 1, *args, **kwargs)
+
+    def shuffle_batch(tensors, batch_size, capacity, min_after_dequeue, num_threads=1, seed=None, **kwargs):
+        return batch(tensors, batch_size, capacity=capacity, **kwargs)
+
+    train.batch, train.shuffle_batch = one_by_one, shuffle_batch
+    for name in ("string_input_producer", "slice_input_producer", "range_input_producer", "input_producer"):
+        setattr(train, name, _unshuffled(getattr(train, name)))
+
+
+def _unshuffled(producer):
+    names = list(inspect.signature(producer).parameters)
+
+    def produce(*args, **kwargs):
+        given = {names[place]: value for place, value in enumerate(args)}
+        return producer(**{**given, **kwargs, "shuffle": False})
+
+    return produce
 
 
 def _is_hooked(result):
@@ -84,7 +125,7 @@ def _replace_random(tf):
     def multinomial(logits, num_samples, seed=0, seed2=0, output_dtype=tf.int64, name=None):
         size = tf.stack([tf.shape(logits)[0], num_samples])
         made = draw("uniform", size, output_dtype, name, lambda u, logits: stream.chosen(logits, u), (logits,))
-        made.set_shape([logits.shape[0], tf.get_static_value(num_samples)])
+        made.set_shape([logits.shape[0], tensor_util.constant_value(tf.convert_to_tensor(num_samples))])
         return made
 
     def random_shuffle(value, seed=0, seed2=0, name=None):

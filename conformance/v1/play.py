@@ -17,11 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-_IMPORT = re.compile(r"^( *)import tensorflow(\.compat\.v1)? as tf *\r?$", re.MULTILINE)
-# What reads MNIST was a part of TensorFlow 1.x; neither system has it.
-_DATA = re.compile(r"^( *)(from|import) tensorflow\.examples\.tutorials\.mnist\b", re.MULTILINE)
-_STAND_INS = "conformance.v1.stand_ins"
-
 
 def main():
     """Plays the script that the command line names."""
@@ -39,7 +34,7 @@ def main():
     else:
         from conformance.v1 import on_hookline as system
     recorder = system.prepare(random=not asked.as_it_is, limit=asked.runs)
-    replace_imports(asked.source, system.IMPORT)
+    replace_imports(asked.source, system.IMPORTS)
     random.seed(0)
     np.random.seed(0)
     sys.argv = [str(asked.script), *asked.arguments]
@@ -58,11 +53,12 @@ def main():
     sys.stderr.flush()
 
 
-def replace_imports(folder, line):
-    """Replaces the import line of every script below a folder."""
+def replace_imports(folder, rules):
+    """Replaces, by a system's rules, the import lines of every script below a folder."""
     for path in folder.rglob("*.py"):
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        replaced = _DATA.sub(r"\1\2 " + _STAND_INS, _IMPORT.sub(r"\1" + line, text))
+        text = replaced = path.read_text(encoding="utf-8", errors="surrogateescape")
+        for pattern, line in rules.items():
+            replaced = re.sub(pattern, line, replaced, flags=re.MULTILINE)
         if replaced != text:
             path.write_text(replaced, encoding="utf-8", errors="surrogateescape")
 

@@ -10,33 +10,55 @@ import numpy as np
 class Recorder:
     """Keeps, of every run of the main thread, the single floating point numbers that it returned, and its graph.
 
+    Of a run that trains it keeps the loss, too, which many scripts do not fetch.
+
     Args:
         limit: After how many such runs the script is ended; None for never.
     """
 
     def __init__(self, limit=None):
         self.runs, self.graphs, self._depth, self._limit = [], [], 0, limit
+        self._losses = {}
 
-    def recording(self, run, fetched):
+    def note_losses(self, optimizer):
+        """Notes of which loss the training operations are that a class of optimizers makes."""
+        compute, apply = optimizer.compute_gradients, optimizer.apply_gradients
+
+        def compute_gradients(made_by, loss, *args, **kwargs):
+            made_by.noted_loss = None if callable(loss) and not hasattr(loss, "op") else loss
+            return compute(made_by, loss, *args, **kwargs)
+
+        def apply_gradients(made_by, *args, **kwargs):
+            made = apply(made_by, *args, **kwargs)
+            if getattr(made_by, "noted_loss", None) is not None:
+                self._losses[_op(made)] = made_by.noted_loss
+            return made
+
+        optimizer.compute_gradients, optimizer.apply_gradients = compute_gradients, apply_gradients
+
+    def recording(self, run, fetched, hooked=False):
         """Returns a session's `run` that records its result.
 
         Args:
             run: `run(session, fetches, ...)`.
             fetched: Returns, of a result, what the caller asked for; hooks' fetches are not recorded.
+            hooked: Whether it runs what hooks fetch, too.
         """
 
-        def recorded(session, *args, **kwargs):
+        def recorded(session, fetches, *args, **kwargs):
             if threading.current_thread() is not threading.main_thread():
-                return run(session, *args, **kwargs)
+                return run(session, fetches, *args, **kwargs)
             if session.graph not in self.graphs:
                 self.graphs.append(session.graph)
+            losses = [] if self._depth or hooked else self._losses_of(fetches)
             self._depth += 1
             try:
-                result = run(session, *args, **kwargs)
+                result = run(session, [fetches, losses] if losses else fetches, *args, **kwargs)
             finally:
                 self._depth -= 1
+            result, losses = result if losses else (result, [])
             if self._depth == 0:
-                found = list(_numbers(fetched(result)))
+                found = [*_numbers(fetched(result)), *(float(np.mean(loss)) for loss in losses)]
                 if found:
                     self.runs.append(found)
                 if self._limit is not None and len(self.runs) >= self._limit:
@@ -44,6 +66,12 @@ class Recorder:
             return result
 
         return recorded
+
+    def _losses_of(self, fetches):
+        """Returns the losses of the training operations among fetches, unless they are fetched as well."""
+        asked = [] if isinstance(fetches, dict) and "caller" in fetches else list(_leaves(fetches))
+        found = [self._losses[_op(fetch)] for fetch in asked if _op(fetch) in self._losses]
+        return [loss for loss in found if not any(loss is fetch for fetch in asked)]
 
     def record(self, trainable, known):
         """Returns the record of a script that has ended.
@@ -57,6 +85,22 @@ class Recorder:
             "variables": {_name(v): _shape(v) for graph in self.graphs for v in known(graph)},
             "trainable": sorted({_name(v) for graph in self.graphs for v in trainable(graph)}),
         }
+
+
+def _leaves(fetches):
+    """Yields what is fetched, out of lists and dicts."""
+    if isinstance(fetches, dict):
+        fetches = list(fetches.values())
+    if isinstance(fetches, (list, tuple)):
+        for part in fetches:
+            yield from _leaves(part)
+    else:
+        yield fetches
+
+
+def _op(fetch):
+    """Returns the operation of a tensor; operations and names are returned as they are."""
+    return getattr(fetch, "op", fetch) if not isinstance(fetch, str) else fetch
 
 
 def _name(variable):

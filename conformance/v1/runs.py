@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,16 @@ OLD_NAMES = {"before_1_0"}
 TASKS = {"parameter_server": ["--job_name=worker", "--job_name=ps"]}
 
 
-def python_of(system: str) -> str:
-    """Returns the interpreter of a system."""
+def python_of(system: str, variable: str = "TF_PYTHON") -> str:
+    """Returns the interpreter of a system, by its whole path, as scripts run in folders of their own.
+
+    Args:
+        system: `tensorflow` or `hookline`.
+        variable: The environment variable that names that of TensorFlow.
+    """
     if system == "hookline":
         return sys.executable
-    return os.environ.get("TF_PYTHON") or str(ROOT / ".venv-tf215" / "bin" / "python")
+    return str(Path(os.environ.get(variable) or ROOT / ".venv-tf215" / "bin" / "python").absolute())
 
 
 def play(
@@ -36,8 +42,11 @@ def play(
     as_it_is: bool = False,
     arguments: tuple[str, ...] = (),
     project: Path | None = None,
-    mnist_in: str | None = None,
+    data: Callable[[Path], None] | None = None,
     limit: int | None = None,
+    secs: float = TIMEOUT_SECS,
+    peer: str = "TF_PYTHON",
+    options: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Plays a script, in an empty folder or, if it is a public one, in its own, and returns its record.
 
@@ -47,8 +56,11 @@ def play(
         as_it_is: Leaves the system its own random numbers.
         arguments: The script's.
         project: The folder of the project that a public script is of.
-        mnist_in: Where in its folder the script looks for the files of MNIST.
+        data: Puts the data that the script looks for into its folder.
         limit: After how many runs that return numbers it is ended.
+        secs: How long it may take.
+        peer: The environment variable that names the interpreter of TensorFlow.
+        options: More of the environment.
 
     Returns:
         The record, with `folder`, where it ran, and `said`, what it printed.
@@ -59,13 +71,21 @@ def play(
     (folder / "work").mkdir(parents=True)
     shutil.copytree(home, folder / "source", ignore=shutil.ignore_patterns("__pycache__", ".git", "*.ipynb"))
     played = folder / "source" / script.relative_to(home)
-    if mnist_in:
-        shutil.copytree(BUILD / "mnist", played.parent / mnist_in, dirs_exist_ok=True)
+    if data is not None:
+        data(played.parent)
     record, others = folder / "record.json", []
     tasks = TASKS.get(script.stem, [""])
     port = f"--port={_free_port()}" if len(tasks) > 1 else ""
-    options = ["--as-it-is"] * as_it_is + ([f"--runs={limit}"] if limit else [])
-    command = [python_of(system), "-m", "conformance.v1.play", *options, system, str(folder / "source"), str(played)]
+    asked = ["--as-it-is"] * as_it_is + ([f"--runs={limit}"] if limit else [])
+    command = [
+        python_of(system, peer),
+        "-m",
+        "conformance.v1.play",
+        *asked,
+        system,
+        str(folder / "source"),
+        str(played),
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("EXTRA_PATH")])]),
         "MNIST": str(BUILD / "mnist"),
@@ -74,6 +94,7 @@ def play(
         "PYTHONWARNINGS": "ignore",
         "MPLBACKEND": "agg",
     }
+    environment.update(options or {})
     environment.pop("TF_CONFIG", None)
     with open(folder / "said", "w", encoding="utf-8") as said:
         try:
@@ -89,9 +110,9 @@ def play(
                     stdin=subprocess.DEVNULL,
                 )
                 others.append(process)
-            status: Any = others[0].wait(TIMEOUT_SECS)
+            status: Any = others[0].wait(secs)
         except subprocess.TimeoutExpired:
-            status = f"no end within {TIMEOUT_SECS} s"
+            status = f"no end within {secs} s"
         finally:
             for process in others:
                 process.kill()

@@ -26,6 +26,8 @@ for attempt in range(2):
             saver=tf.train.Saver(),
             global_step=global_step,
             summary_op=None,
+            # TensorFlow names event files by the second, in which both attempts may lie.
+            summary_writer=tf.summary.FileWriter("supervised", filename_suffix=".%d" % attempt),
             save_model_secs=0,
         )
         with sv.managed_session() as sess:

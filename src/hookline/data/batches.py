@@ -223,7 +223,7 @@ def _lengths(batch: Any) -> set[int]:
 
 
 def _opened(spec: Any) -> Any:
-    return specs.declared(spec.dtype, (None, *spec.shape[1:])) if spec.shape else spec
+    return specs.declared(spec.dtype, (None, *(specs.open_shape(spec) or ())[1:])) if spec.shape else spec
 
 
 def _filled(leaf: Any, size: int | None) -> Any:

@@ -139,3 +139,16 @@ def test_clipping_by_the_norm_of_all():
     assert tensors[1] is None
     np.testing.assert_allclose(np.concatenate([clipped[0], clipped[1][0]]), [1.5, 2.0], rtol=1e-6)
     assert np.isnan(run(tf.clip_by_global_norm([tf.constant([np.inf])], 1.0)[0])).all()
+
+
+def test_what_the_projector_shall_show_stands_where_tensorboard_looks(tmp_path, caplog):
+    projector = tf.contrib.tensorboard.plugins.projector
+    config = projector.ProjectorConfig()
+    config.embeddings.add(tensor_name="words:0", metadata_path="words.tsv", tensor_path="words.txt")
+    projector.visualize_embeddings(tf.summary.FileWriter(str(tmp_path)), config)
+
+    assert 'tensor_name: "words:0"' in (tmp_path / "projector_config.pbtxt").read_text(encoding="utf-8")
+    assert not caplog.records
+    config.embeddings.add(tensor_name="letters:0")
+    projector.visualize_embeddings(str(tmp_path), config)
+    assert "cannot read letters:0 from hookline's checkpoints" in caplog.text

@@ -268,3 +268,13 @@ def test_a_handle_says_which_iterator_is_read():
             sess.run(doubled, {handle: other})
         sess.run(second.initializer)
         assert [int(sess.run(doubled, {handle: which})) for which in (other, one)] == [20, 4]
+
+
+def test_padded_batches_without_the_remainder_have_a_length_and_open_widths():
+    lengths = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill([tf.shape(tf.zeros([2]))[0]], n))
+    padded = lengths.padded_batch(2, [None], drop_remainder=True)
+    batch = padded.make_one_shot_iterator().get_next()
+
+    assert batch.get_shape().as_list() == [2, None]
+    with tf.Session() as sess:
+        assert [sess.run(batch).tolist() for _ in range(2)] == [[[1, 1], [2, 2]], [[3, 3], [4, 4]]]

@@ -44,6 +44,16 @@ def test_a_saver_wants_variables():
         tf.train.Saver()
 
 
+def test_a_script_may_catch_that_there_is_no_checkpoint(tmp_path):
+    tf.Variable(1.0)
+    saver = tf.train.Saver()
+    with tf.Session() as sess:
+        with pytest.raises(ValueError, match="Can't load save_path when it is None"):
+            saver.restore(sess, tf.train.latest_checkpoint(str(tmp_path)))
+        with pytest.raises(ValueError, match="is not a valid checkpoint"):
+            saver.restore(sess, str(tmp_path / "model-1"))
+
+
 def test_a_saver_says_what_has_no_effect(tmp_path):
     tf.Variable(1.0)
     with pytest.raises(TypeError, match="has no argument 'no_such'"):

@@ -1,5 +1,7 @@
 """TensorFlow 1.x's names over hookline: `import hookline.compat.v1 as tf`, and a script trains on JAX.
 
+In each import line of a script `tensorflow` becomes `hookline.compat.v1`, whatever stands behind it (see `places`).
+
 Example:
     >>> import hookline.compat.v1 as tf
     >>> x = tf.placeholder(tf.float32, [None, 2], name="x")
@@ -43,7 +45,9 @@ from hookline.compat.v1 import (
     metrics,
     nn,
     nodes,
+    places,
     python_io,
+    queue_readers,
     random,
     sparse_tensors,
     summary,
@@ -84,6 +88,7 @@ _PARTS = [
     sparse_tensors,
     csv_lines,
     files,
+    queue_readers,
     switches,
     before_1_0,
 ]
@@ -94,6 +99,7 @@ GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
+places.register(_sys.modules[__name__])
 
 dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
 

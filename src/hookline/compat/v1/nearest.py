@@ -6,7 +6,7 @@ _LOOP = "tf.train.MonitoredTrainingSession, or hookline.train.Loop"
 _CELL = "hookline.op with jax.lax.scan, or a Flax cell"
 _RECORDS = "hookline.data, or tf.py_func of what a package reads"
 _IMAGES = "tf.py_func of what an image package decodes (PIL.Image.open), in Dataset.map"
-_QUEUES = "tf.data, or hookline.data"
+_QUEUES = "tf.train.batch and shuffle_batch, or tf.data"
 _DISTANCES = "hookline.op with jax.scipy.stats, or Distrax through it"
 _SPARSE = "arrays that are full: tf.sparse_tensor_to_dense"
 _HASH = "tf.py_func with zlib.crc32"
@@ -17,10 +17,6 @@ NEAREST: dict[str, str] = {
     "tf.GradientTape": "tf.gradients, or jax.grad inside hookline.op",
     "tf.PaddingFIFOQueue": _QUEUES,
     "tf.RandomShuffleQueue": _QUEUES,
-    "tf.TFRecordReader": "tf.data.TFRecordDataset",
-    "tf.TextLineReader": "tf.data.TextLineDataset",
-    "tf.FixedLengthRecordReader": "tf.data.FixedLengthRecordDataset",
-    "tf.WholeFileReader": "tf.read_file in Dataset.map",
     "tf.TensorArray": "hookline.op with jax.lax.scan",
     "tf.VarLenFeature": _RECORDS,
     "tf.config.experimental": "JAX's environment variables: CUDA_VISIBLE_DEVICES, XLA_PYTHON_CLIENT_MEM_FRACTION",
@@ -113,12 +109,7 @@ NEAREST: dict[str, str] = {
     "tf.train.QueueRunner": "tf.data, or tf.train.LooperThread",
     "tf.train.SyncReplicasOptimizer": "the optimizer itself: workers of hookline.distributed do not wait",
     "tf.train.add_queue_runner": "tf.data, or tf.train.LooperThread",
-    "tf.train.batch": "tf.data: Dataset.batch",
-    "tf.train.batch_join": "tf.data: Dataset.batch",
     "tf.train.import_meta_graph": "the functions that make the graph, and tf.train.Saver.restore",
-    "tf.train.shuffle_batch": "tf.data: Dataset.shuffle and batch",
-    "tf.train.slice_input_producer": "tf.data: Dataset.from_tensor_slices",
-    "tf.train.string_input_producer": "tf.data: Dataset.from_tensor_slices",
     "tf.unique": "hookline.op with jax.numpy.unique and its size=",
     "tf.user_ops": "hookline.op of a function of JAX",
     "tf.while_loop": "hookline.op with jax.lax.while_loop",

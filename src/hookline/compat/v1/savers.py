@@ -81,6 +81,19 @@ class Saver(core.Saver):
         )
         return super().save(sess, save_path, global_step, latest_filename, **without_effect)
 
+    def restore(self, sess: Any, save_path: Any) -> None:
+        """Sets the variables to what a checkpoint holds; see `hookline.train.Saver.restore`.
+
+        Raises:
+            ValueError: There is nothing at that path, or it is None, as `latest_checkpoint` returns where there is no
+                checkpoint: scripts catch it, and initialise their variables.
+        """
+        if save_path is None:
+            raise ValueError("Can't load save_path when it is None: there is no checkpoint to restore.")
+        if not os.path.exists(save_path):
+            raise ValueError(f"The passed save_path is not a valid checkpoint: {os.fspath(save_path)}")
+        super().restore(sess, save_path)
+
     def set_last_checkpoints(self, last_checkpoints: list[str]) -> None:
         """Takes over checkpoints of an earlier run, oldest first."""
         self.recover_last_checkpoints(last_checkpoints)

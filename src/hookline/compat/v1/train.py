@@ -41,7 +41,15 @@ from hookline.compat.v1.optimizers import (
     ProximalGradientDescentOptimizer,
     RMSPropOptimizer,
 )
-from hookline.compat.v1.queues import start_queue_runners
+from hookline.compat.v1.queue_batches import batch, batch_join, shuffle_batch, shuffle_batch_join
+from hookline.compat.v1.queues import (
+    input_producer,
+    match_filenames_once,
+    range_input_producer,
+    slice_input_producer,
+    start_queue_runners,
+    string_input_producer,
+)
 from hookline.compat.v1.savers import CheckpointReader as NewCheckpointReader
 from hookline.compat.v1.savers import Saver, load_checkpoint, write_graph
 from hookline.compat.v1.schedules import (
@@ -131,6 +139,8 @@ __all__ = [
     "Supervisor",
     "WorkerSessionCreator",
     "assert_global_step",
+    "batch",
+    "batch_join",
     "checkpoint_exists",
     "checkpoints_iterator",
     "cosine_decay",
@@ -142,18 +152,25 @@ __all__ = [
     "get_or_create_global_step",
     "global_step",
     "init_from_checkpoint",
+    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
     "linear_cosine_decay",
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "match_filenames_once",
     "natural_exp_decay",
     "piecewise_constant",
     "piecewise_constant_decay",
     "polynomial_decay",
+    "range_input_producer",
     "replica_device_setter",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
     "start_queue_runners",
+    "string_input_producer",
     "warm_start",
     "write_graph",
 ]

@@ -19,6 +19,8 @@ from hookline.compat.v1.python_io import read_records
 from hookline.compat.v1.texts import as_word
 from hookline.errors import from_os_error
 
+Records = Callable[[IO[bytes]], Iterator[bytes]]
+
 
 class _FileDataset(Dataset):
     """The records of files, as texts.
@@ -29,13 +31,13 @@ class _FileDataset(Dataset):
         compression_type: `"GZIP"`, `"ZLIB"`, or nothing.
     """
 
-    def __init__(self, filenames: Any, records: Callable[[IO[bytes]], Iterator[bytes]], compression_type: Any) -> None:
+    def __init__(self, filenames: Any, records: Records, compression_type: Any) -> None:
         paths = filenames if isinstance(filenames, Dataset) else elements.arranged(filenames)
 
         def make(run: Pass) -> Iterator[Any]:
             found = paths.make(run) if isinstance(paths, Dataset) else np.atleast_1d(run.arrays(paths))
             for path in found:
-                with _opened(as_word(path), compression_type) as file:
+                with opened(as_word(path), compression_type) as file:
                     yield from map(elements.as_array, records(file))
 
         inputs = paths.inputs if isinstance(paths, Dataset) else elements.tensors_in(paths)
@@ -51,7 +53,7 @@ class TextLineDataset(_FileDataset):
 
     def __init__(self, filenames: Any, compression_type: Any = None, buffer_size: Any = None) -> None:
         ignored("tf.data.TextLineDataset", buffer_size=buffer_size)
-        super().__init__(filenames, lambda file: (line.rstrip(b"\r\n") for line in file), compression_type)
+        super().__init__(filenames, lines, compression_type)
 
 
 class TFRecordDataset(_FileDataset):
@@ -85,17 +87,28 @@ class FixedLengthRecordDataset(_FileDataset):
         compression_type: Any = None,
     ) -> None:
         ignored("tf.data.FixedLengthRecordDataset", buffer_size=buffer_size)
-
-        def records(file: IO[bytes]) -> Iterator[bytes]:
-            content = file.read()
-            end = len(content) - (footer_bytes or 0)
-            for start in range(header_bytes or 0, end - record_bytes + 1, record_bytes):
-                yield content[start : start + record_bytes]
-
-        super().__init__(filenames, records, compression_type)
+        super().__init__(filenames, fixed_length(record_bytes, header_bytes, footer_bytes), compression_type)
 
 
-def _opened(path: str, compression: Any) -> Any:
+def lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the lines of an open file, without their ends."""
+    return (line.rstrip(b"\r\n") for line in file)
+
+
+def fixed_length(record_bytes: int, header_bytes: int | None, footer_bytes: int | None) -> Records:
+    """Returns what yields the parts of an open file, each of so many bytes, between its header and its footer."""
+
+    def records(file: IO[bytes]) -> Iterator[bytes]:
+        content = file.read()
+        end = len(content) - (footer_bytes or 0)
+        for start in range(header_bytes or 0, end - record_bytes + 1, record_bytes):
+            yield content[start : start + record_bytes]
+
+    return records
+
+
+def opened(path: str, compression: Any) -> Any:
+    """Returns a file to read from, as it is or unpacked."""
     try:
         if compression in ("GZIP", b"GZIP"):
             return gzip.open(path, "rb")

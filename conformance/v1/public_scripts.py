@@ -1,0 +1,128 @@
+"""Which public scripts are played: their projects, their paths, and the data that they look for."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from conformance.v1.runs import BUILD
+
+
+class Public(NamedTuple):
+    """A script.
+
+    Attributes:
+        project: Its project, `OWNER/NAME`.
+        path: Its path there.
+        arguments: What is said on its command line.
+        data: Puts into its folder the data that it looks for.
+        peer: The environment variable that names the interpreter of TensorFlow: `tf.contrib` needs an older one.
+        secs: How long it may take.
+    """
+
+    project: str
+    path: str
+    arguments: tuple[str, ...] = ()
+    data: Callable[[Path], None] | None = None
+    peer: str = "TF_PYTHON"
+    secs: float = 300
+
+
+def mnist_in(folder: str, *, packed: bool = True) -> Callable[[Path], None]:
+    """Returns what puts the files of MNIST into a folder beside a script."""
+
+    def put(beside: Path) -> None:
+        shutil.copytree(BUILD / "mnist", beside / folder, dirs_exist_ok=True)
+        for path in () if packed else list((beside / folder).glob("*.gz")):
+            path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+
+    return put
+
+
+def cifar10_in(folder: str) -> Callable[[Path], None]:
+    """Returns what puts the files of CIFAR-10 for Python into a folder: digits in colours, with noise."""
+
+    def put(beside: Path) -> None:
+        (beside / folder).mkdir(parents=True, exist_ok=True)
+        digits, random = load_digits(), np.random.RandomState(0)
+        large = np.kron(digits.images, np.ones((1, 4, 4)))[:, None]
+        for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+            chosen = random.choice(len(large), 2000)
+            images = large[chosen] * random.uniform(8, 14, (2000, 3, 1, 1)) + random.uniform(0, 30, (2000, 3, 32, 32))
+            batch = {"data": images.astype(np.uint8).reshape(2000, 3072), "labels": digits.target[chosen].tolist()}
+            (beside / folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+        names = {"label_names": [f"digit {number}" for number in range(10)], "num_vis": 3072}
+        (beside / folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
+
+    return put
+
+
+SCRIPTS = [
+    Public("AYLIEN/gan-intro", "gan.py", ("--log-every=1",)),
+    Public("BinRoot/TensorFlow-Book", "ch04_classification/logistic_1d.py"),
+    Public("BinRoot/TensorFlow-Book", "ch04_classification/logistic_2d.py"),
+    Public("BinRoot/TensorFlow-Book", "ch07_autoencoder/main.py"),
+    Public("ChenglongChen/tensorflow-DeepFM", "example/main.py", peer="TF115_PYTHON"),
+    Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/301_simple_regression.py"),
+    Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/302_simple_classification.py"),
+    Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/401_CNN.py"),
+    Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/406_GAN.py"),
+    Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/502_batch_normalization.py"),
+    Public("MorvanZhou/tutorials", "tensorflowTUT/tf15_tensorboard/full_code.py"),
+    Public("MorvanZhou/tutorials", "tensorflowTUT/tf17_dropout/full_code.py"),
+    Public("MorvanZhou/tutorials", "tensorflowTUT/tf18_CNN3/full_code.py"),
+    Public("MorvanZhou/tutorials", "tensorflowTUT/tf23_BN/tf23_BN.py"),
+    Public("adventuresinML/adventures-in-ml-code", "convolutional_neural_network_tutorial.py"),
+    Public("adventuresinML/adventures-in-ml-code", "tf_dataset_tutorial.py"),
+    Public("adventuresinML/adventures-in-ml-code", "vanishing_gradient.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/2_BasicModels/logistic_regression.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/3_NeuralNetworks/gan.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/3_NeuralNetworks/dcgan.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/4_Utils/tensorboard_advanced.py"),
+    Public("decentralion/tf-dev-summit-tensorboard-tutorial", "mnist.py", peer="TF115_PYTHON"),
+    Public("dennybritz/cnn-text-classification-tf", "train.py", peer="TF115_PYTHON"),
+    Public("easy-tensorflow/easy-tensorflow", "2_Linear_Classifier/code/main.py"),
+    Public("easy-tensorflow/easy-tensorflow", "4_Tensorboard/code/main.py"),
+    Public("easy-tensorflow/easy-tensorflow", "6_Convolutional_Neural_Network/code/main.py"),
+    Public("exelban/tensorflow-cifar-10", "train.py", data=cifar10_in("data_set/cifar_10")),
+    Public("golbin/TensorFlow-Tutorials", "08 - Autoencoder/01 - Autoencoder.py"),
+    Public("golbin/TensorFlow-Tutorials", "09 - GAN/02 - GAN2.py"),
+    Public("hunkim/DeepLearningZeroToAll", "lab-09-4-xor_tensorboard.py"),
+    Public("hunkim/DeepLearningZeroToAll", "lab-10-5-mnist_nn_dropout.py", peer="TF115_PYTHON"),
+    Public("hunkim/DeepLearningZeroToAll", "lab-11-5-mnist_cnn_ensemble_layers.py"),
+    Public("hwalsuklee/tensorflow-generative-model-collections", "main.py", ("--gan_type=GAN",),
+           mnist_in("data/mnist"), "TF115_PYTHON"),
+    Public("hwalsuklee/tensorflow-generative-model-collections", "main.py", ("--gan_type=VAE",),
+           mnist_in("data/mnist"), "TF115_PYTHON"),
+    Public("jostmey/NakedTensor", "serial.py"),
+    Public("jostmey/NakedTensor", "bigdata.py"),
+    Public("llSourcell/tensorflow_demo", "board.py", data=mnist_in("data")),
+    Public("nfmcclure/tensorflow_cookbook",
+           "03_Linear_Regression/03_TensorFlow_Way_of_Linear_Regression/03_lin_reg_tensorflow_way.py"),
+    Public("nfmcclure/tensorflow_cookbook",
+           "04_Support_Vector_Machines/04_Working_with_Kernels/04_svm_kernels.py"),
+    Public("nfmcclure/tensorflow_cookbook",
+           "08_Convolutional_Neural_Networks/02_Intro_to_CNN_MNIST/02_introductory_cnn.py"),
+    Public("nlintz/TensorFlow-Tutorials", "04_modern_net.py"),
+    Public("nlintz/TensorFlow-Tutorials", "05_convolutional_net.py"),
+    Public("nlintz/TensorFlow-Tutorials", "10_save_restore_net.py"),
+    Public("pkmital/tensorflow_tutorials", "python/05_basic_convnet.py"),
+    Public("pkmital/tensorflow_tutorials", "python/09_convolutional_autoencoder.py"),
+    Public("pkmital/tensorflow_tutorials", "python/11_variational_autoencoder.py", secs=900),
+    Public("princewen/tensorflow_practice", "CV/CNN.py"),
+    Public("princewen/tensorflow_practice", "GAN/GAN.py"),
+    Public("sugyan/tensorflow-mnist", "mnist/regression.py"),
+    Public("sugyan/tensorflow-mnist", "mnist/convolutional.py"),
+    Public("wiseodd/generative-models", "GAN/vanilla_gan/gan_tensorflow.py"),
+    Public("wiseodd/generative-models", "VAE/vanilla_vae/vae_tensorflow.py"),
+    Public("wolfib/image-classification-CIFAR10-tf", "run_fc_model.py", data=cifar10_in("cifar-10-batches-py")),
+    Public("y0ast/VAE-TensorFlow", "main.py"),
+    Public("zhangqianhui/Conditional-GAN", "main.py", data=mnist_in("data/mnist", packed=False), peer="TF115_PYTHON"),
+]  # fmt: skip
