@@ -307,6 +307,8 @@ class MonitoredLifecycle:
     def _should_stop(self) -> bool:
         if self._preemption.number is not None:
             return True
+        if self._session.goes_on():
+            return False
         if self._turn.take():
             try:
                 return self._session.should_stop()

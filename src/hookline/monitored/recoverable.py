@@ -127,6 +127,11 @@ class RecoverableSession:
                 self._failure = self._failure or failure
         return True
 
+    def goes_on(self) -> bool:
+        """Returns whether nobody has asked anything to stop; costs next to nothing."""
+        session = self._session
+        return self._failure is None and not session.coord.should_stop() and not session.hooked.should_stop()
+
     def looks_stopped(self) -> bool:
         """Returns the answer of `should_stop`, without a recovery, for callers while another thread is inside."""
         session = self._session

@@ -324,10 +324,7 @@ class Session(_OfGraph):
             if execution.is_plain and options is None and metadata is None:
                 with self._lock:
                     self._dispatch(execution, run, None, None)
-                ahead = self._ahead
-                ahead.left -= 1
-                if ahead.left <= 0:
-                    self._look(execution, run)
+                self._ran(execution, run)
             else:
                 self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
