@@ -147,6 +147,17 @@ def test_importing_hookline_loads_no_heavy_library_and_starts_no_thread():
     assert threads == "1"
 
 
+def test_train_and_data_are_loaded_when_somebody_first_asks_for_them():
+    code = """
+import sys, hookline
+assert not {"hookline.train", "hookline.data", "hookline.monitored", "hookline.checkpoint"} & set(sys.modules)
+assert {"train", "data"} <= set(dir(hookline))
+print(hookline.train.StopAtStepHook.__name__, hookline.data.iterator.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["StopAtStepHook", "iterator"]
+
+
 def test_nothing_but_ray_unpickles():
     forbidden = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
     used = {

@@ -1,6 +1,9 @@
 """hookline: JAX training under sessions and hooks."""
 
-from hookline import data, errors, summary, train
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hookline import errors, summary
 from hookline.graph import (
     Graph,
     GraphKeys,
@@ -35,6 +38,9 @@ from hookline.graph import (
 )
 from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 from hookline.version import __version__
+
+if TYPE_CHECKING:
+    from hookline import data, train
 
 __all__ = [
     "Graph",
@@ -77,3 +83,14 @@ __all__ = [
     "variables",
     "variables_initializer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Most of the library is behind these two: they are loaded when somebody first asks for them.
+    if name in ("data", "train"):
+        return importlib.import_module(f"hookline.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
