@@ -243,7 +243,8 @@ def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, 
     assert runs <= bad + 64
 
 
-def test_a_run_that_fails_does_not_take_the_latch_away(model, x):
+@pytest.mark.parametrize("value", [1.0, NAN])
+def test_a_run_that_fails_does_not_take_the_latch_away(model, loss, x, value):
     armed = []
 
     def fail(value):
@@ -252,12 +253,35 @@ def test_a_run_that_fails_does_not_take_the_latch_away(model, x):
         return value
 
     watched = op(lambda value: jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), value))(x)
-    with model.session(NanTensorHook("loss")) as session:
-        session.run(model.train, {x: 1.0})
-        armed.append(True)
-        with pytest.raises(Exception, match="bad value"):
-            session.run_step_fn(lambda step_context: step_context.session.run((watched, "nan_latch"), {x: 1.0}))
-        armed.clear()
-        for _ in range(3):
-            session.run(model.train, {x: 1.0})
-        assert session.raw_session().global_step == 4
+
+    def train_on():
+        with model.session(NanTensorHook(loss)) as session:
+            session.run(model.train, {x: value})
+            armed.append(True)
+            with pytest.raises(Exception, match="bad value"):
+                session.run_step_fn(lambda step_context: step_context.session.run((watched, "nan_latch"), {x: 1.0}))
+            armed.clear()
+            for _ in range(3):
+                session.run(model.train, {x: 1.0})
+            assert session.raw_session().global_step == 4
+
+    if value == 1.0:
+        train_on()
+    else:
+        with pytest.raises(NanLossDuringTrainingError, match="global step 1"):
+            train_on()
+
+
+def test_it_is_noticed_where_other_hooks_fire_on_the_runs_that_look(model, loss, x):
+    class Fires(SessionRunHook):
+        def after_run(self, run_context, run_values):
+            pass
+
+        def steps_until_trigger(self, global_step):
+            return 32 - global_step % 32
+
+    for bad in (100, 130, 161):
+        asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 500)]
+        runs, error = until_nan(model, x, asked, NanTensorHook(loss), Fires())
+        assert f"global step {bad}" in error
+        assert runs <= bad + 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
 
 import jax
@@ -11,6 +13,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors, train
+from hookline.monitored import HookedSession
 from hookline.summary import FileWriterCache
 
 
@@ -57,6 +60,16 @@ def test_hooks_are_called_on_the_runs_they_are_due_on_and_know_the_number_of_eac
         assert runs == 175
     assert steps_of(hook) == [1, 50, 100, 150]
     assert all(step == run + 1 for step, run in hook.seen)
+
+
+def test_between_two_firings_no_run_is_an_ordinary_one(train_op, monkeypatch):
+    ordinary, inner = [], HookedSession.run
+    monkeypatch.setattr(HookedSession, "run", lambda self, *args: ordinary.append(1) or inner(self, *args))
+    with train.MonitoredSession(hooks=[Due()]) as session:
+        run(session, train_op, times=60)
+        ordinary.clear()
+        run(session, train_op, times=80)
+    assert len(ordinary) == 1
 
 
 @pytest.mark.parametrize("number", [20, 49, 50, 51, 90])
@@ -231,3 +244,67 @@ def test_a_hook_that_is_added_between_quiet_runs_rides_on_the_next_one(train_op)
         session.add_hook(hook)
         session.run(train_op)
         assert steps_of(hook) == [31]
+
+
+def test_a_gain_that_is_fed_is_not_foreseen():
+    step = train.get_or_create_global_step()
+    gain = hl.placeholder_with_default(1, [], name="gain") if hasattr(hl, "placeholder_with_default") else None
+    more = step.assign_add(1) if gain is None else step.assign_add(gain)
+    hook = Due()
+    with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=120)]) as session:
+        runs = 0
+        while not session.should_stop():
+            session.run(more, {more: 7} if runs in (5, 6, 7) else None)
+            runs += 1
+        assert session.raw_session().global_step == 120
+
+
+def test_a_signal_that_comes_in_a_run_that_fails_does_not_hide_the_error(troubled, tmp_path):
+    trouble, train_op = troubled
+    hook, error = Due(), RuntimeError("disk on fire")
+
+    def fail():
+        signal.raise_signal(signal.SIGTERM)
+        raise error
+
+    trouble.action = fail
+    saves = train.CheckpointSaverHook(str(tmp_path), save_steps=1000)
+    with pytest.raises(RuntimeError, match="disk on fire"), train.MonitoredSession(hooks=[hook, saves]) as session:
+        run(session, train_op)
+    assert hook.exceptions == [error]
+
+
+def test_an_error_is_told_although_another_thread_waits_to_close(troubled):
+    trouble, train_op = troubled
+    hook, error = Due(), RuntimeError("disk on fire")
+
+    def fail():
+        thread.start()
+        while not session._turn.is_awaited:
+            thread.join(0.001)
+        raise error
+
+    trouble.action = fail
+    session = train.MonitoredSession(hooks=[hook])
+    thread = threading.Thread(target=session.close)
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        run(session, train_op)
+    thread.join()
+    assert hook.exceptions == [error]
+
+
+def test_a_closed_session_keeps_no_values():
+    size = 12345
+    weights = hl.Variable(np.zeros(size, "float32"), name="weights")
+    train_op = hl.group(hl.update(weights, lambda old: old + 1), train.get_or_create_global_step().assign_add(1))
+
+    def trained():
+        with train.MonitoredSession() as session:
+            run(session, train_op)
+            return session, sum(array.size == size for array in jax.live_arrays())
+
+    session, before = trained()
+    gc.collect()
+    assert before > 0
+    assert not any(array.size == size for array in jax.live_arrays())
+    assert session.should_stop()

@@ -106,3 +106,14 @@ def test_any_counter_is_counted_by_the_host_from_where_the_device_left_it():
         session.run(calls.assign(calls * 2))
         session.run(train_op)
         assert session.run(calls) == 24
+
+
+def test_what_is_behind_the_update_of_the_step_may_be_watched(step, train_op):
+    with hl.control_dependencies([train_op]):
+        after = hl.op(lambda: 1.0, name="after").node()
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        for number in range(3):
+            session.run_watched(train_op, (None,) if number else (after,))
+            session.run_watched(train_op, (after, step))
+        assert session.run(step) == 6

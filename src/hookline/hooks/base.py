@@ -162,7 +162,7 @@ class SessionRunHook:
       anything else makes another program when it is first seen.
     - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
       runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all:
-      when a latch has latched, every hook is called on the next run.
+      once the session has noticed that a latch has latched, every hook is called on the next run.
 
     A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
     hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.

@@ -111,6 +111,7 @@ class CoordinatedSession:
 
     def _close_raw(self) -> None:
         raw = self.hooked.raw
+        self.hooked.let_go()
         try:
             raw.close()
         except Exception as exc:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from hookline.graph import Operation, Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
 from hookline.monitored.hook_list import Callback, HookList
 from hookline.monitored.pacing import Pacing
-from hookline.monitored.quiet import Quiet
+from hookline.monitored.quiet import Foreseen, Quiet
 from hookline.monitored.ridership import Ridership
 from hookline.session import RunMetadata, RunOptions, Session
 
@@ -143,7 +142,7 @@ class HookedSession:
             if pacing is not None and pacing.overdue:
                 pacing.plan()
             if options is None and not self._stop.requested and isinstance(fetches, Tensor | Operation | str):
-                self._let_pass(fetches, bool(feed_dict), self.raw.writes != writes)
+                self._let_pass(fetches, feeds=bool(feed_dict))
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self.raw.writes != writes
@@ -152,13 +151,16 @@ class HookedSession:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def _let_pass(self, fetches: Any, feeds: bool, writes: bool) -> None:
+    def _let_pass(self, fetches: Any, *, feeds: bool) -> None:
         """Lets runs like the last one pass until a hook is due."""
         pacing = self._pacing
-        riders, runs, until = (self._everyone, math.inf, math.inf) if pacing is None else pacing.free()
-        if runs > 0 and not riders.riding and not self.raw.shared:
-            watched = riders.watched if riders.watches else None
-            self._quiet.begin(self.raw, fetches, watched, runs, until, feeds=feeds, writes=writes)
+        riders, foreseen = (self._everyone, Foreseen()) if pacing is None else pacing.foreseen()
+        if foreseen.runs > 0 and not riders.riding and not self.raw.shared:
+            self._quiet.begin(self.raw, fetches, riders.watched if riders.watches else None, foreseen, feeds=feeds)
+
+    def let_go(self) -> None:
+        """Lets no more runs pass: the raw session is to be closed."""
+        self._quiet.end()
 
     def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Runs without calling a hook."""

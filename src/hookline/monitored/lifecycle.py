@@ -22,14 +22,13 @@ from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
 from hookline.monitored.hooked import HookedSession, StopRequest
-from hookline.monitored.quiet import Quiet
+from hookline.monitored.quiet import NOT_RUN, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.turn import Turn
 from hookline.session import RunMetadata, RunOptions, Session
-from hookline.session.again import NOT_RUN
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
@@ -231,9 +230,12 @@ class MonitoredLifecycle:
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
-        if fetches is self._quiet.fetches and options is None and run_metadata is None and self._turn.enter():
+        quiet = self._quiet
+        if fetches is quiet.fetches and options is None and run_metadata is None and self._turn.enter():
             try:
-                result = NOT_RUN if self._preemption.came() else self._quiet.run(feed_dict)
+                result = NOT_RUN if self._preemption.came() else quiet.run(fetches, feed_dict)
+                if result is NOT_RUN and quiet.failed is not None:
+                    result = self._run_failed(fetches, feed_dict)
             finally:
                 self._turn.leave()
             if result is not NOT_RUN:
@@ -255,6 +257,18 @@ class MonitoredLifecycle:
             raise
         finally:
             self._turn.give_back()
+
+    def _run_failed(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+        """Hands the error of a quiet run to those whom it concerns, as that of any run."""
+        outer = SCOPE.set(self._writers)
+        try:
+            return self._session.run(fetches, feed_dict)
+        except BaseException as exc:
+            if not self._closed:
+                self._fail(exc)
+            raise
+        finally:
+            SCOPE.reset(outer)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Calls a function that decides what to run, with or without hooks.

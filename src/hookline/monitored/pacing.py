@@ -10,6 +10,7 @@ from hookline import clock
 from hookline.graph import Operation, Tensor
 from hookline.hooks.when import bare
 from hookline.monitored.hook_list import Callback, HookList, describe, override
+from hookline.monitored.quiet import Foreseen
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
 
@@ -68,7 +69,7 @@ class Pacing:
     which everyone is seen. Being seen too often is harmless. Everyone is seen when a latch has latched, and every 64
     runs where runs take no steps, or unknown ones.
 
-    Between two runs with somebody due, it says how many may pass without being asked (`free`).
+    Between two runs with somebody due, it says how many may pass without being asked (`foreseen`).
 
     Args:
         session: The raw session.
@@ -151,7 +152,7 @@ class Pacing:
         Args:
             fetches: What it asks for.
             feed_dict: What it feeds.
-            passed: How many runs were made since the last time, which `free` allowed.
+            passed: How many runs were made since the last time, which were `foreseen`.
         """
         self._run += passed + 1
         self._last_step += passed * self._planned_gain
@@ -186,9 +187,11 @@ class Pacing:
             self._free = self._runs_before(reach)
         return self._always
 
-    def free(self) -> tuple[Ridership, float, float]:
-        """Returns with whom how many runs like the last one may follow, and until when, before somebody is due."""
-        return self._always, self._free, self._due_secs
+    def foreseen(self) -> tuple[Ridership, Foreseen]:
+        """Returns with whom runs like the last one may follow before somebody is due, and which they are."""
+        step = self._session.known_global_step
+        runs = 0 if step is None else self._free
+        return self._always, Foreseen(runs, self._due_secs, step, self._planned_gain, self._alarms)
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""

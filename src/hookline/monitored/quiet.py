@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookline import clock
 from hookline.session import Session, Watched
-from hookline.session.again import NOT_RUN, Again
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
+NOT_RUN = object()
+"""In place of results: hooks are to be asked first."""
+
 _NOTHING = object()
+
+
+class Foreseen(NamedTuple):
+    """Runs of which nobody needs to be told.
+
+    Args:
+        runs: How many there may be.
+        until: The reading of the clock at which the next one is no longer among them.
+        step: The global step before the first; None where no hook rides ever.
+        gain: By how much each of them advances it.
+        alarms: The session's count of latches that had latched when this was foreseen.
+    """
+
+    runs: float = math.inf
+    until: float = math.inf
+    step: int | None = None
+    gain: int = 0
+    alarms: int = 0
 
 
 class Quiet:
     """The runs on which no hook rides: they go straight to the raw session. A monitored session has one.
 
-    A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and
-    nothing else may write variables meanwhile: then the global step is where it was foreseen.
+    A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and the
+    global step must be where it was foreseen.
 
     Args:
         scope: The owner of the writers that host operations take from `FileWriterCache`.
@@ -30,40 +50,27 @@ class Quiet:
     """
 
     __slots__ = (
-        "_again",
         "_alarms",
+        "_expected",
+        "_gain",
         "_left",
         "_made",
+        "_prepared",
         "_scope",
         "_session",
         "_until",
         "_watched",
-        "_writes",
-        "_writes_each",
         "failed",
         "fetches",
     )
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
-        self.fetches: Any = _NOTHING
         self.failed: tuple[BaseException, int] | None = None
-        self._session: Session | None = None
-        self._watched: Watched | None = None
-        self._again: Again | None = None
-        self._left = self._until = 0.0
-        self._made = self._writes = self._writes_each = self._alarms = 0
+        self.end()
 
     def begin(
-        self,
-        session: Session,
-        fetches: Any,
-        watched: Watched | None,
-        runs: float,
-        until: float,
-        *,
-        feeds: bool,
-        writes: bool,
+        self, session: Session, fetches: Any, watched: Watched | None, foreseen: Foreseen, *, feeds: bool
     ) -> None:
         """Lets runs pass.
 
@@ -71,53 +78,56 @@ class Quiet:
             session: Who makes them.
             fetches: What they ask for.
             watched: What each of them carries for hooks.
-            runs: How many may pass.
-            until: The reading of the clock at which the next one must not.
+            foreseen: Which.
             feeds: Whether they feed anything.
-            writes: Whether they write variables.
         """
         self._session, self._watched = session, watched
-        self._again = None if feeds else session.again(fetches, watched)
-        self._left, self._until = runs, until
-        self._made, self._writes, self._writes_each = 0, session.writes, int(writes)
-        self._alarms, self.fetches = session.alarms, fetches
+        self._prepared = None if feeds else session.prepared(fetches, watched)
+        self._left, self._until, self._expected, self._gain, self._alarms = foreseen
+        self.fetches = fetches
 
     def end(self) -> int:
-        """Lets no more runs pass; returns how many have."""
-        self.fetches = _NOTHING
-        made, self._made = self._made, 0
-        self._session = self._again = None
+        """Lets no more runs pass, and lets go of the session; returns how many have passed."""
+        made = getattr(self, "_made", 0)
+        self.fetches: Any = _NOTHING
+        self._session: Session | None = None
+        self._watched: Watched | None = None
+        self._prepared: Any = None
+        self._left = self._until = 0.0
+        self._expected: int | None = None
+        self._made = self._gain = self._alarms = 0
         return made
 
-    def run(self, feed_dict: Mapping[Any, Any] | None) -> Any:
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """Makes a run.
 
         Args:
+            fetches: As of `Session.run`.
             feed_dict: As of `Session.run`.
 
         Returns:
-            The results of the caller; or `NOT_RUN`, and it has changed nothing or `failed`.
+            The results of the caller; or `NOT_RUN`: then nothing was run, or it has `failed`.
         """
-        session = self._session
-        if session is None or self._left <= 0 or session.alarms != self._alarms:
+        session, expected = self._session, self._expected
+        if session is None or fetches is not self.fetches or self._left <= 0:
+            return NOT_RUN
+        if expected is not None and (session.known_global_step != expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
+        writes = session.writes
         try:
-            if self._again is not None and feed_dict is None:
-                result = self._again.run()
-                if result is NOT_RUN:
-                    return result
-            elif session.writes != self._writes:
-                return NOT_RUN
+            if self._prepared is not None and feed_dict is None:
+                result = session.run_prepared(self._prepared)
             else:
                 result = self._run(session, feed_dict)
         except BaseException as error:
-            self.failed = error, self._writes
+            self.failed = error, writes
             return NOT_RUN
         self._left -= 1
         self._made += 1
-        self._writes += self._writes_each
+        if expected is not None:
+            self._expected = expected + self._gain
         return result
 
     def _run(self, session: Session, feed_dict: Mapping[Any, Any] | None) -> Any:

@@ -91,14 +91,16 @@ class DeviceStage:
         inputs = [get(run) for get in self._inputs] if self._inputs else ()
         latched = [state.value for state in states] if states else ()
         new, run.outputs, _, latched = self._run(taken, counted, read, inputs, latched, self._mask)
-        exchange.put(new, program.structures_out)
-        run.applied = True
+        # The latches first: where a Ctrl-C comes in between, the session is lost with its variables.
         if step is None or self._step_gain is None:
+            exchange.put(new, program.structures_out)
             self._keep(latched)
         else:
             step += self._step_gain
             for state, value in zip(states, latched, strict=True):
                 state.put(value, step)
+            exchange.put(new, program.structures_out)
+        run.applied = True
         if program.compilations.untold:
             program.compilations.end()
 

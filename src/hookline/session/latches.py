@@ -101,11 +101,6 @@ class _State:
             self._count_anew()
         return False
 
-    def mend(self) -> None:
-        """Makes its value anew where a run that failed has taken it away."""
-        if self.value.is_deleted():
-            self.value = jnp.asarray(-self.runs if self.found is None else 1, jnp.int32)
-
     def _count_anew(self) -> None:
         """Forgets runs that were fine: the device counts in 32 bits."""
         self.value = _less(self.value, _START_ANEW_RUNS)
@@ -144,11 +139,6 @@ class Latches:
         self._noted.clear()
         for state in self._states.values():
             state.reset()
-
-    def mend(self) -> None:
-        """Makes the values anew that a run has taken away and failed."""
-        for state in self._states.values():
-            state.mend()
 
     def found(self, latch: Latch) -> int | None:
         """Returns where the first run has led in which the condition held, as far as that is known."""

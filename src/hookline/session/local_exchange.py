@@ -104,16 +104,16 @@ class LocalExchange:
         store = self._store
         if store.latest is not self:
             self._prepare()
-        self._structures = structures
-        self._new = new
-        store.latest = store.unwritten = self
-        if new[2]:  # Their old values are not given away, and would be held as well.
-            store.flush()
+        # Counted first: where a Ctrl-C comes in between, the values are gone, and the session is lost with them.
         for slot, variable, gain in self._counters:
             if gain is not None and slot.mirror is not None and slot.mirror + gain <= _MOST and gain > 0:
                 slot.mirror += gain
             else:
                 slot.count(variable, gain)
+        self._structures, self._new = structures, new
+        store.latest = store.unwritten = self
+        if new[2]:  # Their old values are not given away, and would be held as well.
+            store.flush()
         if self._steps:
             store.step_changes += 1
             if store.waiting:

@@ -80,7 +80,8 @@ class Program:
         self.outputs = [*self._unmasked, *masked]
         self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
         self.hosted = self._counted_by_host() if hosts else []
-        self._always -= {update for variable in self.hosted for update in plan.updates[variable]}
+        self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
+        self._always -= self._left_to_host
         updates = [variable for variable in plan.updates if variable not in self.hosted]
         self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
         reads = [v for v in self._read_variables() if v not in plan.updates]
@@ -97,7 +98,9 @@ class Program:
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
-        self.run = jax.jit(self._trace, donate_argnums=(0, 4), compiler_options=self._compiler_options)
+        # A run that fails and takes a latch away must take the session with it: a NaN might be forgotten.
+        donated = (0, 4) if self.taken else 0
+        self.run = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
@@ -217,7 +220,7 @@ class Program:
 
     def _masked(self, frame: Trace, watch: Watch, wanted: Any) -> tuple[Any, ...]:
         """Returns what a hook watches, computed only where the run wants it."""
-        needed = set(self.plan.needed(watch)) - self._always
+        needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
 
         def compute() -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
-from hookline.session.again import Again
 from hookline.session.config import SessionConfig
 from hookline.session.device_stage import explained
 from hookline.session.execution import Execution
@@ -335,15 +334,14 @@ class Session(_OfGraph):
         results = self.returned([get(run) for get in execution.getters])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
-    def again(self, fetches: Any, watched: Watched | None) -> Again | None:
-        """Returns runs of these fetches, without feeds, to be made again and again; None where they need more."""
+    def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
+        """Returns the plan of these fetches for `run_prepared`; None where a run is more than a program."""
         prepared = self._prepared(fetches, watched, None)
-        execution = prepared.execution
-        return Again(self, prepared) if execution.is_plain and execution.device is not None else None
+        return prepared if prepared.execution.is_plain else None
 
-    def _results(self, prepared: Prepared, run: Run) -> Any:
-        """Returns what a run gives its caller."""
-        return prepared.assemble(self.returned([get(run) for get in prepared.execution.getters]))
+    def run_prepared(self, prepared: Prepared) -> Any:
+        """Runs what `prepared` has returned: nothing is looked up."""
+        return self._run_prepared(prepared, (), None, None)[0]
 
     def check_run(self) -> None:
         """Is called when a run has been made; a subclass may raise what the run has found."""
@@ -547,7 +545,6 @@ class Session(_OfGraph):
     def _failed(self, error: Exception) -> None:
         """Raises `AbortedError` if a run that failed took the variables with it, or found them gone."""
         store = self.store
-        self._latches.mend()
         if store.destroyed():
             self._lost = error
         elif errors.from_exception(error) is not error:

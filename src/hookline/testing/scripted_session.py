@@ -94,7 +94,7 @@ class ScriptedSession:
         """Always 0, because the step is always known."""
         return 0
 
-    def again(self, fetches: Any, watched: Any) -> None:
+    def prepared(self, fetches: Any, watched: Any) -> None:
         """There is no short way: each run is asked for."""
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
