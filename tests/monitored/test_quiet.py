@@ -295,7 +295,7 @@ def test_an_error_is_told_although_another_thread_waits_to_close(troubled):
 
 def test_a_closed_session_keeps_no_values():
     size = 12345
-    weights = hl.Variable(np.zeros(size, "float32"), name="weights")
+    weights = hl.Variable(lambda: jnp.zeros(size), name="weights")
     train_op = hl.group(hl.update(weights, lambda old: old + 1), train.get_or_create_global_step().assign_add(1))
 
     def trained():
