@@ -34,3 +34,7 @@ class RunAhead:
         mark, self._mark = self._mark, token
         if mark is not None and not mark.is_deleted():
             mark.block_until_ready()
+
+    def forget(self) -> None:
+        """Lets go of the run that is marked."""
+        self._mark = None

@@ -125,6 +125,7 @@ class Session(_OfGraph):
             self._store, self._latest = None, (_NOTHING, None, None)
             self._plans = PlanCache(self._graph, self._max_plans, self._latches)
             self._latches.reset()
+            self._ahead.forget()
         _call_all(self._at_close)
 
     def when_closed(self, function: Callable[[], None]) -> None:
