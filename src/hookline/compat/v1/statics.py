@@ -70,7 +70,8 @@ class Node(Function):
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
                 return twin(**args)
-            return fn(**{key: concrete(value, name, key) if key in static else value for key, value in args.items()})
+            args = {key: concrete(value, name, key) if key in static else value for key, value in args.items()}
+            return fn(**_as_floats(args, static))
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
         return call
@@ -200,6 +201,19 @@ def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str =
 
 def _is_plain(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O"
+
+
+def _as_floats(args: dict[str, Any], static: tuple[str, ...]) -> dict[str, Any]:
+    """Returns arguments where integers that int32 cannot hold have the dtype of the floating arrays beside them."""
+    large = {key: value for key, value in args.items() if type(value) is int and not -(2**31) <= value < 2**31}
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(args) if jax.numpy.issubdtype(_dtype(leaf), np.floating)]
+    if not large or not dtypes:
+        return args
+    return args | {key: np.asarray(value, dtypes[0]) for key, value in large.items() if key not in static}
+
+
+def _dtype(leaf: Any) -> Any:
+    return getattr(leaf, "dtype", np.dtype(bool))
 
 
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
