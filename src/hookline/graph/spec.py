@@ -29,10 +29,11 @@ UNKNOWN = _Unknown()
 _SCOPE: list[Any] = []
 
 
-def _symbol(position: int) -> Any:
+def symbol(name: str) -> Any:
+    """Returns the symbol of this name."""
     if not _SCOPE:
         _SCOPE.append(jax.export.SymbolicScope())
-    return jax.export.symbolic_shape(f"d{position}", scope=_SCOPE[0])[0]
+    return jax.export.symbolic_shape(name, scope=_SCOPE[0])[0]
 
 
 def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
@@ -50,7 +51,7 @@ def declared(dtype: Any, shape: Sequence[int | None]) -> jax.ShapeDtypeStruct:
             raise TypeError(f"A shape is a sequence of integers and None, got {dim!r} in {shape!r}.")
         if dim is not None and dim < 0:
             raise ValueError(f"A dimension is never negative, got {shape!r}; write None for one that is open.")
-    dims = tuple(_symbol(i) if dim is None else int(dim) for i, dim in enumerate(shape))
+    dims = tuple(symbol(f"d{i}") if dim is None else int(dim) for i, dim in enumerate(shape))
     return jax.ShapeDtypeStruct(dims, canonical_dtype(dtype))
 
 

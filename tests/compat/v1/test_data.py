@@ -86,7 +86,8 @@ def test_map_takes_a_tuple_apart_and_joins_a_list():
     pairs = Dataset.from_tensor_slices(([1.0, 2.0], [10.0, 20.0]))
 
     assert read(pairs.map(lambda a, b: (a + b, {"b": b, "one": 1})).map(lambda total, rest: total)) == [11.0, 22.0]
-    assert read(pairs.map(lambda a, b: [a, b])) == [[1.0, 10.0], [2.0, 20.0]]
+    assert read(pairs.map(lambda a, b: [a, b])) == [(1.0, 10.0), (2.0, 20.0)]
+    assert read(pairs.map(lambda a, b: ([a, b], a))) == [([1.0, 10.0], 1.0), ([2.0, 20.0], 2.0)]
 
 
 def test_datasets_of_datasets():
@@ -278,3 +279,13 @@ def test_padded_batches_without_the_remainder_have_a_length_and_open_widths():
     assert batch.get_shape().as_list() == [2, None]
     with tf.Session() as sess:
         assert [sess.run(batch).tolist() for _ in range(2)] == [[[1, 1], [2, 2]], [[3, 3], [4, 4]]]
+
+
+def test_a_list_of_columns_is_components():
+    lines = tf.data.Dataset.from_tensor_slices(["1,2.5,a", "2,3.5,b"])
+
+    rows = lines.map(lambda line: tf.decode_csv(line, [[0], [0.0], [""]])).map(lambda n, x, text: (n, x + 1, text))
+
+    assert read(rows) == [(1, 3.5, b"a"), (2, 4.5, b"b")]
+    together = lines.apply(tf.data.experimental.map_and_batch(lambda line: tf.decode_csv(line, [[0], [0.0], [""]]), 2))
+    assert [len(row) for row in read(together)] == [3]

@@ -7,6 +7,7 @@ import operator
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
@@ -118,3 +119,8 @@ def test_whole_files(tmp_path):
 
 def test_what_the_machine_has():
     assert tf.test.is_gpu_available() == bool(tf.test.gpu_device_name()) == tf.test.is_built_with_cuda()
+
+
+def test_linspace_has_two_names():
+    with tf.Graph().as_default(), tf.Session() as session:
+        np.testing.assert_allclose(session.run(tf.linspace(0.0, 1.0, 5)), session.run(tf.lin_space(0.0, 1.0, 5)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hookline as hl
 import hookline.compat.v1 as tf
 
 
@@ -123,3 +124,24 @@ def test_an_initialized_value_is_the_value_where_there_is_one():
     with tf.Session() as sess:
         sess.run(w.initializer)
         assert sess.run(tf.report_uninitialized_variables()).tolist() == [b"v"]
+
+
+@pytest.mark.parametrize("graph", [tf.Graph, hl.Graph])
+@pytest.mark.parametrize("how", [{}, {"name": "changed"}, {"use_locking": True}, {"use_locking": False, "name": "n"}])
+def test_functions_that_assign_take_variables_of_any_graph(graph, how):
+    with graph().as_default():
+        variables = [hl.Variable(1.0, name="v"), hl.train.get_or_create_global_step()]
+        if graph is tf.Graph:
+            variables += [tf.Variable(1.0), tf.get_variable("g", [], initializer=tf.zeros_initializer())]
+        for variable in variables:
+            changed = [
+                tf.assign(variable, 5, **how),
+                tf.assign_add(variable, 2, **how),
+                tf.assign_sub(variable, 1, **how),
+            ]
+            with hl.Session() as session:
+                session.run(hl.global_variables_initializer())
+                session.run(changed[0])
+                session.run(changed[1])
+                session.run(changed[2])
+                assert session.run(variable) == 6

@@ -93,13 +93,42 @@ def by_examples(given: Sequence[Any], names: Sequence[str], infer: Callable[[], 
         try:
             for example in _EXAMPLES:
                 sizes = {name: example if size is None else size for name, size in fixed.items()}
-                with _as(dict.fromkeys(names, example) | sizes):
+                with _as(dict.fromkeys(names, example) | sizes | {"example": example}):
                     found.append(infer())
         except Exception as error:
             failed = error
             continue
         return jax.tree.map(_common, *found)
     raise failed or ValueError("There is no open dimension.")
+
+
+@contextlib.contextmanager
+def example(names: Sequence[str]) -> Iterator[None]:
+    """Inside, all open dimensions are as in the first example."""
+    with _as(dict.fromkeys(names, _EXAMPLES[0]) | {"example": _EXAMPLES[0]}):
+        yield
+
+
+def in_examples(names: Sequence[str], find: Callable[[], Any]) -> list[Any]:
+    """Returns what is found in each example."""
+    found = []
+    for size in _EXAMPLES:
+        with _as(dict.fromkeys(names, size)):
+            found.append(find())
+    return found
+
+
+def is_first() -> bool:
+    """Whether this is the first example."""
+    return (_SIZES.get() or {}).get("example") == _EXAMPLES[0]
+
+
+def where_alike(one: Any, other: Any) -> Any:
+    """Returns a spec whose known sizes are those that are the same in another spec; the rest is open."""
+    pairs = list(zip(one.shape, other.shape, strict=True))
+    if all(not isinstance(a, int) or a == b for a, b in pairs):
+        return one
+    return specs.declared(one.dtype, [a if isinstance(a, int) and a == b else None for a, b in pairs])
 
 
 # So many sizes are tried for the open dimensions of one operation, which mostly has one or two.

@@ -7,8 +7,10 @@ graph is built, an open dimension is a symbol, with which shapes are inferred.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -22,6 +24,9 @@ from hookline.graph import spec as specs
 from hookline.graph.graph import Function
 from hookline.graph.nodes import Constant
 from hookline.graph.views import take_path
+
+# Inside `_apart`, the names of symbols, by tensor.
+_APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
 
 
 class Unknown(Exception):
@@ -65,7 +70,8 @@ class Node(Function):
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
                 return twin(**args)
-            return fn(**{key: concrete(value, name, key) if key in static else value for key, value in args.items()})
+            args = {key: concrete(value, name, key) if key in static else value for key, value in args.items()}
+            return fn(**_as_floats(args, static))
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
         return call
@@ -87,20 +93,26 @@ class Node(Function):
         given = [tensor.spec for tensor in others if tensor.spec is not specs.UNKNOWN]
         # The sizes of plain arrays are known sizes, too.
         given += [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in jax.tree.leaves(args) if _is_plain(leaf)]
+        loose = {key: tensor for key, tensor in held.items() if not _is_settled(tensor)}
         values: dict[Any, Any] = {}
         try:
             values.update({key: symbolic(tensor) for key, tensor in held.items()})
-            return self._inferred_with(values)
+            if loose and self.kind == "Reshape":
+                return self._of_settled(args["tensor"], args["shape"])
+            if not any(_is_cancelled(tensor) for tensor in loose.values()):
+                return self._doubted(self._inferred_with(values), held, loose)
         except Unknown:
             return specs.UNKNOWN
         except Exception as error:
             names = sorted(sizes.symbols([given, list(values.values())]))
             if not names:
                 raise self._refused(error) from error
+        names = sorted(sizes.symbols([given, list(values.values()), *_open_specs(loose)]))
         try:
-            return sizes.by_examples(
-                given, names, lambda: self._inferred_of_sizes(held), apart=not held and self.kind != "Reshape"
+            found = sizes.by_examples(
+                given, names, lambda: self._inferred_of_sizes(held, loose), apart=not held and self.kind != "Reshape"
             )
+            return self._doubted(found, held, loose)
         except Exception as error:
             if self.kind == "Reshape":
                 return self._reshaped(args["tensor"], args["shape"])
@@ -133,8 +145,28 @@ class Node(Function):
             f"{what} for {self.name!r} (op: {self.kind!r}) with input shapes: {shapes}. Made at {self.location}."
         )
 
-    def _inferred_of_sizes(self, held: dict[Any, Tensor]) -> Any:
-        return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()})
+    def _inferred_of_sizes(self, held: dict[Any, Tensor], loose: dict[Any, Tensor], less: Any = None) -> Any:
+        values = {key: _example(tensor, (less or {}).get(key, 0)) for key, tensor in loose.items()}
+        return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()} | values)
+
+    def _of_settled(self, tensor: Any, shape: Any) -> Any:
+        """Returns the spec of a tensor that takes a shape of which open dimensions say a part: that part is open."""
+        found = [(_apart(part) if isinstance(part, Tensor) else part) for part in _parts(shape)]
+        dims = [dim for part in found for dim in _elements(part).ravel().tolist()]
+        if not specs.is_array(tensor.spec):
+            return specs.UNKNOWN
+        return specs.declared(
+            tensor.spec.dtype, [int(dim) if isinstance(dim, int | np.integer) and dim >= 0 else None for dim in dims]
+        )
+
+    def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
+        """Returns a spec where what is a number only because open dimensions were taken to be alike is open."""
+        names = sorted(sizes.symbols([[tensor.spec for tensor in self.inputs], *_open_specs(loose)]))
+        for keys in [list(loose), list(loose)[::-1]] if loose else []:
+            with contextlib.suppress(Exception), sizes.example(names):
+                less = {key: place for place, key in enumerate(keys, 1)}
+                found = jax.tree.map(sizes.where_alike, found, self._inferred_of_sizes(held, loose, less))
+        return found
 
     def _refused(self, error: Exception) -> ValueError:
         text = str(error).partition("\n")[0] if isinstance(error, TypeError | ValueError) else str(error)
@@ -171,6 +203,19 @@ def _is_plain(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O"
 
 
+def _as_floats(args: dict[str, Any], static: tuple[str, ...]) -> dict[str, Any]:
+    """Returns arguments where integers that int32 cannot hold have the dtype of the floating arrays beside them."""
+    large = {key: value for key, value in args.items() if type(value) is int and not -(2**31) <= value < 2**31}
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(args) if jax.numpy.issubdtype(_dtype(leaf), np.floating)]
+    if not large or not dtypes:
+        return args
+    return args | {key: np.asarray(value, dtypes[0]) for key, value in large.items() if key not in static}
+
+
+def _dtype(leaf: Any) -> Any:
+    return getattr(leaf, "dtype", np.dtype(bool))
+
+
 def in_order(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that takes by name, in their order, the arguments of one that takes them by place."""
     return lambda **args: fn(*args.values())
@@ -204,7 +249,7 @@ def symbolic(tensor: Tensor) -> Any:
     if isinstance(op, Constant):
         return take_path(op.value, tensor.path)
     if isinstance(op, Shape):
-        return take_path(_of_dims(op.inputs[0].spec), tensor.path)
+        return take_path(_of_dims(op.inputs[0]), tensor.path)
     if not isinstance(op, Function) or (isinstance(op, Node) and op.twin is None):
         raise Unknown
     values = {source.key: symbolic(source) for source in op.inputs}
@@ -214,7 +259,12 @@ def symbolic(tensor: Tensor) -> Any:
         raise Unknown from None
 
 
-def _of_dims(spec: Any) -> np.ndarray:
+def _of_dims(tensor: Tensor) -> np.ndarray:
+    spec, names = tensor.spec, _APART.get()
+    if names is not None and specs.is_array(spec):
+        name = names.setdefault(tensor.key, f"of{len(names)}")
+        dims = enumerate(spec.shape)
+        return dims_array([dim if isinstance(dim, int) else specs.symbol(f"{name}_{axis}") - 1 for axis, dim in dims])
     shape = getattr(sizes.sized(spec), "shape", None)
     if shape is None:
         raise Unknown
@@ -229,6 +279,75 @@ def dims_array(shape: Any) -> np.ndarray:
     return made
 
 
+def _apart(tensor: Tensor) -> Any:
+    """Returns what `symbolic` does, where each open dimension of each tensor is a symbol of its own, from 0 on.
+
+    Raises:
+        Unknown: See `symbolic`.
+    """
+    token = _APART.set({})
+    try:
+        return symbolic(tensor)
+    finally:
+        _APART.reset(token)
+
+
+def _elements(value: Any) -> np.ndarray:
+    if hasattr(value, "scope"):
+        return dims_array([value]).reshape(())
+    return np.asarray(value)
+
+
+def _parts(shape: Any) -> list[Any]:
+    return list(shape) if isinstance(shape, list | tuple) else [shape]
+
+
+def _settled(tensor: Tensor) -> Any:
+    """Returns which elements are the same whatever the open dimensions are, as an array of booleans or as one."""
+    try:
+        found = _elements(_apart(tensor))
+    except Unknown:
+        return np.False_
+    if found.dtype.kind != "O":
+        return np.ones(found.shape, bool)
+    flat = [not hasattr(element, "scope") for element in found.ravel().tolist()]
+    return np.asarray(flat, bool).reshape(found.shape)
+
+
+def _is_settled(tensor: Tensor) -> bool:
+    return bool(np.all(_settled(tensor)))
+
+
+def _is_cancelled(tensor: Tensor) -> bool:
+    """Whether an element is a number only because open dimensions of several tensors are one symbol."""
+    found = _elements(symbolic(tensor))
+    flat = [not hasattr(element, "scope") for element in found.ravel().tolist()]
+    return bool(np.any(np.asarray(flat, bool).reshape(found.shape) & ~_settled(tensor)))
+
+
+def _open_specs(tensors: dict[Any, Tensor]) -> list[Any]:
+    """Returns the specs whose open dimensions tensors depend on."""
+    found: list[Any] = []
+    left = list(tensors.values())
+    while left:
+        op = left.pop().op
+        if isinstance(op, Shape):
+            found.append(op.inputs[0].spec)
+        else:
+            left += op.inputs
+    return found
+
+
+def _example(tensor: Tensor, less: int) -> Any:
+    """Returns the integers of a tensor in an example, where each that may be another is so in the next example."""
+    value = symbolic(tensor)
+    names = sorted(sizes.symbols(_open_specs({tensor.key: tensor})))
+    one, other = (_elements(value_) for value_ in sizes.in_examples(names, lambda: symbolic(tensor)))
+    settled = _settled(tensor)
+    found = np.where(settled, value, np.where(one == other, int(sizes.is_first()), np.asarray(value) - less))
+    return found.astype(np.asarray(value).dtype)
+
+
 class Shape(Node):
     """The shape of a tensor, which is known when a program is traced."""
 
@@ -240,7 +359,7 @@ def known(value: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         try:
-            found = symbolic(leaf)
+            found = _apart(leaf)
         except Unknown:
             return leaf
         return leaf if _is_symbolic(found) else np.asarray(found)

@@ -183,20 +183,25 @@ def is_variable_initialized(variable: Any) -> Any:
     return core.host_op(lambda names: not names, name="IsVariableInitialized")(missing)
 
 
+def _is_core(ref: Any) -> bool:
+    """Whether it is a variable of a graph of hookline's own, which has no arguments of TensorFlow's."""
+    return isinstance(ref, core.Variable) and not isinstance(ref, Variable)
+
+
 def assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign`."""
     ignored("tf.assign", validate_shape=validate_shape is False)
-    return ref.assign(value, use_locking, name)
+    return ref.assign(value, name=name) if _is_core(ref) else ref.assign(value, use_locking, name)
 
 
 def assign_add(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign_add`."""
-    return ref.assign_add(value, use_locking, name)
+    return ref.assign_add(value, name=name) if _is_core(ref) else ref.assign_add(value, use_locking, name)
 
 
 def assign_sub(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
     """`tf.assign_sub`."""
-    return ref.assign_sub(value, use_locking, name)
+    return ref.assign_sub(value, name=name) if _is_core(ref) else ref.assign_sub(value, use_locking, name)
 
 
 def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:

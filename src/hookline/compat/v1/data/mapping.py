@@ -51,7 +51,8 @@ class Mapped:
     def returned(self) -> Any:
         """Returns the result as a structure of tensors."""
         with self._graph.as_default():
-            result = _joined(self.result)
+            # A list at the top is components, as in TF: functions such as `tf.decode_csv` return one.
+            result = _joined(tuple(self.result) if isinstance(self.result, list) else self.result)
             return jax.tree.map(nodes.convert_to_tensor, result)
 
     def fed(self, element: Any) -> dict[Tensor, Any]:
@@ -80,7 +81,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _joined(result: Any) -> Any:
-    """Returns a structure in which a list of tensors is one tensor, as in TF."""
+    """Returns a structure in which a list of tensors within is one tensor, as in TF."""
     if isinstance(result, list):
         parts = [_joined(part) for part in result]
         return nodes.convert_to_tensor(parts)
