@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -143,7 +144,13 @@ class Transactions:
             staged = [call(s, "stage", ticket(s), transaction, parts[s], pull[s]) for s in owners]
             asked = call(0, "commit", ticket(0), transaction, parts[0], last_step, pull[0], owners)
             # They come when it is decided, and bring the values that follow.
-            pulled = [reply.get() for reply in staged]
+            try:
+                pulled = [reply.get() for reply in staged]
+            except Exception:
+                # An owner has failed; the update may have been accepted before.
+                with contextlib.suppress(errors.OpError):
+                    self._settle(sent)
+                raise
             reply: Committed = self._decision(sent, asked)
         except BaseException as error:
             self._pulls.clear()

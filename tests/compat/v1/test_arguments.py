@@ -37,6 +37,16 @@ UNREAD = {
         "batch_norm: renorm_clipping, renorm_decay",
         "save: write_meta_graph",  # there is none
     },
+    "a queue here is a dataset: it has no capacity, no threads of its own, and one reader": {
+        "input_producer: cancel_op, capacity, element_shape, shared_name, summary_name",
+        "string_input_producer: cancel_op, capacity, shared_name",
+        "range_input_producer: capacity, shared_name", "slice_input_producer: capacity, shared_name",
+        "batch: capacity, num_threads, shared_name", "batch_join: capacity, shared_name",
+        "shuffle_batch: capacity, num_threads, shared_name", "shuffle_batch_join: capacity, shared_name",
+        "__init__: name",  # of a reader, which has no node of its own
+    },
+    "nothing is downloaded": {"read_data_sets: source_url"},
+    "only the labels that are read heed it": {"__init__: one_hot"},
     "said as a whole": {
         "add_meta_graph: global_step, meta_graph_def", "colocate_with: ignore_existing, op",
         "replica_device_setter: merge_devices, ps_device, ps_ops, ps_strategy, worker_device",
