@@ -99,7 +99,7 @@ def test_an_open_dimension_may_be_used_as_a_size():
     assert [value.shape for value in found] == [(10, 3), (10, 2), (), (5, 4), (4, 4)]
     assert found[2] == 4.0
     assert noise.shape.as_list() == [None, 3]
-    assert halves.shape.as_list() == [None, None]  # As in TensorFlow, which infers nothing from such a size.
+    assert halves.shape.as_list() == [None, 2]
 
 
 def test_an_open_dimension_beside_a_known_one_is_known():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -25,7 +25,7 @@ from hookline.graph.graph import Function
 from hookline.graph.nodes import Constant
 from hookline.graph.views import take_path
 
-# Inside `_apart`, the names of symbols, by tensor.
+# Inside `_own_symbols`, the names of symbols, by tensor.
 _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
 
 
@@ -151,13 +151,13 @@ class Node(Function):
 
     def _of_settled(self, tensor: Any, shape: Any) -> Any:
         """Returns the spec of a tensor that takes a shape of which open dimensions say a part: that part is open."""
-        found = [(_apart(part) if isinstance(part, Tensor) else part) for part in _parts(shape)]
-        dims = [dim for part in found for dim in _elements(part).ravel().tolist()]
         if not specs.is_array(tensor.spec):
             return specs.UNKNOWN
-        return specs.declared(
-            tensor.spec.dtype, [int(dim) if isinstance(dim, int | np.integer) and dim >= 0 else None for dim in dims]
-        )
+        with _own_symbols():
+            found = [(symbolic(part) if isinstance(part, Tensor) else part) for part in _parts(shape)]
+            dims = [dim for part in found for dim in _elements(part).ravel().tolist()]
+            dims = [_remaining(_of_dims(tensor).tolist(), dims) if _is_rest(dim) else dim for dim in dims]
+        return specs.declared(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
         """Returns a spec where what is a number only because open dimensions were taken to be alike is open."""
@@ -279,17 +279,38 @@ def dims_array(shape: Any) -> np.ndarray:
     return made
 
 
+@contextlib.contextmanager
+def _own_symbols() -> Iterator[None]:
+    """Gives each open dimension of each tensor a symbol of its own, from 0 on."""
+    token = _APART.set({})
+    try:
+        yield
+    finally:
+        _APART.reset(token)
+
+
 def _apart(tensor: Tensor) -> Any:
-    """Returns what `symbolic` does, where each open dimension of each tensor is a symbol of its own, from 0 on.
+    """Returns what `symbolic` does, where each open dimension of each tensor is a symbol of its own.
 
     Raises:
         Unknown: See `symbolic`.
     """
-    token = _APART.set({})
-    try:
+    with _own_symbols():
         return symbolic(tensor)
-    finally:
-        _APART.reset(token)
+
+
+def _is_rest(dim: Any) -> bool:
+    return isinstance(dim, int) and dim < 0
+
+
+def _remaining(shape: list[Any], dims: list[Any]) -> int | None:
+    """Returns what a -1 among dimensions stands for, if that is the same whatever is open in the shape."""
+    others = math.prod(dim for dim in dims if not _is_rest(dim))
+    try:
+        left = math.prod(shape) // others
+    except Exception:  # Nothing that symbols can be divided by.
+        return None
+    return left if isinstance(left, int) and left * others == math.prod(shape) else None
 
 
 def _elements(value: Any) -> np.ndarray:
