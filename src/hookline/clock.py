@@ -24,9 +24,8 @@ class Clock:
         True
     """
 
-    def monotonic(self) -> float:
-        """Returns the seconds since an arbitrary moment; never goes back."""
-        return _time.monotonic()
+    # Returns the seconds since an arbitrary moment; never goes back. Not wrapped: it is read on each run.
+    monotonic = staticmethod(_time.monotonic)
 
     def time(self) -> float:
         """Returns the seconds since the epoch, by the calendar."""

@@ -80,3 +80,24 @@ def test_a_lost_session_calls_no_host_operation():
         with pytest.raises(errors.AbortedError):
             session.run(use)
     assert len(taken) == count
+
+
+def test_a_variable_keeps_the_keys_that_it_has_now_whichever_runs_were_compiled_before():
+    kept = hl.Variable(hl.host_op(lambda: {"a": np.zeros(2, np.float32)})(), name="kept")
+    counted = hl.update(kept, lambda value: jax.tree.map(lambda leaf: leaf + 1, value))
+    renamed = hl.update(kept, lambda value: {"b": next(iter(value.values()))})
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        seen = []
+        for update in (counted, renamed, counted):
+            session.run(update.op)
+            seen.append(session.snapshot()["kept"])
+        session.load({"kept": {"c": np.zeros(2, np.float32)}})
+        session.run(counted.op)
+        seen.append(session.snapshot()["kept"])
+    assert [{key: value.tolist() for key, value in each.items()} for each in seen] == [
+        {"a": [1, 1]},
+        {"b": [1, 1]},
+        {"b": [2, 2]},
+        {"c": [1, 1]},
+    ]

@@ -91,11 +91,16 @@ class HostCall(Operation):
     ) -> None:
         self.fn = fn
         super().__init__(name, (args, kwargs), spec)
+        self._takes_inputs_alone = not kwargs and all(isinstance(argument, Tensor) for argument in args)
 
-    def call(self, resolve: Callable[[Tensor], Any]) -> Any:
-        """Returns the function's result for the values that `resolve` gives for its tensors."""
-        args, kwargs = self.bind(resolve)
-        value = self.fn(*args, **kwargs)
+    def call_on(self, values: Sequence[Any]) -> Any:
+        """Returns the function's result for the values of its inputs."""
+        if self._takes_inputs_alone:
+            value = self.fn(*values)
+        else:
+            left = iter(values)
+            args, kwargs = self.bind(lambda _: next(left))
+            value = self.fn(*args, **kwargs)
         return value if self.output.spec is specs.UNKNOWN else self._as_promised(value)
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102

@@ -89,6 +89,9 @@ class LoggingTensorHook(SessionRunHook):
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self._at_end = at_end
         self._formatter = formatter
+        kind = type(self)
+        overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
+        self._writes_own_lines = not overridden and formatter is None
         self._args = SessionRunArgs(None)
         self._late = LateValues(self._log)
         self._runs = self._next_run = 0
@@ -218,10 +221,7 @@ class LoggingTensorHook(SessionRunHook):
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
         # The lines of this class heed them only for arrays, and setting them takes longer than writing a line.
-        kind = type(self)
-        own = kind.log is LoggingTensorHook.log and kind.format_line is LoggingTensorHook.format_line
-        own = own and self._formatter is None
-        plain = own and not any(map(np.ndim, jax.tree.leaves(chosen)))
+        plain = self._writes_own_lines and all(map(_is_scalar, chosen.values()))
         with nullcontext() if plain else np.printoptions(suppress=True):
             self.log(chosen, elapsed_secs)
 
@@ -236,6 +236,8 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 def _text(value: Any) -> str:
     """Returns a value as text; array leaves of a structure as they print alone."""
+    if _is_scalar(value):
+        return _leaf_text(value)
     leaves, structure = jax.tree.flatten(value)
     texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
     return repr(jax.tree.unflatten(structure, texts))
@@ -250,14 +252,20 @@ class _Verbatim(str):
         return str(self)
 
 
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, float) or getattr(value, "shape", None) == ()
+
+
 def _leaf_text(leaf: Any) -> str:
     # The print options of NumPy cover neither scalars nor arrays whose values are far apart.
     dtype = np.dtype(float) if isinstance(leaf, float) else getattr(leaf, "dtype", None)
-    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    if dtype is None or not (getattr(dtype, "kind", None) == "f" or jnp.issubdtype(dtype, jnp.floating)):
         return str(leaf)
     array = np.asarray(leaf)
-    if array.ndim == 0 and isinstance(array[()], np.floating):
-        return _positional(array[()])
+    if isinstance(number := array[()], np.floating):
+        # Which already is positional but for numbers that are very large or small, and takes a tenth of the time.
+        text = str(number)
+        return _positional(number) if "e" in text else text
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})

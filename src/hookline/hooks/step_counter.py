@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookline import summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.hooks.lookup import free_global_step, require_global_step
 from hookline.hooks.triggers import Trigger
-from hookline.summary import FileWriter, FileWriterCache
+from hookline.summary import FileWriter, FileWriterCache, encode
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -108,9 +107,7 @@ class StepCounterHook(SessionRunHook):
         rate = elapsed_steps / elapsed_secs
         _logger.info("%s: %g", self._tag, rate)
         if self._writer is not None:
-            self._writer.add_summary(
-                summary.Summary(value=[summary.Summary.Value(tag=self._tag, simple_value=rate)]), global_step
-            )
+            self._writer.add_summary(encode.scalar(self._tag, rate), global_step)
 
     def begin(self) -> None:
         """Opens the writer and names the tag."""
@@ -131,12 +128,14 @@ class StepCounterHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
         self.trigger.start(session.global_step)
-        self._args = SessionRunArgs(free_global_step(session))
+        # Only a subclass looks at it.
+        overridden = type(self).after_run is not StepCounterHook.after_run
+        self._args = SessionRunArgs(free_global_step(session)) if overridden else None
         self._seen_step = None
         self._moves = False
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the global step, if that costs nothing."""
+        """Asks for the global step, if that costs nothing and the class has an `after_run` of its own."""
         return self._args
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

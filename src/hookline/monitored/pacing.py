@@ -59,6 +59,9 @@ class _Due(NamedTuple):
     run: float
 
 
+_NEVER_DUE = _Due(None, math.inf, math.inf, math.inf)
+
+
 class Pacing:
     """Decides before each run who rides along: those that look at every step, and whoever is due.
 
@@ -234,10 +237,11 @@ class Pacing:
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
         always: list[Any] = list(self._unpaced)
         dues: list[_Due] = []
-        riding = set(map(id, self._riding.hooks))
-        waiting = {id(due.hook): due for due in self._dues if id(due.hook) not in riding}
+        waiting = {id(due.hook): due for due in self._dues}
+        for hook in self._riding.hooks:  # What the others say counts from the run on which they were called.
+            waiting.pop(id(hook), None)
         for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
-            if id(hook) in waiting:  # What it says counts from a run on which it was called.
+            if id(hook) in waiting:
                 dues.append(waiting[id(hook)])
                 continue
             steps = steps_until_trigger(step) if steps_until_trigger else math.inf
@@ -258,9 +262,8 @@ class Pacing:
         self._dues = dues
         if self._run >= self._everyone_run:
             self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        self._due_step = min((due.step for due in self._dues), default=math.inf)
-        self._due_secs = min((due.secs for due in self._dues), default=math.inf)
-        self._due_run = min((due.run for due in self._dues), default=math.inf)
+        _, steps, secs, runs = zip(_NEVER_DUE, *dues, strict=True)
+        self._due_step, self._due_secs, self._due_run = min(steps), min(secs), min(runs)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
         at_once = len(always) > len(self._unpaced)
         self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1

@@ -108,7 +108,7 @@ class DeviceStage:
         """Starts a run with options, or one whose updates happen elsewhere."""
         arguments, program = self._arguments(run), self._program
         if options is not None and options.output_partition_graphs and metadata is not None:
-            metadata.partition_graphs.append(str(program.run.lower(*arguments).compile().as_text()))
+            metadata.partition_graphs.append(str(program.lower(*arguments).compile().as_text()))
         last_step = None if options is None else options.last_step
         if self._plan.remote:
             self._submit(run, arguments, last_step)
@@ -145,7 +145,7 @@ class DeviceStage:
             run.hosts[update] = _result(store, update)
 
     def token(self, run: Run) -> jax.Array | None:
-        """Returns an array that is there once a run is computed, and is given to no later run."""
+        """Returns an array that is there once a run is computed, and is given to no later run; None if it is there."""
         outputs = jax.tree.leaves(run.outputs)
         if outputs:
             return min(outputs, key=lambda leaf: leaf.size)
@@ -154,7 +154,8 @@ class DeviceStage:
             return counter[0]
         held = [state.value for state in self._states] or jax.tree.leaves(self._exchange.take()[0])
         held = held or jax.tree.leaves(self._store.take(self._program.written))
-        return _copied(min(held, key=lambda leaf: leaf.size)) if held else None
+        least = min(held, key=lambda leaf: leaf.size, default=None)
+        return None if least is None or least.is_ready() else _copied(least)
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
         if self._last_step is not None:

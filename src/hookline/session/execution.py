@@ -41,7 +41,7 @@ class Execution:
         step_gain: By how much it advances the global step; None if only the device knows.
         writes: Whether it changes a variable.
         exchanges: Whether it has to do with variables that live elsewhere.
-        is_plain: Whether it is nothing but a program, of variables that live here.
+        is_plain: Whether it is nothing but a program, of variables that live here, and what nobody in the run awaits.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Execution:
     ) -> None:
         fetched, watched, late = request.fetched, request.watched, request.late
         self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
-        self.hosts = hosts = HostStage(plan, [*fetched, *watched], defers=bool(late))
+        self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
         self.feeders = [feeder(tensor) for tensor in request.fed]
         choice = programs.choose(plan, request, hosts.pulled, store)
         self.program, places = choice.program, choice.places()
         hosts.find_outputs(places)
         self.getters = [fetch_getter(plan, element, places) for element in (*fetched, *watched)]
-        self._late, self._late_getters = late, [fetch_getter(plan, element, places) for element in late]
+        self._late_getters = [fetch_getter(plan, element, places) for element in late]
         self.counters = _counters(plan, [*fetched, *watched, *late])
         self.step_gain: int | None = 0 if global_step is None else plan.gain(global_step)
         written = self.program.written if self.program else []
@@ -70,7 +70,7 @@ class Execution:
         if self.program is not None:
             read += [*self.program.counted, *self.program.read]
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
-        self.is_plain = not (self.exchanges or plan.early or plan.late or plan.sources or self.counters)
+        self.is_plain = not (self.exchanges or plan.early or hosts.after or plan.sources or self.counters)
         self.device: DeviceStage | None = None
         if self.program is not None:
             # What a remote update made of its variables is asked for only where somebody wants it.
@@ -90,9 +90,9 @@ class Execution:
 
     def late_results(self, run: Run, session: Any, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
         """Returns the results that the run has not waited for."""
-        return self.hosts.late_results(
-            self._late, run, session, lambda: assemble([get(run) for get in self._late_getters])
-        )
+        if self.is_plain:  # It has made no room for what the host computes.
+            run.begin()
+        return self.hosts.late_results(run, session, lambda: assemble([get(run) for get in self._late_getters]))
 
 
 def _counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import OutOfRangeError
@@ -26,7 +25,7 @@ class HostStage:
     Args:
         plan: The plan.
         awaited: What the run returns: what it needs is computed in the run itself.
-        defers: Whether anything else is asked for.
+        late: What else is asked for.
 
     Attributes:
         early: Those that run before the program.
@@ -37,9 +36,9 @@ class HostStage:
             itself, or which batch is this run's.
     """
 
-    def __init__(self, plan: Plan, awaited: Sequence[Tensor | Operation], *, defers: bool) -> None:
+    def __init__(self, plan: Plan, awaited: Sequence[Tensor | Operation], late: Sequence[Tensor | Operation]) -> None:
         self.early = plan.early
-        self.deferred = _deferred(plan, awaited) if defers else []
+        self.deferred = _deferred(plan, awaited) if late else []
         self.after = [operation for operation in plan.late if operation not in self.deferred]
         self.pulled = input_tensors(plan.late, plan.needs_device)
         keys = [tensor.key for tensor in self.pulled]
@@ -52,17 +51,23 @@ class HostStage:
             or any(isinstance(t.op, VariableRead) or t.op in plan.sources for t in operation.inputs)
             for operation in plan.early
         )
-        self._places: Mapping[Key, int] = {}
+        self._late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
+        # Of each operation what it takes from the program: the places in `pulled` and among the outputs.
+        self._pulls: dict[Operation, list[tuple[int, int]]] = {}
+        self._late_places: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
         """Says where among the outputs of the program each tensor is."""
-        self._places = places
+        for operation in self._arguments:
+            wanted = {tensor.key for tensor in operation.inputs}
+            pulls = [(i, places[tensor.key]) for i, tensor in enumerate(self.pulled) if tensor.key in wanted]
+            self._pulls[operation] = pulls
+        self._late_places = [places[tensor.key] for tensor in self._late if tensor.key in places]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs some of them, in creation order, on the values that the run has so far."""
         if run.outputs and self.pulled:
-            wanted = {tensor.key for operation in operations for tensor in operation.inputs}
-            found = {i: self._places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
+            found = {i: place for operation in operations for i, place in self._pulls[operation]}
             values = [run.outputs[place] for place in found.values()]
             # One array is read faster than through a tree.
             read = [np.asarray(values[0])] if len(values) == 1 and _is_plain(values[0]) else jax.device_get(values)
@@ -72,10 +77,9 @@ class HostStage:
             if isinstance(operation, SessionCall):
                 run.hosts[operation] = operation.fn(session, *given)
                 continue
-            values = iter(given)
             try:
                 with session.host_lock(operation):
-                    run.hosts[operation] = operation.call(lambda _, values=values: next(values))
+                    run.hosts[operation] = operation.call_on(given)
             except StopIteration as error:
                 raise OutOfRangeError(
                     operation.node_def, operation, f"{operation.node_def}: the input has ended."
@@ -84,13 +88,10 @@ class HostStage:
                 operation.note(error)
                 raise
 
-    def late_results(
-        self, late: Sequence[Tensor | Operation], run: Run, session: Any, results: Callable[[], Any]
-    ) -> LateResults:
+    def late_results(self, run: Run, session: Any, results: Callable[[], Any]) -> LateResults:
         """Returns results that the run has not waited for.
 
         Args:
-            late: What they are the results of.
             run: The run.
             session: The session.
             results: Gives them once the deferred operations have run.
@@ -100,13 +101,11 @@ class HostStage:
             self.compute(self.deferred, run, session)
             return results()
 
-        tensors = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
-        places = [self._places[tensor.key] for tensor in tensors if tensor.key in self._places]
-        return LateResults(compute, jax.tree.leaves([run.outputs[place] for place in places]))
+        return LateResults(compute, jax.tree.leaves([run.outputs[place] for place in self._late_places]))
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended)
+    return isinstance(value, jax.Array) and isinstance(value.dtype, np.dtype)  # Not a random key.
 
 
 def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,16 +24,16 @@ class LateResults:
         {'loss': Array(0.5, dtype=float32, weak_type=True)}
     """
 
-    def __init__(self, compute: Callable[[], Any], arrays: Iterable[Any]) -> None:
+    def __init__(self, compute: Callable[[], Any], arrays: Sequence[Any]) -> None:
         self._compute = compute
-        self._arrays = [array for array in arrays if hasattr(array, "is_ready")]
+        self._arrays = arrays
         self._results: Any = None
         self._is_computed = False
 
     @classmethod
     def of(cls, results: Any) -> LateResults:
         """Returns results that are what they are, and as late as the arrays in them."""
-        return cls(lambda: results, jax.tree.leaves(results))
+        return cls(lambda: results, [leaf for leaf in jax.tree.leaves(results) if isinstance(leaf, jax.Array)])
 
     def part(self, place: int) -> LateResults:
         """Returns one item of these results, which arrives with all of them."""
@@ -41,7 +41,11 @@ class LateResults:
 
     def is_ready(self) -> bool:
         """Returns whether reading them would not wait for the device."""
-        return all(array.is_ready() for array in self._arrays)
+        # Not `all`: a generator costs more than the arrays, of which there are few.
+        for array in self._arrays:  # noqa: SIM110
+            if not array.is_ready():
+                return False
+        return True
 
     def get(self) -> Any:
         """Returns the results.

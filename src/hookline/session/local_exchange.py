@@ -56,6 +56,7 @@ class LocalExchange:
     """
 
     __slots__ = (
+        "__weakref__",
         "_counters",
         "_gains",
         "_groups",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -58,6 +59,7 @@ class _LocalStore:
         self._lock = lock
         self.step_changes = 0
         self._slots: dict[Variable, Slot] = {}
+        self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
         self._changed = threading.Condition()
         self.waiting = 0
@@ -112,7 +114,9 @@ class _LocalStore:
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:
-        return LocalExchange(self, groups, written, gains, hosted)
+        # Programs with the same variables share one, and no value moves when they take turns.
+        key = (*map(tuple, groups), tuple(written), tuple(gains), tuple(hosted.items()))
+        return self._exchanges.setdefault(key, LocalExchange(self, groups, written, gains, hosted))
 
     def counts(self, written: Iterable[Variable]) -> bool:
         """Whether the global step is among these."""

@@ -110,12 +110,11 @@ class PlanCache:
         """
         elements, assemble = flatten(self._graph, fetches)
         watched = watched or _NOTHING
-        late = watched.late
-        # A hook that asks for nothing gets None and not the empty structure that stands for it here.
-        asked = [() if item is None else item for item in watched.fetches]
-        wanted, assemble_now = flatten(self._graph, tuple(() if i in late else item for i, item in enumerate(asked)))
-        waiting, assemble_late = flatten(self._graph, tuple(item if i in late else () for i, item in enumerate(asked)))
-        by_hook = [flatten(self._graph, item)[0] for item in asked]
+        asking = [i for i, asked in enumerate(watched.fetches) if asked is not None]
+        now, late = ([i for i in asking if (i in watched.late) is is_late] for is_late in (False, True))
+        wanted, assemble_now = flatten(self._graph, [watched.fetches[i] for i in now])
+        waiting, assemble_late = flatten(self._graph, [watched.fetches[i] for i in late])
+        by_hook = [flatten(self._graph, watched.fetches[i])[0] for i in asking]
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
         step = counted_global_step(self._graph)
@@ -124,19 +123,23 @@ class PlanCache:
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
-        def put_together(values: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
-            now = assemble_now(values)
-            every = [results[i] if i in late else now[i] for i in range(len(asked))]
-            return tuple(None if item is None else result for item, result in zip(watched.fetches, every, strict=True))
+        def put_together(values: Sequence[Any]) -> list[Any]:
+            results: list[Any] = [None] * len(watched.fetches)
+            for place, result in zip(now, assemble_now(values), strict=True):
+                results[place] = result
+            return results
 
         def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
-            whole = execution.late_results(run, session, assemble_late) if late else None
-            parts = [whole.part(i) for i in range(len(asked))] if whole else ()
-            return put_together(values[len(elements) :], parts)
+            results = put_together(values[len(elements) :])
+            if late:
+                whole = execution.late_results(run, session, assemble_late)
+                for part, place in enumerate(late):
+                    results[place] = whole.part(part)
+            return tuple(results)
 
         nothing = None
         if isinstance(fetches, Operation) and not late and all(isinstance(element, Operation) for element in wanted):
-            nothing = None, put_together([None] * len(wanted), ())
+            nothing = None, tuple(put_together([None] * len(wanted)))
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )

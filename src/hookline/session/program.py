@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,6 +32,14 @@ _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 _HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Structures:
+    """Structures of variables, which JAX compares where it looks for a program that it has compiled."""
+
+    of: tuple[Any, ...]
 
 
 class Program:
@@ -92,7 +101,7 @@ class Program:
         self.read = reads
         self.written = [*self.taken, *self.counted, *(v for v in updates if v not in needed)]
         self.structure_in = structure
-        self.structures_out: list[Any] = []
+        self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
         writes = ", ".join(variable.op.name for variable in (*self.written, *self.hosted)) or "none"
         watching = " and what hooks watch" if self.watched else ""
@@ -100,7 +109,10 @@ class Program:
         self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
         # A run that fails and takes a latch away must take the session with it: a NaN might be forgotten.
         donated = (0, 4) if self.taken else 0
-        self.run = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
+        self._compiled = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
+        # JAX takes two trees with the same leaves for alike, since the leaves alone are passed.
+        self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
+        self.run = functools.partial(self._run_loose, self._compiled) if self._is_loose else self._compiled
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
@@ -119,7 +131,20 @@ class Program:
         if self._dry is None:
             # A function of its own, so that JAX traces it, and the log says so.
             self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
-        return self._dry
+        return functools.partial(self._run_loose, self._dry) if self._is_loose else self._dry
+
+    def lower(self, *arguments: Any) -> Any:
+        """Returns the program for arguments as they are in `run`, lowered; see `jax.stages.Lowered`."""
+        return self._compiled.lower(*arguments, *([self._structures_in()] if self._is_loose else []))
+
+    def _run_loose(self, compiled: Any, *arguments: Any) -> Sequence[Any]:
+        """Runs with the structures of the variables as a part of the arguments and of the results."""
+        *results, structures = compiled(*arguments, self._structures_in())
+        self.structures_out = structures.of
+        return results
+
+    def _structures_in(self) -> _Structures:
+        return _Structures(tuple(self.structure_in(v) for v in (*self.taken, *self.counted, *self.read)))
 
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
@@ -172,13 +197,15 @@ class Program:
         inputs: Sequence[Any],
         latched: Sequence[Latched],
         mask: Sequence[Any],
-    ) -> Traced:
+        structures: _Structures | None = None,
+    ) -> tuple[Any, ...]:
         # The body of a traced function runs when JAX compiles, and only then.
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
             values = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
-            return self._traced(dict(values), inputs, latched, mask)
+            traced = self._traced(dict(values), inputs, latched, mask)
+            return traced if structures is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
 

@@ -33,7 +33,8 @@ from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
-_NOTHING = object()
+_NOTHING = object(), None
+_MOST_LATEST = 16
 
 
 class _OfGraph:
@@ -92,7 +93,7 @@ class Session(_OfGraph):
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
         self._ahead = RunAhead(config.max_runs_ahead)
-        self._latest: Any = (_NOTHING, None, None)
+        self._latest: dict[Watched | None, tuple[Any, Prepared | None]] = {}
         self.origin = ""
         self.writes = 0
         # How many latches are known to have latched so far.
@@ -122,7 +123,7 @@ class Session(_OfGraph):
             self._sources.close()
             if self._store is not None:
                 self._store.close()
-            self._store, self._latest = None, (_NOTHING, None, None)
+            self._store, self._latest = None, {}
             self._plans = PlanCache(self._graph, self._max_plans, self._latches)
             self._latches.reset()
             self._ahead.forget()
@@ -370,8 +371,8 @@ class Session(_OfGraph):
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
         if not feed_dict and self._lost is None:
             # A training loop asks for the same each time.
-            latest_fetches, latest_watched, latest = self._latest
-            if fetches is latest_fetches and watched is latest_watched:
+            latest_fetches, latest = self._latest.get(watched, _NOTHING)
+            if fetches is latest_fetches and latest is not None:
                 return latest
         key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
@@ -381,7 +382,9 @@ class Session(_OfGraph):
                 found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         # A structure may be changed in place.
         if not feed_dict and isinstance(fetches, Tensor | Operation | str):
-            self._latest = fetches, watched, found
+            if len(self._latest) >= _MOST_LATEST:
+                self._latest.clear()
+            self._latest[watched] = fetches, found
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
@@ -568,7 +571,9 @@ class Session(_OfGraph):
         Raises:
             RuntimeError: The graph has none.
         """
-        return self.store.step()
+        store = self._store
+        step = None if store is None else store.known_step()
+        return self.store.step() if step is None else step
 
     def latched(self, operation: Operation, *, wait: bool = False) -> int | None:
         """Returns the global step to which the first run led in which the condition of a `hookline.latch` held.
