@@ -263,9 +263,8 @@ def _leaf_text(leaf: Any) -> str:
         return str(leaf)
     array = np.asarray(leaf)
     if isinstance(number := array[()], np.floating):
-        # Which already is positional but for numbers that are very large or small, and takes a tenth of the time.
-        text = str(number)
-        return _positional(number) if "e" in text else text
+        # Only very large and very small numbers print with an exponent, and `str` takes a tenth of the time.
+        return str(number) if 1e-4 <= abs(float(number)) < 1e16 else _positional(number)
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -53,6 +53,7 @@ class Quiet:
         "_alarms",
         "_expected",
         "_gain",
+        "_known_step",
         "_left",
         "_made",
         "_prepared",
@@ -81,7 +82,7 @@ class Quiet:
             foreseen: Which.
             feeds: Whether they feed anything.
         """
-        self._session, self._watched = session, watched
+        self._session, self._watched, self._known_step = session, watched, session.store.known_step
         self._prepared = None if feeds else session.prepared(fetches, watched)
         self._left, self._until, self._expected, self._gain, self._alarms = foreseen
         self.fetches = fetches
@@ -92,6 +93,7 @@ class Quiet:
         self.fetches: Any = _NOTHING
         self._session: Session | None = None
         self._watched: Watched | None = None
+        self._known_step: Callable[[], int | None] = lambda: None
         self._prepared: Any = None
         self._left = self._until = 0.0
         self._expected: int | None = None
@@ -111,14 +113,14 @@ class Quiet:
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self._left <= 0:
             return NOT_RUN
-        if expected is not None and (session.known_global_step != expected or session.alarms != self._alarms):
+        if expected is not None and (self._known_step() != expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
         writes = session.writes
         try:
             if self._prepared is not None and feed_dict is None:
-                result = session.run_prepared(self._prepared)
+                result = session.run_prepared(self._prepared, (), None, None)[0]
             else:
                 result = self._run(session, feed_dict)
         except BaseException as error:

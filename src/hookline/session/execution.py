@@ -41,7 +41,8 @@ class Execution:
         step_gain: By how much it advances the global step; None if only the device knows.
         writes: Whether it changes a variable.
         exchanges: Whether it has to do with variables that live elsewhere.
-        is_plain: Whether it is nothing but a program, of variables that live here, and what nobody in the run awaits.
+        launch: Starts a run where that is nothing but a program, of variables that live here, and what nobody in the
+            run awaits; else None.
     """
 
     def __init__(
@@ -70,7 +71,6 @@ class Execution:
         if self.program is not None:
             read += [*self.program.counted, *self.program.read]
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
-        self.is_plain = not (self.exchanges or plan.early or hosts.after or plan.sources or self.counters)
         self.device: DeviceStage | None = None
         if self.program is not None:
             # What a remote update made of its variables is asked for only where somebody wants it.
@@ -88,9 +88,12 @@ class Execution:
                 last_step=_last_step(global_step) if self.step_gain and global_step in (*written, *hosted) else None,
             )
 
+        more = self.exchanges or plan.early or hosts.after or plan.sources or self.counters
+        self.launch: Callable[[Run], None] | None = None if more or self.device is None else self.device.launch
+
     def late_results(self, run: Run, session: Any, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
         """Returns the results that the run has not waited for."""
-        if self.is_plain:  # It has made no room for what the host computes.
+        if self.launch is not None:  # It has made no room for what the host computes.
             run.begin()
         return self.hosts.late_results(run, session, lambda: assemble([get(run) for get in self._late_getters]))
 

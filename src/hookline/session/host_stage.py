@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from hookline.errors import OutOfRangeError
+from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import HostCall, SessionCall
 from hookline.graph.variable import Update, VariableRead
@@ -54,7 +55,9 @@ class HostStage:
         self._late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
         # Of each operation what it takes from the program: the places in `pulled` and among the outputs.
         self._pulls: dict[Operation, list[tuple[int, int]]] = {}
-        self._late_places: list[int] = []
+        # Where among the outputs what is late comes from: where one array is, and where more may be.
+        self._late_arrays: list[int] = []
+        self._late_trees: list[int] = []
 
     def find_outputs(self, places: Mapping[Key, int]) -> None:
         """Says where among the outputs of the program each tensor is."""
@@ -62,7 +65,9 @@ class HostStage:
             wanted = {tensor.key for tensor in operation.inputs}
             pulls = [(i, places[tensor.key]) for i, tensor in enumerate(self.pulled) if tensor.key in wanted]
             self._pulls[operation] = pulls
-        self._late_places = [places[tensor.key] for tensor in self._late if tensor.key in places]
+        found = [tensor for tensor in self._late if tensor.key in places]
+        self._late_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
+        self._late_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
 
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs some of them, in creation order, on the values that the run has so far."""
@@ -101,7 +106,10 @@ class HostStage:
             self.compute(self.deferred, run, session)
             return results()
 
-        return LateResults(compute, jax.tree.leaves([run.outputs[place] for place in self._late_places]))
+        arrays = [run.outputs[place] for place in self._late_arrays]
+        if self._late_trees:
+            arrays += jax.tree.leaves([run.outputs[place] for place in self._late_trees])
+        return LateResults(compute, arrays)
 
 
 def _is_plain(value: Any) -> bool:

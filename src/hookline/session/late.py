@@ -42,9 +42,10 @@ class LateResults:
     def is_ready(self) -> bool:
         """Returns whether reading them would not wait for the device."""
         # Not `all`: a generator costs more than the arrays, of which there are few.
-        for array in self._arrays:  # noqa: SIM110
+        for array in self._arrays:
             if not array.is_ready():
                 return False
+        self._arrays = ()
         return True
 
     def get(self) -> Any:

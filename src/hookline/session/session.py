@@ -93,6 +93,7 @@ class Session(_OfGraph):
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
         self._ahead = RunAhead(config.max_runs_ahead)
+        self._checks_runs = type(self).check_run is not Session.check_run
         self._latest: dict[Watched | None, tuple[Any, Prepared | None]] = {}
         self.origin = ""
         self.writes = 0
@@ -207,7 +208,7 @@ class Session(_OfGraph):
             RuntimeError: The session is closed.
         """
         if options is None and not feed_dict:
-            return self._run_prepared(self._prepared(fetches, None, feed_dict), (), None, run_metadata)[0]
+            return self.run_prepared(self._prepared(fetches, None, feed_dict), (), None, run_metadata)[0]
         return self._run(fetches, None, feed_dict, options, run_metadata)[0]
 
     def run_watched(
@@ -291,7 +292,7 @@ class Session(_OfGraph):
             if options is not None and options.debug_tensor_watches:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
             self._check_usable()
-            return self._run_prepared(prepared, values, options, run_metadata)[0]
+            return self.run_prepared(prepared, values, options, run_metadata)[0]
 
         return call if accept_options else lambda *values: call(*values)
 
@@ -307,11 +308,11 @@ class Session(_OfGraph):
             return self._run_recorded(fetches, watched, feed_dict, options, metadata)
         prepared = self._prepared(fetches, watched, feed_dict)
         if not feed_dict:
-            return self._run_prepared(prepared, (), options, metadata, watched)
+            return self.run_prepared(prepared, (), options, metadata, watched)
         feeds = (flat_feeds(feed_dict) or {}) if prepared.has_structures else feed_dict
-        return self._run_prepared(prepared, feeds.values(), options, metadata, watched)
+        return self.run_prepared(prepared, feeds.values(), options, metadata, watched)
 
-    def _run_prepared(
+    def run_prepared(
         self,
         prepared: Prepared,
         values: Iterable[Any],
@@ -319,18 +320,39 @@ class Session(_OfGraph):
         metadata: RunMetadata | None,
         watched: Watched | None = None,
     ) -> tuple[Any, Any]:
+        """Runs what was prepared; returns the results of the caller and of the hooks.
+
+        Args:
+            prepared: What is run.
+            values: What is fed, in the order of the plan.
+            options: As of `run`.
+            metadata: As of `run`.
+            watched: What hooks ask for.
+        """
         execution = prepared.execution
         run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)] if values else ())
         try:
-            if execution.is_plain and options is None and metadata is None:
+            if execution.launch is not None and options is None and metadata is None:
+                # What `_execute` does for all others, in line: this is what a training loop does, and calls take time.
                 with self._lock:
-                    self._dispatch(execution, run, None, None)
-                self._ran(execution, run)
+                    if self._closed or self._lost is not None:
+                        self._check_usable()
+                    try:
+                        execution.launch(run)
+                    except Exception as error:
+                        self._failed(error)
+                        raise
+                    if execution.writes:
+                        self.writes += 1
+                self._ahead.left -= 1
+                if self._ahead.left <= 0:
+                    self._look(execution, run)
             else:
                 self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
-        self.check_run()
+        if self._checks_runs:
+            self.check_run()
         if prepared.nothing is not None:
             return prepared.nothing
         results = self.returned([get(run) for get in execution.getters])
@@ -339,11 +361,7 @@ class Session(_OfGraph):
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
         """Returns the plan of these fetches for `run_prepared`; None where a run is more than a program."""
         prepared = self._prepared(fetches, watched, None)
-        return prepared if prepared.execution.is_plain else None
-
-    def run_prepared(self, prepared: Prepared) -> Any:
-        """Runs what `prepared` has returned: nothing is looked up."""
-        return self._run_prepared(prepared, (), None, None)[0]
+        return prepared if prepared.execution.launch is not None else None
 
     def check_run(self) -> None:
         """Is called when a run has been made; a subclass may raise what the run has found."""
