@@ -230,39 +230,30 @@ class MonitoredLifecycle:
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
-        quiet = self._quiet
-        if fetches is quiet.fetches and options is None and run_metadata is None and self._turn.enter():
-            try:
-                result = NOT_RUN if self._preemption.came() else quiet.run(fetches, feed_dict)
-                if result is NOT_RUN and quiet.failed is not None:
-                    result = self._run_failed(fetches, feed_dict)
-            finally:
-                self._turn.leave()
-            if result is not NOT_RUN:
-                return result
-        if not self._turn.take():
+        if not self._turn.enter():
             if self._turn.is_mine and self._stepping is not None:
                 return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
             if self._left_over():
                 return self.run(fetches, feed_dict, options, run_metadata)
             raise self._occupied("be run")
         try:
-            if self._closed:
-                raise RuntimeError(_CLOSED)
-            self._preemption.check()
-            return self._session.run(fetches, feed_dict, options, run_metadata)
-        except BaseException as exc:
-            if not self._closed:
-                self._fail(exc)
-            raise
+            quiet = self._quiet
+            if fetches is quiet.fetches and options is None and run_metadata is None and not self._preemption.came():
+                result = quiet.run(fetches, feed_dict)
+                if result is not NOT_RUN:
+                    return result
+            return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
         finally:
-            self._turn.give_back()
+            self._turn.leave()
 
-    def _run_failed(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Hands the error of a quiet run to those whom it concerns, as that of any run."""
+    def _run_with_hooks(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         outer = SCOPE.set(self._writers)
         try:
-            return self._session.run(fetches, feed_dict)
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            if self._quiet.failed is None:  # Else the error of that run goes first.
+                self._preemption.check()
+            return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             if not self._closed:
                 self._fail(exc)

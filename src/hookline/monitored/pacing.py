@@ -160,7 +160,8 @@ class Pacing:
         self._run += passed + 1
         self._last_step += passed * self._planned_gain
         self._expected_changes += passed * self._changes
-        known, changes = self._session.known_global_step, self._session.step_changes
+        store = self._session.store
+        known, changes = store.known_step(), store.step_changes
         # Somebody else has set the step, and perhaps far past where hooks are due.
         is_set = known is None and changes != self._expected_changes
         # Where only the device knows the step, it is asked only on runs where a hook may fire.
@@ -192,9 +193,8 @@ class Pacing:
 
     def foreseen(self) -> tuple[Ridership, Foreseen]:
         """Returns with whom runs like the last one may follow before somebody is due, and which they are."""
-        step = self._session.known_global_step
-        runs = 0 if step is None else self._free
-        return self._always, Foreseen(runs, self._due_secs, step, self._planned_gain, self._alarms)
+        known = self._session.store.known_step() is not None
+        return self._always, Foreseen(self._free if known else 0, self._due_secs, self._changes, self._alarms)
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""

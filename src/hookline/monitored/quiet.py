@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -22,15 +22,13 @@ class Foreseen(NamedTuple):
     Args:
         runs: How many there may be.
         until: The reading of the clock at which the next one is no longer among them.
-        step: The global step before the first; None where no hook rides ever.
-        gain: By how much each of them advances it.
+        changes: How often each of them writes the global step; None where no hook rides ever.
         alarms: The session's count of latches that had latched when this was foreseen.
     """
 
     runs: float = math.inf
     until: float = math.inf
-    step: int | None = None
-    gain: int = 0
+    changes: int | None = None
     alarms: int = 0
 
 
@@ -51,14 +49,14 @@ class Quiet:
 
     __slots__ = (
         "_alarms",
+        "_changes",
         "_expected",
-        "_gain",
-        "_known_step",
-        "_left",
         "_made",
         "_prepared",
+        "_runs",
         "_scope",
         "_session",
+        "_store",
         "_until",
         "_watched",
         "failed",
@@ -82,9 +80,10 @@ class Quiet:
             foreseen: Which.
             feeds: Whether they feed anything.
         """
-        self._session, self._watched, self._known_step = session, watched, session.store.known_step
+        self._session, self._watched, self._store = session, watched, session.store
         self._prepared = None if feeds else session.prepared(fetches, watched)
-        self._left, self._until, self._expected, self._gain, self._alarms = foreseen
+        self._runs, self._until, self._changes, self._alarms = foreseen
+        self._expected = self._store.step_changes
         self.fetches = fetches
 
     def end(self) -> int:
@@ -93,11 +92,11 @@ class Quiet:
         self.fetches: Any = _NOTHING
         self._session: Session | None = None
         self._watched: Watched | None = None
-        self._known_step: Callable[[], int | None] = lambda: None
+        self._store: Any = None
         self._prepared: Any = None
-        self._left = self._until = 0.0
-        self._expected: int | None = None
-        self._made = self._gain = self._alarms = 0
+        self._runs = self._until = 0.0
+        self._changes: int | None = None
+        self._made = self._expected = self._alarms = 0
         return made
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
@@ -110,10 +109,11 @@ class Quiet:
         Returns:
             The results of the caller; or `NOT_RUN`: then nothing was run, or it has `failed`.
         """
-        session, expected = self._session, self._expected
-        if session is None or fetches is not self.fetches or self._left <= 0:
+        session, changes = self._session, self._changes
+        if session is None or fetches is not self.fetches or self._made >= self._runs:
             return NOT_RUN
-        if expected is not None and (self._known_step() != expected or session.alarms != self._alarms):
+        # Somebody else has set the step, or a hook must be told of a latch.
+        if changes is not None and (self._store.step_changes != self._expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
@@ -126,10 +126,9 @@ class Quiet:
         except BaseException as error:
             self.failed = error, writes
             return NOT_RUN
-        self._left -= 1
         self._made += 1
-        if expected is not None:
-            self._expected = expected + self._gain
+        if changes:
+            self._expected += changes
         return result
 
     def _run(self, session: Session, feed_dict: Mapping[Any, Any] | None) -> Any:
