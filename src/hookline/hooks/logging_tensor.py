@@ -264,7 +264,8 @@ def _leaf_text(leaf: Any) -> str:
     array = np.asarray(leaf)
     if isinstance(number := array[()], np.floating):
         # Only very large and very small numbers print with an exponent, and `str` takes a tenth of the time.
-        return str(number) if 1e-4 <= abs(float(number)) < 1e16 else _positional(number)
+        text = str(number) if abs(float(number)) >= 1e-4 else "e"
+        return _positional(number) if "e" in text else text
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})

@@ -160,8 +160,7 @@ class Pacing:
         self._run += passed + 1
         self._last_step += passed * self._planned_gain
         self._expected_changes += passed * self._changes
-        store = self._session.store
-        known, changes = store.known_step(), store.step_changes
+        known, changes = self._session.known_global_step, self._session.step_changes
         # Somebody else has set the step, and perhaps far past where hooks are due.
         is_set = known is None and changes != self._expected_changes
         # Where only the device knows the step, it is asked only on runs where a hook may fire.
@@ -193,7 +192,7 @@ class Pacing:
 
     def foreseen(self) -> tuple[Ridership, Foreseen]:
         """Returns with whom runs like the last one may follow before somebody is due, and which they are."""
-        known = self._session.store.known_step() is not None
+        known = self._session.known_global_step is not None
         return self._always, Foreseen(self._free if known else 0, self._due_secs, self._changes, self._alarms)
 
     def _runs_before(self, reach: float) -> float:

@@ -56,7 +56,6 @@ class Quiet:
         "_runs",
         "_scope",
         "_session",
-        "_store",
         "_until",
         "_watched",
         "failed",
@@ -80,10 +79,10 @@ class Quiet:
             foreseen: Which.
             feeds: Whether they feed anything.
         """
-        self._session, self._watched, self._store = session, watched, session.store
+        self._session, self._watched = session, watched
         self._prepared = None if feeds else session.prepared(fetches, watched)
         self._runs, self._until, self._changes, self._alarms = foreseen
-        self._expected = self._store.step_changes
+        self._expected = session.step_changes
         self.fetches = fetches
 
     def end(self) -> int:
@@ -92,7 +91,6 @@ class Quiet:
         self.fetches: Any = _NOTHING
         self._session: Session | None = None
         self._watched: Watched | None = None
-        self._store: Any = None
         self._prepared: Any = None
         self._runs = self._until = 0.0
         self._changes: int | None = None
@@ -113,7 +111,7 @@ class Quiet:
         if session is None or fetches is not self.fetches or self._made >= self._runs:
             return NOT_RUN
         # Somebody else has set the step, or a hook must be told of a latch.
-        if changes is not None and (self._store.step_changes != self._expected or session.alarms != self._alarms):
+        if changes is not None and (session.step_changes != self._expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN

@@ -631,7 +631,7 @@ class Session(_OfGraph):
     @property
     def known_global_step(self) -> int | None:
         """The global step where looking at it waits for nothing; `None` where the device alone knows it."""
-        return self.store.known_step()
+        return (self._store or self.store).known_step()
 
     @property
     def step_changes(self) -> int:
