@@ -146,15 +146,18 @@ class DeviceStage:
 
     def token(self, run: Run) -> jax.Array | None:
         """Returns an array that is there once a run is computed, and is given to no later run; None if it is there."""
-        outputs = jax.tree.leaves(run.outputs)
+        outputs = jax.tree.leaves(run.outputs) if run.outputs else []
         if outputs:
             return min(outputs, key=lambda leaf: leaf.size)
         if self._program.counted:
             (counter,) = self._store.take(self._program.counted[:1])
             return counter[0]
-        held = [state.value for state in self._states] or jax.tree.leaves(self._exchange.take()[0])
-        held = held or jax.tree.leaves(self._store.take(self._program.written))
-        least = min(held, key=lambda leaf: leaf.size, default=None)
+        if self._states:
+            least = self._states[0].value
+        else:
+            held = jax.tree.leaves(self._exchange.take()[0])
+            held = held or jax.tree.leaves(self._store.take(self._program.written))
+            least = min(held, key=lambda leaf: leaf.size, default=None)
         return None if least is None or least.is_ready() else _copied(least)
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:

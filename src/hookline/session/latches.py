@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hookline.graph.latch import Latch
 
@@ -157,18 +158,18 @@ class Latches:
 
     def read(self, unread: Iterable[Unread]) -> int:
         """Reads what latches held; returns how many of them are news."""
-        return sum(state.stretches is life and state.read(int(value)) for state, value, life in unread)
+        return sum(state.stretches is life and state.read(int(np.asarray(value))) for state, value, life in unread)
 
     def look(self) -> int:
         """Reads what is there without waiting, and what was not there the last time; returns how many are news.
 
         Between two looks the device must have come as far as the first of them.
         """
-        news = self.read(self._noted)
+        news = self.read(self._noted) if self._noted else 0
         self._noted = []
         for latch, state in self._states.items():
             if state.runs and state.found is None and state.value.is_ready():
-                news += state.read(int(state.value))
+                news += state.read(int(np.asarray(state.value)))
             elif unread := self.unread(latch):
                 self._noted.append(unread)
         return news
