@@ -78,6 +78,22 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
     assert same_bits(*finals)
 
 
+def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
+    params, loss, train, _ = mlp()
+    latch = hl.latch(hl.op(lambda value: ~jnp.isfinite(value))(loss))
+    init = hl.global_variables_initializer()
+    finals, losses = [], []
+    for watching in (False, True):
+        sess.run(init)
+        for step in range(40):
+            late = step % 3 == 0 and watching
+            _, (value, _) = sess.run_watched(train, (loss if late else None, latch))
+            losses += [float(value)] if late else []
+        finals.append(jax.tree.map(np.asarray, sess.run(params)))
+    assert same_bits(*finals)
+    assert losses == sorted(losses, reverse=True) and len(losses) == 14
+
+
 def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
     _, _, train, watched = mlp()
     sess.run(hl.global_variables_initializer())

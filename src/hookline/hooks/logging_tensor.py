@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -221,8 +220,10 @@ class LoggingTensorHook(SessionRunHook):
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
         # The lines of this class heed them only for arrays, and setting them takes longer than writing a line.
-        plain = self._writes_own_lines and all(map(_is_scalar, chosen.values()))
-        with nullcontext() if plain else np.printoptions(suppress=True):
+        if self._writes_own_lines and all(map(_is_scalar, chosen.values())):
+            self.log(chosen, elapsed_secs)
+            return
+        with np.printoptions(suppress=True):
             self.log(chosen, elapsed_secs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
 _copied = jax.jit(jnp.copy)
+_value = operator.attrgetter("value")
 
 
 class DeviceStage:
@@ -89,7 +91,7 @@ class DeviceStage:
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
         inputs = [get(run) for get in self._inputs] if self._inputs else ()
-        latched = [state.value for state in states] if states else ()
+        latched = tuple(map(_value, states)) if states else ()  # A comprehension would be one call more.
         new, run.outputs, _, latched = self._run(taken, counted, read, inputs, latched, self._mask)
         # The latches first: where a Ctrl-C comes in between, the session is lost with its variables.
         if step is None or self._step_gain is None:
@@ -168,7 +170,7 @@ class DeviceStage:
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
         inputs = [get(run) for get in self._inputs] if self._inputs else ()
-        latched = [state.value for state in self._states] if self._states else ()
+        latched = tuple(map(_value, self._states))
         return taken, counted, read, inputs, latched, self._mask
 
     def _keep(self, latched: tuple[Latched, ...]) -> None:

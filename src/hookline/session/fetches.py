@@ -127,6 +127,8 @@ def _assembly(fetches: Any, element: Callable[[Any], Assemble]) -> Assemble:
         return lambda values: make([part(values) for part in parts])
     if isinstance(fetches, dict):
         named = {key: _assembly(item, element) for key, item in fetches.items()}
+        if type(fetches) is dict:
+            return lambda values: {key: part(values) for key, part in named.items()}
         return functools.partial(_fill, copy.copy(fetches), named)
     fields = None if _is_element(fetches) else fields_of(fetches)
     if fields is not None:

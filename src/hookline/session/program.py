@@ -236,7 +236,7 @@ class Program:
             structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
-            outputs += self._masked(frame, watch, wanted)
+            outputs += self._masked(frame, watch, wanted, distinct)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches]
         # Only now: a trace that is refused changes nothing.
@@ -245,10 +245,12 @@ class Program:
         groups = new[:first], new[first:rest], new[rest:]
         return groups, outputs, sent, tuple(map(after, latched, conditions))
 
-    def _masked(self, frame: Trace, watch: Watch, wanted: Any) -> tuple[Any, ...]:
-        """Returns what a hook watches, computed only where the run wants it."""
+    def _masked(self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """Returns what a hook watches, computed only where the run wants it, or needs it for something else."""
         needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
+        if not operations:
+            return tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in watch)
 
         def compute() -> tuple[Any, ...]:
             branch = frame.branch()
