@@ -91,7 +91,8 @@ def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
             losses += [float(value)] if late else []
         finals.append(jax.tree.map(np.asarray, sess.run(params)))
     assert same_bits(*finals)
-    assert losses == sorted(losses, reverse=True) and len(losses) == 14
+    assert len(losses) == 14
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_a_job_with_a_watcher_compiles_two_step_programs(sess, caplog):
