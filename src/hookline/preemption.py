@@ -79,15 +79,15 @@ class Watch:
     def open(self) -> None:
         """Starts to catch signals, unless they are to be ignored."""
         if self._heeds:
-            _signals.add(self)
+            SIGNALS.add(self)
 
     def renew(self) -> None:
         """Catches signals again if other code has replaced the handlers."""
-        _signals.renew()
+        SIGNALS.renew()
 
     def close(self) -> None:
         """Puts the previous handlers back if this is the last session; remembers a signal that came."""
-        came = _signals.remove(self)
+        came = SIGNALS.remove(self)
         self._last = came if self._heeds else None
 
     @property
@@ -97,7 +97,7 @@ class Watch:
 
     def came(self) -> bool:
         """Returns whether the process was asked to end."""
-        return _signals.number is not None and self.number is not None
+        return SIGNALS.number is not None and self.number is not None
 
     def check(self) -> None:
         """Raises `Preempted` if the process was asked to end."""
@@ -112,24 +112,24 @@ class Watch:
 
 def asked() -> int | None:
     """Returns the signal that asked this process to end, if an open session responds to signals; else None."""
-    return None if _signals.number is None or not _signals.watches else _signals.number
+    return None if SIGNALS.number is None or not SIGNALS.watches else SIGNALS.number
 
 
 def heeded() -> bool:
     """Returns whether an open session responds to signals."""
-    return len(_signals.watches) > 0
+    return len(SIGNALS.watches) > 0
 
 
 def urgent() -> bool:
     """Returns whether the process must end now without saving: a second Ctrl-C came, or the time is over."""
-    return _signals.urgent and asked() is not None
+    return SIGNALS.urgent and asked() is not None
 
 
 def left_secs() -> float:
     """Returns how many seconds are left for leaving; infinity if no signal came."""
     if asked() is None:
         return float("inf")
-    return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
+    return 0.0 if SIGNALS.urgent else max(SIGNALS.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
@@ -154,7 +154,7 @@ def sleep(secs: float) -> None:
     Example:
         >>> sleep(0)
     """
-    if not _signals.watches:
+    if not SIGNALS.watches:
         clock.sleep(secs)
         return
     deadline = clock.monotonic() + secs
@@ -390,15 +390,15 @@ class _Ear:
 
     def _listen(self) -> None:
         with self._inside:
-            while (number := self._next(_signals.deadline)) != _OVER:
+            while (number := self._next(SIGNALS.deadline)) != _OVER:
                 if number is None:
-                    _signals.time_is_over()
-                elif _signals.urgent or not _signals.is_caught(number):
+                    SIGNALS.time_is_over()
+                elif SIGNALS.urgent or not SIGNALS.is_caught(number):
                     continue
-                elif _signals.heard_at is None:
-                    _signals.hear(number)
-                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[signal.Signals(number)]:
-                    _signals.end_now(number, f"{signal.Signals(number).name} again")
+                elif SIGNALS.heard_at is None:
+                    SIGNALS.hear(number)
+                elif _real_time.monotonic() - SIGNALS.heard_at > SAME_SECS[signal.Signals(number)]:
+                    SIGNALS.end_now(number, f"{signal.Signals(number).name} again")
 
     def _next(self, deadline: float) -> int | None:
         """Returns the next signal, or None when the time is over."""
@@ -417,8 +417,6 @@ def _is_plain_shell() -> bool:
 
 
 _real_time = clock.Clock()
-_signals = _Signals()
+SIGNALS = _Signals()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_signals.before_fork, after_in_parent=_signals.after_fork, after_in_child=_signals.forget
-    )
+    os.register_at_fork(before=SIGNALS.before_fork, after_in_parent=SIGNALS.after_fork, after_in_child=SIGNALS.forget)

@@ -238,7 +238,12 @@ class MonitoredLifecycle:
             raise self._occupied("be run")
         try:
             quiet = self._quiet
-            if fetches is quiet.fetches and options is None and run_metadata is None and not self._preemption.came():
+            if (
+                fetches is quiet.fetches
+                and options is None
+                and run_metadata is None
+                and preemption.SIGNALS.number is None
+            ):
                 result = quiet.run(fetches, feed_dict)
                 if result is not NOT_RUN:
                     return result

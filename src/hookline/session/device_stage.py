@@ -83,13 +83,13 @@ class DeviceStage:
         """Starts a run of which nothing is recorded or held back."""
         # The steps of `_arguments` and `_keep` in line: this is what a training loop does, and calls take time.
         program, exchange, states = self._program, self._exchange, self._states
-        step = self._store.known_step()
-        if self._last_step is not None and (step is None or step > self._last_step):
-            self._check_countable(self._last_step)
         try:
             taken, counted, read = exchange.take()
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
+        step = exchange.step
+        if self._last_step is not None and (step is None or step > self._last_step):
+            self._check_countable(self._last_step)
         inputs = [get(run) for get in self._inputs] if self._inputs else ()
         latched = tuple(map(_value, states)) if states else ()  # A comprehension would be one call more.
         new, run.outputs, _, latched = self._run(taken, counted, read, inputs, latched, self._mask)

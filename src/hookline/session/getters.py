@@ -26,16 +26,15 @@ class Run:
         pulled: What host operations take from the device, by the place among their inputs.
     """
 
+    # No constructor: there is one of these in each run of a training loop, and a call takes time.
     __slots__ = ("applied", "counters", "feeds", "hosts", "outputs", "pulled")
 
+    feeds: Sequence[Any]
+    applied: bool
+    outputs: Sequence[Any]
     counters: dict[Variable, int]
     hosts: dict[Operation, Any]
     pulled: dict[int, Any]
-
-    def __init__(self, feeds: Sequence[Any]) -> None:
-        self.feeds = feeds
-        self.applied = False
-        self.outputs: Sequence[Any] = ()
 
     def begin(self) -> None:
         """Makes room for what the host knows and computes."""

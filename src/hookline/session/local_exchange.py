@@ -69,6 +69,7 @@ class LocalExchange:
         "_steps",
         "_store",
         "_structures",
+        "step",
     )
     _new: tuple[Flat, Flat, Flat]
     _structures: Sequence[Any]
@@ -88,10 +89,13 @@ class LocalExchange:
         self._hosted_slots: list[Slot] = []
         self._counters: list[tuple[Slot, Variable, int | None]] = []
         self._steps = self._is_ready = False
+        self.step: int | None = None
 
     def take(self) -> tuple[Flat, Flat, Flat]:
         """Returns the values that the program takes."""
         store = self._store
+        slot = store.step_slot
+        self.step = store.known_step() if slot is None else slot.mirror
         if store.latest is self:
             taken, counted, _ = self._new
             return taken, counted, [slot.leaves for slot in self._read] if self._read else []  # type: ignore[misc]

@@ -61,6 +61,7 @@ class _LocalStore:
         self._slots: dict[Variable, Slot] = {}
         self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
+        self.step_slot: Slot | None = None
         self._changed = threading.Condition()
         self.waiting = 0
         # Whose values were put last, as long as nothing else was put; and the same if the slots lack them yet.
@@ -160,8 +161,9 @@ class _LocalStore:
         return self.counter(self._global_step)
 
     def known_step(self) -> int | None:
-        slot = self._slots.get(self._global_step) if self._global_step is not None else None
-        return None if slot is None else slot.mirror
+        if self.step_slot is None and self._global_step is not None:
+            self.step_slot = self._slots.get(self._global_step)
+        return None if self.step_slot is None else self.step_slot.mirror
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs

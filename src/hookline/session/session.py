@@ -330,7 +330,9 @@ class Session(_OfGraph):
             watched: What hooks ask for.
         """
         execution = prepared.execution
-        run = Run([check(value) for check, value in zip(execution.feeders, values, strict=True)] if values else ())
+        run = Run()
+        run.feeds = [check(value) for check, value in zip(execution.feeders, values, strict=True)] if values else ()
+        run.applied, run.outputs = False, ()
         try:
             if execution.launch is not None and options is None and metadata is None:
                 # What `_execute` does for all others, in line: this is what a training loop does, and calls take time.

@@ -22,7 +22,12 @@ class Exchange(Protocol):
     """The variables of one program in a store: what a run takes out and puts back.
 
     They come in three groups, as `Program` has them.
+
+    Attributes:
+        step: The global step at the last `take`, as far as the host knows it.
     """
+
+    step: int | None
 
     def take(self) -> tuple[Flat, Flat, Flat]:
         """Returns the values that the program takes, flattened.
@@ -58,9 +63,11 @@ class PlainExchange:
     ) -> None:
         assert not hosted, "a store that is shared counts on the device"
         self._store, self._groups, self._written, self._gains = store, groups, written, gains
+        self.step: int | None = None
 
     def take(self) -> tuple[Flat, Flat, Flat]:
         """Returns the values that the program takes."""
+        self.step = self._store.known_step()
         taken, counted, read = [list(self._store.take(variables)) for variables in self._groups]
         return taken, counted, read
 
