@@ -19,7 +19,7 @@ import pytest
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
 from hookline.distributed.lines import Address, Listener, connect
-from hookline.distributed.plain import pack
+from hookline.distributed.plain import NotPlainError, pack, unpack
 
 
 class OwnError(FileNotFoundError):
@@ -141,6 +141,30 @@ def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(serve
     calls = caller(server)
     calls.call(("echo", "unread"))
     assert calls.call(("echo", 1)).get() == (1,)
+
+
+def test_an_answer_that_cannot_be_read_names_the_server(server, monkeypatch):
+    calls = caller(server)
+    asked = calls.call(("echo", 1))
+    monkeypatch.setattr(asked._line, "receive", lambda: unpack(b"\xc1"))
+    with pytest.raises(NotPlainError, match="Server 7 gave an answer that cannot be read"):
+        asked.get()
+
+
+def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this_call(server):
+    calls = caller(server)
+
+    class Loses(Caller):
+        @property
+        def _address(self):
+            found, self.known = self.known, None
+            return found
+
+        @_address.setter
+        def _address(self, address):
+            self.known = address
+
+    assert Loses(calls.who, server.listener.address, calls._find, 30.0).call(("echo", 1)).get() == (1,)
 
 
 def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(server):

@@ -13,6 +13,7 @@ from hookline import errors
 from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.entrance import Entrance
+from hookline.distributed.plain import NotPlainError
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 
@@ -265,6 +266,18 @@ def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
         session.run(sums.train, {sums.x: 1})
     session.run(sums.train, {sums.x: 2})
     assert int(session.run(sums.total)) == 3
+
+
+def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
+    class Unreadable:
+        def get(self):
+            raise NotPlainError("Parameter server 0 gave an answer that cannot be read")
+
+    with sums.session() as sess:
+        monkeypatch.setattr(f"{__name__}.Unanswered", Unreadable)
+        sums.network.lose("commit", after=2)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
 
 
 def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed.lines import GREET_SECS, LOST, Address, Line, connect
+from hookline.distributed.plain import NotPlainError
 
 
 class Caller:
@@ -48,9 +49,11 @@ class Caller:
         except IndexError:
             pass
         try:
-            if self._address is None:
-                self._address = self._find()
-            line = connect(self._address, min(self.timeout_secs, GREET_SECS))
+            # Another thread may lose its connection, and the address with it, at any moment.
+            address = self._address
+            if address is None:
+                address = self._address = self._find()
+            line = connect(address, min(self.timeout_secs, GREET_SECS))
         except LOST as error:
             raise self.lost(error) from error
         line.limit(self.timeout_secs, self.timeout_secs)
@@ -79,7 +82,12 @@ class Answer:
         self._line: Line | None = line
 
     def get(self) -> Any:
-        """Waits for the result and returns it, or raises the server's error."""
+        """Waits for the result and returns it, or raises the server's error.
+
+        Raises:
+            NotPlainError: The answer cannot be read.
+            UnavailableError: There is none.
+        """
         line, self._line = self._line, None
         assert line is not None, "read once"
         try:
@@ -88,6 +96,8 @@ class Answer:
             line.close()
             if isinstance(error, LOST):
                 raise self._caller.lost(error) from error
+            if isinstance(error, Exception):
+                raise NotPlainError(f"{self._caller.who} gave an answer that cannot be read: {error}") from error
             raise
         self._caller.give_back(line)
         if not done:

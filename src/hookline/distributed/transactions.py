@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hookline import errors
 from hookline.distributed.membership import Membership
+from hookline.distributed.plain import NotPlainError
 from hookline.distributed.protocol import Committed, Ticket, Transaction
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.state import Entry
@@ -169,6 +170,9 @@ class Transactions:
             return asked.get()
         except errors.UnavailableError:
             raise
+        except NotPlainError as error:
+            # It has answered, but not what: this is no refusal.
+            raise errors.UnavailableError(None, None, str(error)) from error
         except Exception:
             # The step server has refused it.
             sent.applied = False
