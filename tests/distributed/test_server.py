@@ -323,6 +323,21 @@ def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
                 reply.get()
 
 
+def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
+    servers = Servers(3)
+    part = servers.stage(("a", 1), 1, 5)
+    asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
+    step_server = servers.transport.servers[0]
+    step_server._failure_in(servers.epoch)(errors.UnavailableError(None, None, "server 2 cannot be reached"))
+    servers.transport.deliver_all()
+
+    for reply in (asked, part):
+        assert reply.done()
+        with pytest.raises(errors.AbortedError, match="server 2 cannot be reached"):
+            reply.get()
+    assert servers.call(1, "status").epoch is None
+
+
 @pytest.mark.parametrize("server", [0, 1])
 def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
     servers = Servers(2)

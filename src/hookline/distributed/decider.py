@@ -180,5 +180,9 @@ class Decider(Owner):
         )
 
     def _break(self, error: BaseException) -> None:
+        known = self._broken is not None
         super()._break(error)
         self._give_up(self._ballots.close_all(), error)
+        if self._index == 0 and not known:
+            # They would keep their parts, and the workers that wait for these.
+            self._sending.abandon(str(self._could_not_apply(error)))
