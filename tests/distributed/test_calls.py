@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -225,6 +226,48 @@ def test_a_server_without_the_key_is_not_told_anything():
     with pytest.raises((AuthenticationError, EOFError, OSError)):
         connect(address, 30.0)
     listener.close()
+
+
+def test_a_server_has_to_prove_its_key_before_it_is_called():
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as fake:
+
+        def pretend():
+            sock, _ = fake.accept()
+            with sock, Connection(os.dup(sock.fileno())) as line:
+                line.send_bytes(b"#CHALLENGE#" + bytes(20))
+                line.recv_bytes()
+                line.send_bytes(b"#WELCOME#")
+                with contextlib.suppress(EOFError, OSError):
+                    heard.append(line.recv_bytes())
+                    line.send_bytes(bytes(16))
+                    while True:
+                        heard.append(line.recv_bytes())
+
+        thread = threading.Thread(target=pretend, daemon=True)
+        thread.start()
+        address = Address("127.0.0.1", fake.getsockname()[1], bytes(32))
+        with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+            Caller("Server 7", address, lambda: address, 30.0).call(("echo", "secret"))
+        thread.join(30)
+    assert heard[0].startswith(b"#CHALLENGE#")
+    assert heard[1:] == [b"#FAILURE#"]
+
+
+def test_a_server_that_cannot_start_a_thread_ends_that_connection_and_listens_on(server, monkeypatch):
+    start, failed = threading.Thread.start, []
+
+    def fail_once(thread):
+        if thread.name == "hookline-serve" and not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    calls = caller(server)
+    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+        calls.call(("echo", 1))
+    assert calls.call(("echo", 1)).get() == (1,)
 
 
 SERVER = """

@@ -105,6 +105,14 @@ def test_one_call_applies_counts_and_returns_the_new_values():
     assert (reply.accepted, reply.step, int(held(reply.values, "v0"))) == (True, 1, 7)
 
 
+@pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
+def test_only_what_is_meant_for_others_can_be_called(method):
+    servers = Servers(1)
+    with pytest.raises(errors.UnimplementedError, match="no method"):
+        servers.call(0, method, RuntimeError("forged"))
+    assert servers.call(0, "status").epoch is not None
+
+
 def test_a_transaction_sent_twice_is_applied_once():
     servers = Servers(1)
     servers.train(("a", 1), 7)

@@ -162,16 +162,18 @@ class Listener:
 
     def _accept(self) -> None:
         while True:
+            sock = None
             try:
                 sock, _ = self._socket.accept()
-            except OSError as error:
+                threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                if sock is not None:
+                    sock.close()
                 if self._closed:
                     return
-                # For example too many open files, which may get better.
+                # For example too many open files or threads, which may get better.
                 logger.error("The server could not accept a connection: %r", error)
                 clock.sleep(_RETRY_SECS)
-                continue
-            threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:

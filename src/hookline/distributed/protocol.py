@@ -17,6 +17,12 @@ DECIDED = ("stage", "commit")
 QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", "renew", "leave")
 """The methods that workers call in steps and snapshots. They have connections of their own, all others go over Ray."""
 
+METHODS = frozenset(
+    (*WAITING, *QUICK, "status", "begin", "register", "publish", "seal", "structures")
+    + ("staged", "fence", "deliver", "abandon")
+)
+"""All methods that others may call: workers those of the first line, other servers those of the second."""
+
 Ticket = tuple[str, str]
 """(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
 

@@ -6,8 +6,9 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hookline import errors
 from hookline.distributed.decider import Decider
-from hookline.distributed.protocol import WAITING, Committed, Epoch, Peers, Status, Ticket
+from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Peers, Status, Ticket
 from hookline.distributed.updates import PortableUpdate
 
 
@@ -25,8 +26,14 @@ class ParameterServer(Decider):
     """
 
     def receive(self, message: tuple[Any, ...]) -> Any:
-        """Calls the method whose name comes first in a message, with the rest of it. From any thread."""
+        """Calls the method whose name comes first in a message, with the rest of it. From any thread.
+
+        Raises:
+            UnimplementedError: It is none of those that others may call.
+        """
         method, *args = message
+        if method not in METHODS:
+            raise errors.UnimplementedError(None, None, f"A parameter server has no method {method!r} for others.")
         if method in WAITING:
             return getattr(self, method)(*args)
         with self._turn:
