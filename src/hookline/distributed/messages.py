@@ -37,7 +37,9 @@ class Outbox:
 
     def abandon(self, why: str) -> None:
         """Tells all other servers that the epoch is lost, as far as they can be reached."""
-        for server in range(1, len(self.marks)) if self._peers is not None else ():
+        if self._peers is None:
+            return
+        for server in range(1, len(self.marks)):
             self._peers.tell(server, "abandon", self.ticket(server), why, on_failure=lambda error: None)
 
     def close(self) -> None:

@@ -18,10 +18,22 @@ QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", 
 """The methods that workers call in steps and snapshots. They have connections of their own, all others go over Ray."""
 
 METHODS = frozenset(
-    (*WAITING, *QUICK, "status", "begin", "register", "publish", "seal", "structures")
-    + ("staged", "fence", "deliver", "abandon")
+    (
+        *WAITING,
+        *QUICK,
+        "status",
+        "begin",
+        "register",
+        "publish",
+        "seal",
+        "structures",
+        "staged",
+        "fence",
+        "deliver",
+        "abandon",
+    )
 )
-"""All methods that others may call: workers those of the first line, other servers those of the second."""
+"""All methods that others may call; the last ones are for other servers."""
 
 Ticket = tuple[str, str]
 """(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
