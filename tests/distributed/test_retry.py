@@ -216,6 +216,31 @@ def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_
         assert sums.values(sess) == WHOLE
 
 
+def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted():
+    sums = Sums(2)
+    chief = hl.Session(sums.network)
+    chief.run(hl.global_variables_initializer())
+    chief.publish()
+
+    class Restored(hl.train.SessionRunHook):
+        sessions = 0
+
+        def after_create_session(self, session, coord):
+            self.sessions += 1
+            if self.sessions == 2:
+                saved = chief.snapshot()
+                sums.network.servers[1] = ParameterServer()
+                chief.load(saved)
+
+    restored = Restored()
+    with hl.train.MonitoredSession(hl.train.WorkerSessionCreator(master=sums.network), hooks=[restored]) as sess:
+        # The owner has its part, and its answer is lost.
+        sums.network.lose("stage", after=2)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert restored.sessions == 3
+
+
 def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_older(sums, tmp_path):
     class Fails(hl.train.SessionRunHook):
         armed = False

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import UNDECIDED_SECS
-from hookline.distributed.protocol import Epoch
+from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staging import CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
@@ -111,6 +111,11 @@ def test_only_what_is_meant_for_others_can_be_called(method):
     with pytest.raises(errors.UnimplementedError, match="no method"):
         servers.call(0, method, RuntimeError("forged"))
     assert servers.call(0, "status").epoch is not None
+
+
+def test_all_that_a_server_has_in_public_can_be_called():
+    public = {name for name in dir(ParameterServer) if not name.startswith("_")}
+    assert public - {"receive"} == METHODS
 
 
 def test_a_transaction_sent_twice_is_applied_once():

@@ -149,7 +149,7 @@ class Transactions:
                 pulled = [reply.get() for reply in staged]
             except Exception:
                 # An owner has failed; the update may have been accepted before.
-                with contextlib.suppress(errors.OpError):
+                with contextlib.suppress(errors.OpError, NotPlainError):
                     self._settle(sent)
                 raise
             reply: Committed = self._decision(sent, asked)
