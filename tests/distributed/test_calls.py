@@ -129,6 +129,19 @@ def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(serv
     assert len(server.connections) == 1
 
 
+def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(server):
+    calls = caller(server)
+    asked = calls.call(("ask",))
+    assert calls.call(("echo", 1)).get() == (1,)
+    calls.close()
+    server.asked.set_result("decided")
+    assert asked.get() == "decided"
+    for thread in server.connections:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert calls.call(("echo", 2)).get() == (2,), "a call opens another one for itself"
+
+
 def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(server):
     calls = caller(server, timeout_secs=0.2)
     late = calls.call(("block",))
@@ -170,11 +183,13 @@ def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this
 
 def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(server):
     calls = caller(server)
+    calls.call(("echo", 1)).get()
     for thing in (threading.Lock(), lambda: 1, {1, 2}, np.float32, np.int64(1)):
         with pytest.raises(TypeError, match="not plain data"):
             calls.call(("echo", thing))
     assert calls.call(("echo", 1)).get() == (1,)
-    assert server.heard == [("echo", 1)]
+    assert server.heard == [("echo", 1)] * 2
+    assert len(server.connections) == 1
 
 
 def test_who_has_another_key_is_not_heard(server, caplog):

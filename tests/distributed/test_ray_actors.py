@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
+from hookline import clock
 from hookline.distributed import RemoteStore
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.ray_actors import RayTransport
@@ -99,6 +100,32 @@ def test_a_chief_says_whether_its_servers_listen(ray_cluster, job, options, over
     servers = [ray.get_actor(f"hookline-server-{index}", namespace=job) for index in range(2)]
     listen = [address is not None for address in ray.get([server.address.remote() for server in servers])]
     assert listen == [not over_ray] * 2
+
+
+def connections(handle):
+    """How many connections a server has; the lambda travels by value."""
+    import ray
+
+    threads = handle.__ray_call__.remote(lambda _: [t.name for t in __import__("threading").enumerate()])
+    return ray.get(threads).count("hookline-serve")
+
+
+def test_a_session_that_is_closed_has_no_connections(actors):
+    (handle,) = actors(1)
+    with hl.Graph().as_default() as graph:
+        count = hl.Variable(0, name="count")
+        init = hl.global_variables_initializer()
+    session = hl.Session(Target(RayTransport([handle])), graph=graph)
+    session.run(init)
+    store = session.store
+    assert connections(handle) > 0
+
+    session.close()
+
+    deadline = clock.monotonic() + 30
+    while connections(handle):
+        assert clock.monotonic() < deadline, f"they are open as long as {store} and {count} live"
+        clock.sleep(0.01)
 
 
 ENCRYPTED = """

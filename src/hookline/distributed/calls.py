@@ -8,7 +8,7 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed.lines import GREET_SECS, LOST, Address, Line, connect
-from hookline.distributed.plain import NotPlainError
+from hookline.distributed.plain import NotPlainError, pack
 
 
 class Caller:
@@ -25,6 +25,7 @@ class Caller:
         self.who, self._find, self.timeout_secs = who, find, timeout_secs
         self._address: Address | None = address
         self._idle: list[Line] = []
+        self._closed = False
 
     def call(self, message: Any) -> Answer:
         """Starts a call.
@@ -33,9 +34,10 @@ class Caller:
             NotPlainError: It cannot be sent this way.
             UnavailableError: The server cannot be reached.
         """
+        packed = pack((True, message))
         line = self._take()
         try:
-            line.send((True, message))
+            line.send(*packed)
         except BaseException as error:
             line.close()
             if isinstance(error, OSError):
@@ -62,12 +64,24 @@ class Caller:
     def give_back(self, line: Line) -> None:
         """Takes a connection whose answer was read."""
         self._idle.append(line)
+        # The thread that closes may have looked before.
+        if self._closed:
+            self._end_idle()
+
+    def close(self) -> None:
+        """Ends the connections, those of calls under way once their answers are read. Later calls have their own."""
+        self._closed = True
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
 
     def lost(self, error: BaseException) -> errors.UnavailableError:
         """Returns the error of a call whose connection is lost; the others count as lost with it."""
-        self._address, idle, self._idle = None, self._idle, []
-        for line in idle:
-            line.close()
+        self._address = None
+        self._end_idle()
         late = isinstance(error, TimeoutError | BlockingIOError)
         return errors.UnavailableError(
             None, None, f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
@@ -127,7 +141,7 @@ class Links:
         try:
             if server not in self._lines:
                 self._lines[server] = self._open(server, on_failure)
-            self._lines[server].send((False, (method, *args)))
+            self._lines[server].send(*pack((False, (method, *args))))
         except LOST as error:
             on_failure(_cut_off(server, error))
 

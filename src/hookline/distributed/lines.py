@@ -10,10 +10,12 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hookline import clock
 from hookline.distributed.plain import NotPlainError, pack, unpack
@@ -88,13 +90,8 @@ class Line:
             whole, part = divmod(secs, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
 
-    def send(self, message: Any) -> None:
-        """Sends a message.
-
-        Raises:
-            NotPlainError: It cannot be sent this way; nothing is sent.
-        """
-        body, arrays = pack(message)
+    def send(self, body: bytes, arrays: Sequence[np.ndarray]) -> None:
+        """Sends a packed message."""
         self._connection.send_bytes(body)
         for array in arrays:
             self._socket.sendall(array.reshape(-1).view("u1").data)
@@ -198,6 +195,7 @@ class Listener:
             answer = False, error
         if wanted or not answer[0]:
             try:
-                line.send(answer)
+                packed = pack(answer)
             except NotPlainError as error:
-                line.send((False, error))
+                packed = pack((False, error))
+            line.send(*packed)

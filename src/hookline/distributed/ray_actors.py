@@ -64,6 +64,12 @@ class RayTransport:
         addresses = [self._address(server) for server in range(self.count)]
         return Links(addresses) if all(addresses) else RayPeers(self._actors)
 
+    def close(self) -> None:
+        """Ends the connections."""
+        for caller in list(self._callers.values()):
+            if caller is not None:
+                caller.close()
+
 
 class RayPeers:
     """One server's way to the others if they have no connections.
