@@ -13,6 +13,7 @@ from hookline import errors
 from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.entrance import Entrance
+from hookline.distributed.gate import LEASE_SECS
 from hookline.distributed.plain import NotPlainError
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
@@ -369,6 +370,79 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
     assert sums.network.servers[0]._gate._within == {}
+
+
+def other_may_begin(sums, session):
+    ticket = session.store._members.ticket(0)
+    return DirectTransport.call(sums.network, 0, "admit", ticket, "other", 1, 0, 0.0).get() is not None
+
+
+def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_decided():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    (late,) = sums.network.late
+    sums.network.late = None
+
+    assert not other_may_begin(sums, session), "the update may still come, and would be missed"
+    assert DirectTransport.call(sums.network, *late).get().accepted
+    assert other_may_begin(sums, session)
+
+
+def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_begins():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    (late,) = sums.network.late
+    sums.network.late = None
+
+    def between(total):
+        with pytest.raises(errors.InternalError, match="given up"):
+            DirectTransport.call(sums.network, *late).get()
+        assert not other_may_begin(sums, session)
+        return total
+
+    session.run([hl.host_op(between)(sums.total), sums.train], {sums.x: 2})
+    assert int(session.run(sums.total)) == 2
+
+
+def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
+    sums = Sums(1, max_staleness=5)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)
+
+    def hear(ticket, sender):
+        renew(ticket, sender)
+        renewed.append(sender)
+        heard.release()
+
+    monkeypatch.setattr(sums.network.servers[0], "renew", hear)
+    alive = Entrance(sums.network, session.store._members.ticket(0), "alive")
+    alive.enter(0)
+    for _ in range(6):
+        while not heard.acquire(timeout=0.05):
+            clock.advance(LEASE_SECS / 4)
+    alive.close()
+    assert set(renewed) == {"alive"}
+
+
+def test_values_that_are_set_during_a_run_do_not_end_it():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    set_other = hl.host_op(lambda total: session.load({"other": np.ones(1000, np.float32)}))(sums.total)
+    free = hl.host_op(lambda _: other_may_begin(sums, session))(set_other)
+    assert not session.run([free, sums.train], {sums.x: 1})[0]
 
 
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():

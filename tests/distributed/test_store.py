@@ -461,13 +461,13 @@ def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
     fast.run()
     leave.set()
     threads[0].join()
-    assert transport.call(0, "admit", ticket(fast), "silent", 0, 0.0).get() is not None
+    assert transport.call(0, "admit", ticket(fast), "silent", 1, 0, 0.0).get() is not None
 
     threads = [threading.Thread(target=fast.run)]
     threads[0].start()
     until(lambda: transport.servers[0]._waiting.count)
     assert fast.session.global_step == 2
-    transport.call(0, "leave", ticket(fast), "silent").get()
+    transport.call(0, "leave", ticket(fast), "silent", 1).get()
     threads[0].join()
     assert fast.session.global_step == 3
 

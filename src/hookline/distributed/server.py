@@ -103,13 +103,14 @@ class ParameterServer(Decider):
         return self._ready_at is not None
 
     def admit(
-        self, ticket: Ticket, sender: str, since: int, timeout_secs: float
+        self, ticket: Ticket, sender: str, run: int, since: int, timeout_secs: float
     ) -> tuple[int, int, tuple[int, ...]] | None:
         """Blocks until a worker may begin a step without any values getting too old, or the time is over.
 
         Args:
             ticket: Which instance and epoch is meant.
             sender: The worker.
+            run: The number of its run; numbers go up.
             since: The number of transactions after which its values were read.
             timeout_secs: How long to wait.
 
@@ -125,7 +126,7 @@ class ParameterServer(Decider):
         found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
-            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since)) is not None:
+            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since, run)) is not None:
                 found.append(admitted)
             return bool(found) or self._sealed
 
@@ -140,11 +141,11 @@ class ParameterServer(Decider):
         if self._gate is not None:
             self._gate.renew(sender)
 
-    def leave(self, ticket: Ticket, sender: str) -> None:
-        """Records that an admitted worker will not commit."""
+    def leave(self, ticket: Ticket, sender: str, run: int) -> None:
+        """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
         self._check(ticket)
         if self._gate is not None:
-            self._gate.leave(sender)
+            self._gate.leave(sender, run)
             self._waiting.notify()
 
     def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:

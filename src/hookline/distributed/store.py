@@ -230,11 +230,13 @@ class RemoteStore:
             if self._closed.is_set():
                 entrance.close()
             try:
+                # The gate takes the update of the run before for decided.
+                self._transactions.settle()
                 self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:
                 # Nobody needs to wait for an update that will not come.
-                entrance.leave()
+                entrance.leave(undecided=not self._transactions.settled)
                 raise
 
     def _is_bounded(self, updates: Sequence[Update]) -> bool:
@@ -392,11 +394,12 @@ class RemoteStore:
         return self._pulls.staleness.report()
 
     def close(self) -> None:
-        """Ends waits, and forgets prefetched values. The servers keep theirs."""
+        """Ends waits and connections, and forgets prefetched values. The servers keep theirs."""
         self._closed.set()
         self._pulls.clear()
         if self._entrance is not None:
             self._entrance.close()
+        self._transport.close()
 
 
 def _given(value: Any) -> Any:
