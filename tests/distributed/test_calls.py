@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -233,6 +234,54 @@ def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp
 def test_who_says_nothing_holds_nobody_up(server):
     with socket.create_connection(server.listener.address[:2], 30):
         assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+def test_who_proves_its_key_too_slowly_or_at_great_length_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr("hookline.distributed.lines.GREET_SECS", 0.5)
+    for size in (200, 2**30):
+        with socket.create_connection(server.listener.address[:2], 30) as stranger:
+            stranger.settimeout(None)
+            Connection(os.dup(stranger.fileno())).recv_bytes()
+            stranger.sendall(size.to_bytes(4, "big"))
+            stranger.settimeout(0.1)
+            sent = 0
+            with contextlib.suppress(ConnectionError):
+                while sent < 200:
+                    try:
+                        assert stranger.recv(1) == b""
+                        break
+                    except TimeoutError:
+                        sent += stranger.send(b"x")
+            assert sent < 100
+    assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+def test_who_finds_nobody_at_a_server_s_port_is_told_what_may_be_in_the_way(closed_port):
+    address, failures = Address("127.0.0.1", closed_port, bytes(32)), Failures()
+    hint = rf"at 127.0.0.1:{closed_port} .*ConnectionRefusedError.*set ClusterOptions\(over_ray=True\) on the chief"
+    with pytest.raises(errors.UnavailableError, match=f"Server 7 cannot be reached {hint}"):
+        Caller("Server 7", address, lambda: address, 30.0).call(("echo", 1))
+    Links([address]).tell(0, "echo", on_failure=failures)
+    (error,) = failures.all
+    assert re.search(f"Parameter server 0 cannot be reached by another one {hint}", str(error))
+
+
+def test_connections_need_no_md5_of_openssl(tmp_path):
+    """As on systems in FIPS mode."""
+    config = tmp_path / "openssl.cnf"
+    config.write_text("openssl_conf = a\n[a]\nalg_section = b\n[b]\ndefault_properties = fips=yes\n")
+    script = (
+        "import _hashlib\n"
+        "try: _hashlib.new('md5'); raise SystemExit('md5 is not refused')\n"
+        "except ValueError: pass\n"
+        "from hookline.distributed.lines import Listener\n"
+        "from hookline.distributed.calls import Caller\n"
+        "address = Listener(lambda message: message, '127.0.0.1').address\n"
+        "print(Caller('It', address, lambda: address, 30.0).call(('echo',)).get())"
+    )
+    environ = {**os.environ, "OPENSSL_CONF": str(config), "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "('echo',)\n", ran.stderr
 
 
 def test_a_server_without_the_key_is_not_told_anything():

@@ -20,6 +20,7 @@ from hookline.distributed.staging import CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
+from hookline.distributed.waiting import LONGEST_SECS
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
@@ -115,7 +116,7 @@ def test_only_what_is_meant_for_others_can_be_called(method):
 
 def test_all_that_a_server_has_in_public_can_be_called():
     public = {name for name in dir(ParameterServer) if not name.startswith("_")}
-    assert public - {"receive"} == METHODS
+    assert public - {"receive", "answer"} == METHODS
 
 
 def test_a_transaction_sent_twice_is_applied_once():
@@ -214,6 +215,18 @@ def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ende
         assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1.0) == (0, False)
     servers.call(0, "seal", servers.tickets[0])
     assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
+
+
+def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(monkeypatch):
+    servers = Servers(2)
+    live = servers.transport.servers
+    with FakeClock(autojump_secs=0.01) as fake:
+        start = fake.monotonic()
+        assert live[0].wait_for_step(servers.tickets[0], 10, 1e9) == (0, False)
+        assert fake.monotonic() - start <= LONGEST_SECS
+    monkeypatch.setattr("hookline.distributed.server.UNDECIDED_SECS", 0.05)
+    with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
+        live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 
 
 def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_values():

@@ -578,6 +578,18 @@ def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
     assert host.seen == [7.0]
 
 
+def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatch):
+    transport = in_process(1)
+    worker, waits = Model(Target(transport, 1)), []
+    wait = transport.servers[0].wait_until_ready
+    monkeypatch.setattr(transport.servers[0], "wait_until_ready", lambda secs: waits.append(secs) or wait(secs))
+    with FakeClock(autojump_secs=0.001) as fake:
+        start = fake.monotonic()
+        assert not worker.session.wait_until_ready(20.0)
+        assert fake.monotonic() - start == pytest.approx(20)
+    assert 0 < max(waits) <= 1.0
+
+
 def test_a_chief_with_a_plain_session_lets_workers_in_itself():
     transport = in_process(2)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))

@@ -50,14 +50,15 @@ class Caller:
             return self._idle.pop()
         except IndexError:
             pass
+        # Another thread may lose its connection, and the address with it, at any moment.
+        address = self._address
+        if address is None:
+            address = self._address = self._find()
         try:
-            # Another thread may lose its connection, and the address with it, at any moment.
-            address = self._address
-            if address is None:
-                address = self._address = self._find()
             line = connect(address, min(self.timeout_secs, GREET_SECS))
         except LOST as error:
-            raise self.lost(error) from error
+            self.lost(error)
+            raise _no_way(self.who, address, error) from error
         line.limit(self.timeout_secs, self.timeout_secs)
         return line
 
@@ -141,6 +142,10 @@ class Links:
         try:
             if server not in self._lines:
                 self._lines[server] = self._open(server, on_failure)
+        except LOST as error:
+            on_failure(_no_way(f"Parameter server {server}", self._addresses[server], error, "by another one "))
+            return
+        try:
             self._lines[server].send(*pack((False, (method, *args))))
         except LOST as error:
             on_failure(_cut_off(server, error))
@@ -169,3 +174,13 @@ class Links:
 
 def _cut_off(server: int, error: BaseException) -> errors.UnavailableError:
     return errors.UnavailableError(None, None, f"Parameter server {server} cannot be reached by another one: {error!r}")
+
+
+def _no_way(who: str, address: Address, error: BaseException, by: str = "") -> errors.UnavailableError:
+    return errors.UnavailableError(
+        None,
+        None,
+        f"{who} cannot be reached {by}at {address.host}:{address.port} (tried for up to {GREET_SECS:g} s): {error!r}. "
+        f"If it runs, and the network lets only Ray's ports through, set ClusterOptions(over_ray=True) on the chief "
+        f"and start the job again.",
+    )

@@ -75,13 +75,18 @@ class Line:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # Its own handle, which is closed when no thread uses it any more.
         self._connection = Connection(os.dup(sock.fileno()))
-        self.limit(GREET_SECS)
+        # For all of it: who sends a byte now and then would never exceed a limit on each wait.
+        deadline = threading.Timer(GREET_SECS, self.close)
+        deadline.daemon = True
         try:
+            deadline.start()
             for challenge in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
                 challenge(self._connection, key)
         except BaseException:
             self.close()
             raise
+        finally:
+            deadline.cancel()
         self.limit(None)
 
     def limit(self, receive_secs: float | None, send_secs: float = AWAY_SECS) -> None:
@@ -175,7 +180,7 @@ class Listener:
     def _serve(self, sock: socket.socket) -> None:
         try:
             line = Line(sock, self.address.key, calls=False)
-        except LOST as error:
+        except (*LOST, RuntimeError) as error:
             logger.warning("A connection was refused: %r", error)
             return
         try:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
@@ -154,11 +153,6 @@ class ParameterServerActor(ParameterServer):
         super().__init__()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._listener = None if over_ray or _encrypted() else Listener(self.answer, _host())
-
-    def answer(self, message: tuple[Any, ...]) -> Any:
-        """Carries out a call, and waits for what it returns."""
-        value = self.receive(message)
-        return value.result() if isinstance(value, Future) else value
 
     def address(self) -> Address | None:
         """Returns where it listens; only Ray tells this, to those who have its token."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
+from hookline.distributed.ballots import UNDECIDED_SECS
 from hookline.distributed.decider import Decider
 from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Peers, Status, Ticket
 from hookline.distributed.updates import PortableUpdate
@@ -38,6 +40,24 @@ class ParameterServer(Decider):
             return getattr(self, method)(*args)
         with self._turn:
             return getattr(self, method)(*args)
+
+    def answer(self, message: tuple[Any, ...]) -> Any:
+        """Carries out a call, and waits for what it returns.
+
+        Raises:
+            UnavailableError: The transaction was not decided for long; what became of it is not known.
+        """
+        value = self.receive(message)
+        if not isinstance(value, Future):
+            return value
+        try:
+            return value.result(UNDECIDED_SECS)
+        except TimeoutError:
+            if value.done():
+                raise
+            raise errors.UnavailableError(
+                None, None, f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
+            ) from None
 
     # Epochs -----------------------------------------------------------------------------------------------------
 

@@ -342,7 +342,14 @@ class RemoteStore:
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief has published the model or the time is over; returns whether it has."""
-        return self._transport.call(0, "wait_until_ready", timeout_secs).get()
+        deadline = clock.monotonic() + timeout_secs
+        while True:
+            left = max(deadline - clock.monotonic(), 0.0)
+            # A call may not take long, and the session may be closed.
+            if self._transport.call(0, "wait_until_ready", min(left, _POLL_SECS)).get():
+                return True
+            if left <= _POLL_SECS or self._closed.is_set():
+                return False
 
     def publish(self) -> None:
         """Admits workers, even after the training has ended."""
