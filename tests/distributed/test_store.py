@@ -19,21 +19,11 @@ from hookline.distributed.protocol import WAITING
 from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
-from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 
-
-class Target:
-    def __init__(self, transport, index=0, **options):
-        self.transport, self.index, self.options = transport, index, options
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self.transport, worker_index=self.index, **self.options)
-
-    def hooks(self, summary_dir):
-        return [StalenessHook(output_dir=summary_dir)]
+from .targets import Target, until
 
 
 class Model:
@@ -476,13 +466,6 @@ def ticket(model):
     return model.session.store._members.ticket(0)
 
 
-def until(reached):
-    deadline = clock.monotonic() + 60
-    while not reached():
-        assert clock.monotonic() < deadline
-        clock.sleep(0.005)
-
-
 def test_a_run_that_fails_holds_nobody_back():
     transport = Locked(in_process(1))
     chief, other = (Model(Target(transport, index, max_staleness=0)) for index in range(2))
@@ -690,9 +673,10 @@ def run_three_times(model):
         model.run()
 
 
+@pytest.mark.parametrize("over_ray", [False, True])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim):
-    handles = actors(2)
+def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim, over_ray):
+    handles = actors(2, over_ray=over_ray)
     transport = RayTransport(handles, timeout_secs=60)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)
