@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,14 @@ def job() -> str:
 @pytest.fixture
 def options(ray_cluster: PrivateRayCluster) -> ClusterOptions:
     return ClusterOptions(token_path=ray_cluster.token_path, connect_secs=5, wait_secs=30)
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
 
 
 def pids_of_group(group: int) -> list[int]:

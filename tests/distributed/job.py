@@ -106,6 +106,7 @@ def main():
         max_staleness=settings.get("max_staleness"),
         wait_secs=wait_secs,
         call_secs=call_secs,
+        over_ray=settings.get("over_ray", False),
     )
     cluster = Cluster.from_environment(options=options)
     log = Log(settings["log"], cluster.task_id)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
 from hookline.distributed.lines import Address, Listener, connect
-from hookline.distributed.plain import pack
+from hookline.distributed.plain import NotPlainError, pack, unpack
 
 
 class OwnError(FileNotFoundError):
@@ -128,6 +130,19 @@ def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(serv
     assert len(server.connections) == 1
 
 
+def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(server):
+    calls = caller(server)
+    asked = calls.call(("ask",))
+    assert calls.call(("echo", 1)).get() == (1,)
+    calls.close()
+    server.asked.set_result("decided")
+    assert asked.get() == "decided"
+    for thread in server.connections:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert calls.call(("echo", 2)).get() == (2,), "a call opens another one for itself"
+
+
 def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(server):
     calls = caller(server, timeout_secs=0.2)
     late = calls.call(("block",))
@@ -143,13 +158,39 @@ def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(serve
     assert calls.call(("echo", 1)).get() == (1,)
 
 
+def test_an_answer_that_cannot_be_read_names_the_server(server, monkeypatch):
+    calls = caller(server)
+    asked = calls.call(("echo", 1))
+    monkeypatch.setattr(asked._line, "receive", lambda: unpack(b"\xc1"))
+    with pytest.raises(NotPlainError, match="Server 7 gave an answer that cannot be read"):
+        asked.get()
+
+
+def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this_call(server):
+    calls = caller(server)
+
+    class Loses(Caller):
+        @property
+        def _address(self):
+            found, self.known = self.known, None
+            return found
+
+        @_address.setter
+        def _address(self, address):
+            self.known = address
+
+    assert Loses(calls.who, server.listener.address, calls._find, 30.0).call(("echo", 1)).get() == (1,)
+
+
 def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(server):
     calls = caller(server)
+    calls.call(("echo", 1)).get()
     for thing in (threading.Lock(), lambda: 1, {1, 2}, np.float32, np.int64(1)):
         with pytest.raises(TypeError, match="not plain data"):
             calls.call(("echo", thing))
     assert calls.call(("echo", 1)).get() == (1,)
-    assert server.heard == [("echo", 1)]
+    assert server.heard == [("echo", 1)] * 2
+    assert len(server.connections) == 1
 
 
 def test_who_has_another_key_is_not_heard(server, caplog):
@@ -195,12 +236,102 @@ def test_who_says_nothing_holds_nobody_up(server):
         assert caller(server).call(("echo", 1)).get() == (1,)
 
 
+def test_who_proves_its_key_too_slowly_or_at_great_length_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr("hookline.distributed.lines.GREET_SECS", 0.5)
+    for size in (200, 2**30):
+        with socket.create_connection(server.listener.address[:2], 30) as stranger:
+            stranger.settimeout(None)
+            Connection(os.dup(stranger.fileno())).recv_bytes()
+            stranger.sendall(size.to_bytes(4, "big"))
+            stranger.settimeout(0.1)
+            sent = 0
+            with contextlib.suppress(ConnectionError):
+                while sent < 200:
+                    try:
+                        assert stranger.recv(1) == b""
+                        break
+                    except TimeoutError:
+                        sent += stranger.send(b"x")
+            assert sent < 100
+    assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+def test_who_finds_nobody_at_a_server_s_port_is_told_what_may_be_in_the_way(closed_port):
+    address, failures = Address("127.0.0.1", closed_port, bytes(32)), Failures()
+    hint = rf"at 127.0.0.1:{closed_port} .*ConnectionRefusedError.*set ClusterOptions\(over_ray=True\) on the chief"
+    with pytest.raises(errors.UnavailableError, match=f"Server 7 cannot be reached {hint}"):
+        Caller("Server 7", address, lambda: address, 30.0).call(("echo", 1))
+    Links([address]).tell(0, "echo", on_failure=failures)
+    (error,) = failures.all
+    assert re.search(f"Parameter server 0 cannot be reached by another one {hint}", str(error))
+
+
+def test_connections_need_no_md5_of_openssl(tmp_path):
+    """As on systems in FIPS mode."""
+    config = tmp_path / "openssl.cnf"
+    config.write_text("openssl_conf = a\n[a]\nalg_section = b\n[b]\ndefault_properties = fips=yes\n")
+    script = (
+        "import _hashlib\n"
+        "try: _hashlib.new('md5'); raise SystemExit('md5 is not refused')\n"
+        "except ValueError: pass\n"
+        "from hookline.distributed.lines import Listener\n"
+        "from hookline.distributed.calls import Caller\n"
+        "address = Listener(lambda message: message, '127.0.0.1').address\n"
+        "print(Caller('It', address, lambda: address, 30.0).call(('echo',)).get())"
+    )
+    environ = {**os.environ, "OPENSSL_CONF": str(config), "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "('echo',)\n", ran.stderr
+
+
 def test_a_server_without_the_key_is_not_told_anything():
     listener = Listener(lambda message: "forged", "127.0.0.1")
     address = Address("127.0.0.1", listener.address.port, bytes(32))
     with pytest.raises((AuthenticationError, EOFError, OSError)):
         connect(address, 30.0)
     listener.close()
+
+
+def test_a_server_has_to_prove_its_key_before_it_is_called():
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as fake:
+
+        def pretend():
+            sock, _ = fake.accept()
+            with sock, Connection(os.dup(sock.fileno())) as line:
+                line.send_bytes(b"#CHALLENGE#" + bytes(20))
+                line.recv_bytes()
+                line.send_bytes(b"#WELCOME#")
+                with contextlib.suppress(EOFError, OSError):
+                    heard.append(line.recv_bytes())
+                    line.send_bytes(bytes(16))
+                    while True:
+                        heard.append(line.recv_bytes())
+
+        thread = threading.Thread(target=pretend, daemon=True)
+        thread.start()
+        address = Address("127.0.0.1", fake.getsockname()[1], bytes(32))
+        with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+            Caller("Server 7", address, lambda: address, 30.0).call(("echo", "secret"))
+        thread.join(30)
+    assert heard[0].startswith(b"#CHALLENGE#")
+    assert heard[1:] == [b"#FAILURE#"]
+
+
+def test_a_server_that_cannot_start_a_thread_ends_that_connection_and_listens_on(server, monkeypatch):
+    start, failed = threading.Thread.start, []
+
+    def fail_once(thread):
+        if thread.name == "hookline-serve" and not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    calls = caller(server)
+    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
+        calls.call(("echo", 1))
+    assert calls.call(("echo", 1)).get() == (1,)
 
 
 SERVER = """

@@ -139,13 +139,6 @@ def test_a_target_that_is_none_is_refused(target):
 # Joining Ray
 
 
-@pytest.fixture
-def closed_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
-
-
 def test_a_head_that_is_absent_is_told_within_seconds(closed_port):
     started = clock.monotonic()
     with pytest.raises(errors.UnavailableError, match=f"No Ray head listens at 127.0.0.1:{closed_port}"):

@@ -61,8 +61,10 @@ def await_none(left) -> None:
         clock.sleep(0.1)
 
 
-def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job):
-    job = start_job(ray_cluster, workers=2, servers=2, last_step=250, save_steps=20, pause_secs=0.005)
+@pytest.mark.parametrize("over_ray", [False, True])
+def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job, over_ray):
+    settings = {"last_step": 250, "save_steps": 20, "pause_secs": 0.005, "over_ray": over_ray}
+    job = start_job(ray_cluster, workers=2, servers=2, **settings)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(10)
     worker.kill()

@@ -27,6 +27,8 @@ class Workers(RuleBasedStateMachine):
         self.read = {}
         self.dead = set()
         self.seen = dict.fromkeys(range(WORKERS), 0)
+        self.runs = dict.fromkeys(range(WORKERS), 0)
+        self.late = []
 
     def teardown(self):
         if hasattr(self, "clock"):
@@ -40,9 +42,10 @@ class Workers(RuleBasedStateMachine):
         """With values that came with its last commit, or newer ones."""
         if worker in self.read:
             return
-        found = self.gate.admit(str(worker), self.seen[worker])
+        self.runs[worker] += 1
+        found = self.gate.admit(str(worker), self.seen[worker], self.runs[worker])
         if found is None:
-            assert len(set(self.read) - {worker}) > 0, "the first one never waits"
+            assert len(set(self.read) - {worker}) + len(self.late) > 0, "the first one never waits"
             return
         since, count = found
         assert self.seen[worker] <= since <= count == self.count
@@ -55,14 +58,25 @@ class Workers(RuleBasedStateMachine):
         self.gate.check(str(worker))
         assert self.count - self.read.pop(worker) <= self.bound
         self.count += 1
-        self.gate.leave(str(worker), self.count)
+        self.gate.decided(str(worker), self.count)
         self.seen[worker] = self.count
 
-    @rule(worker=workers)
-    def give_up(self, worker):
+    @rule(worker=workers, late=st.booleans())
+    def give_up(self, worker, late):
         """Its run failed before the commit; the next one begins anew."""
         if self.read.pop(worker, None) is not None:
-            self.gate.leave(str(worker))
+            self.late.append((worker, self.runs[worker]))
+            if not late:
+                self.hear(-1, False)
+
+    @rule(which=st.integers(0, 10), admit=st.booleans())
+    def hear(self, which, admit):
+        """A message of a run that was given up arrives after those of later ones."""
+        if self.late:
+            worker, run = self.late.pop(which % len(self.late))
+            if admit:
+                self.gate.admit(str(worker), 0, run)
+            self.gate.leave(str(worker), run)
 
     @rule(worker=workers)
     def be_silent(self, worker):
@@ -81,7 +95,7 @@ class Workers(RuleBasedStateMachine):
                 self.commit(worker)
             except errors.AbortedError:
                 assert not alone
-                self.give_up(worker)
+                self.give_up(worker, False)
 
     @precondition(lambda self: self.read)
     @rule()
@@ -107,7 +121,7 @@ def test_who_is_silent_for_long_holds_nobody_back_and_cannot_commit_what_became_
         assert gate.admit("other", 0) == (0, 0)
 
         gate.check("other")
-        gate.leave("other", 1)
+        gate.decided("other", 1)
         with pytest.raises(errors.AbortedError, match="no sign of life .* max_staleness=0"):
             gate.check("silent")
         assert gate.admit("silent", 0) == (1, 1), "it reads anew"
@@ -124,6 +138,24 @@ def test_who_gives_signs_of_life_is_waited_for():
         gate.check("slow")
 
 
+@pytest.mark.parametrize("late", ["admit", "leave"])
+def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
+    gate = Gate(bound=0)
+    assert gate.admit("a", 0, run=1) == (0, 0)
+    if late == "admit":
+        gate.leave("a", run=1)
+    assert gate.admit("a", 0, run=2) == (0, 0)
+
+    if late == "admit":
+        assert gate.admit("a", 0, run=1) is None
+    gate.leave("a", run=1)
+
+    assert gate.admit("b", 0, run=1) is None, "the second run of the other one is under way"
+    gate.leave("a", run=2)
+    assert gate.admit("a", 0, run=2) is None, "nobody would leave again"
+    assert gate.admit("b", 0, run=1) == (0, 0)
+
+
 @pytest.mark.parametrize("bound", [0, 2])
 def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
     """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
@@ -135,7 +167,7 @@ def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
     def work(name):
         since = 0
         for number in range(1, 400):
-            while (found := server.admit(ticket, name, since, 1.0)) is None:
+            while (found := server.admit(ticket, name, number, since, 1.0)) is None:
                 pass
             with commits:
                 before = server.commit(ticket, (name, number), []).counts[0] - 1

@@ -16,7 +16,7 @@ from hookline import errors
 from hookline.distributed.plain import NotPlainError, pack, unpack
 from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.state import Apply, Put
-from hookline.distributed.wire import flatten, pack_all, unflatten, unpack_all
+from hookline.distributed.wire import Packed, flatten, pack_all, unflatten, unpack_all
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans() | st.none()
 PLAIN = st.recursive(
@@ -122,3 +122,21 @@ def test_an_error_is_made_of_no_other_class_than_an_exception():
     body = pack(ValueError("x"))[0].replace(b"\xaaValueError", b"\xa4exit")
     with pytest.raises(NotPlainError, match="cannot be read"):
         unpack(body)
+
+
+@pytest.mark.parametrize("dtype", ["|O", "|V8", "<U2", "<M8[s]", "O,i4", ("O", (1,)), "nonsense"])
+def test_an_array_of_anything_but_numbers_is_refused(dtype):
+    # Bytes taken for pointers would end the process.
+    small = (dtype, (1,), b"A" * 16)
+    for wire in (small, Packed("dtype", "bfloat16", small)):
+        with pytest.raises(NotPlainError, match="dtype"):
+            unpack_all(travelled([wire]))
+    body = pack(np.zeros(1))[0].replace(pack("<f8")[0], pack(dtype)[0])
+    with pytest.raises(NotPlainError, match="dtype"):
+        unpack(body)
+
+
+@pytest.mark.parametrize("name", ["object", "float64", "O,i4", "datetime64[s]"])
+def test_bits_are_taken_for_no_dtype_that_travels_otherwise(name):
+    with pytest.raises(NotPlainError, match="dtype"):
+        unpack_all([Packed("dtype", name, ("<u8", (1,), b"A" * 8))])

@@ -9,21 +9,15 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
 import hookline as hl
-from hookline.distributed import RemoteStore
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.ray_actors import RayTransport
 
-
-class Target:
-    def __init__(self, transport):
-        self.transport = transport
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self.transport, placement={"left": 0, "right": self.transport.count - 1})
+from .targets import Target, apart, until
 
 
 class Pair(NamedTuple):
@@ -38,8 +32,8 @@ def trained(target, make=lambda start: np.full(9, start, np.float32)):
         step = hl.train.create_global_step()
         given = hl.op(lambda tree: tree)(right)
         train_op = hl.group(
-            hl.update(left, lambda old, by: hl_map(lambda a, b: a + b, old, by), given),
-            hl.update(right, lambda old: hl_map(lambda a: a * 2, old)),
+            hl.update(left, lambda old, by: jax.tree.map(lambda a, b: a + b, old, by), given),
+            hl.update(right, lambda old: jax.tree.map(lambda a: a * 2, old)),
             step.assign_add(1),
         )
         init = hl.global_variables_initializer()
@@ -50,14 +44,8 @@ def trained(target, make=lambda start: np.full(9, start, np.float32)):
     return session.snapshot()
 
 
-def hl_map(fn, *trees):
-    import jax
-
-    return jax.tree.map(fn, *trees)
-
-
 def same(one, other):
-    hl_map(np.testing.assert_array_equal, one, other)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -66,7 +54,7 @@ def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actor
 
     handles = actors(servers, over_ray=True)
 
-    same(trained(Target(RayTransport(handles))), trained(""))
+    same(trained(apart(RayTransport(handles))), trained(""))
     assert ray.get([handle.address.remote() for handle in handles]) == [None] * servers
 
 
@@ -79,7 +67,12 @@ def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actor
     ids=["plain", "class"],
 )
 def test_trees_of_any_kind_reach_the_servers(actors, make):
-    same(trained(Target(RayTransport(actors(2))), make), trained("", make))
+    found = trained(apart(RayTransport(actors(2))), make)
+
+    same(found, trained("", make))
+    assert jax.tree.structure(found["left"]) == jax.tree.structure(found["right"]) == jax.tree.structure(make(1.0))
+    assert float(jax.tree.leaves(found["left"])[0][0]) == 1 + 2 + 4 + 8 + 16
+    assert int(found["global_step"]) == 4
 
 
 @pytest.mark.parametrize("over_ray", [True, False])
@@ -99,6 +92,30 @@ def test_a_chief_says_whether_its_servers_listen(ray_cluster, job, options, over
     servers = [ray.get_actor(f"hookline-server-{index}", namespace=job) for index in range(2)]
     listen = [address is not None for address in ray.get([server.address.remote() for server in servers])]
     assert listen == [not over_ray] * 2
+
+
+def connections(handle):
+    """How many connections a server has; the lambda travels by value."""
+    import ray
+
+    threads = handle.__ray_call__.remote(lambda _: [t.name for t in __import__("threading").enumerate()])
+    return ray.get(threads).count("hookline-serve")
+
+
+def test_a_session_that_is_closed_has_no_connections(actors):
+    (handle,) = actors(1)
+    with hl.Graph().as_default() as graph:
+        hl.Variable(0, name="count")
+        init = hl.global_variables_initializer()
+    session = hl.Session(Target(RayTransport([handle])), graph=graph)
+    session.run(init)
+    store = session.store
+    assert connections(handle) > 0
+
+    session.close()
+
+    until(lambda: not connections(handle))
+    assert store is not None, "the connections do not end with its memory"
 
 
 ENCRYPTED = """

@@ -13,6 +13,8 @@ from hookline import errors
 from hookline.checkpoint import latest_checkpoint
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.entrance import Entrance
+from hookline.distributed.gate import LEASE_SECS
+from hookline.distributed.plain import NotPlainError
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 
@@ -215,6 +217,31 @@ def test_an_update_that_the_restored_checkpoint_holds_is_not_repeated(sums, tmp_
         assert sums.values(sess) == WHOLE
 
 
+def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted():
+    sums = Sums(2)
+    chief = hl.Session(sums.network)
+    chief.run(hl.global_variables_initializer())
+    chief.publish()
+
+    class Restored(hl.train.SessionRunHook):
+        sessions = 0
+
+        def after_create_session(self, session, coord):
+            self.sessions += 1
+            if self.sessions == 2:
+                saved = chief.snapshot()
+                sums.network.servers[1] = ParameterServer()
+                chief.load(saved)
+
+    restored = Restored()
+    with hl.train.MonitoredSession(hl.train.WorkerSessionCreator(master=sums.network), hooks=[restored]) as sess:
+        # The owner has its part, and its answer is lost.
+        sums.network.lose("stage", after=2)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert restored.sessions == 3
+
+
 def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_older(sums, tmp_path):
     class Fails(hl.train.SessionRunHook):
         armed = False
@@ -265,6 +292,18 @@ def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
         session.run(sums.train, {sums.x: 1})
     session.run(sums.train, {sums.x: 2})
     assert int(session.run(sums.total)) == 3
+
+
+def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
+    class Unreadable:
+        def get(self):
+            raise NotPlainError("Parameter server 0 gave an answer that cannot be read")
+
+    with sums.session() as sess:
+        monkeypatch.setattr(f"{__name__}.Unanswered", Unreadable)
+        sums.network.lose("commit", after=2)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
 
 
 def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):
@@ -331,6 +370,79 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
     assert sums.network.servers[0]._gate._within == {}
+
+
+def other_may_begin(sums, session):
+    ticket = session.store._members.ticket(0)
+    return DirectTransport.call(sums.network, 0, "admit", ticket, "other", 1, 0, 0.0).get() is not None
+
+
+def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_decided():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    (late,) = sums.network.late
+    sums.network.late = None
+
+    assert not other_may_begin(sums, session), "the update may still come, and would be missed"
+    assert DirectTransport.call(sums.network, *late).get().accepted
+    assert other_may_begin(sums, session)
+
+
+def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_begins():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    (late,) = sums.network.late
+    sums.network.late = None
+
+    def between(total):
+        with pytest.raises(errors.InternalError, match="given up"):
+            DirectTransport.call(sums.network, *late).get()
+        assert not other_may_begin(sums, session)
+        return total
+
+    session.run([hl.host_op(between)(sums.total), sums.train], {sums.x: 2})
+    assert int(session.run(sums.total)) == 2
+
+
+def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
+    sums = Sums(1, max_staleness=5)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    sums.network.lose("commit", late=True)
+    with pytest.raises(errors.UnavailableError, match="not known"):
+        session.run(sums.train, {sums.x: 1})
+    renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)
+
+    def hear(ticket, sender):
+        renew(ticket, sender)
+        renewed.append(sender)
+        heard.release()
+
+    monkeypatch.setattr(sums.network.servers[0], "renew", hear)
+    alive = Entrance(sums.network, session.store._members.ticket(0), "alive")
+    alive.enter(0)
+    for _ in range(6):
+        while not heard.acquire(timeout=0.05):
+            clock.advance(LEASE_SECS / 4)
+    alive.close()
+    assert set(renewed) == {"alive"}
+
+
+def test_values_that_are_set_during_a_run_do_not_end_it():
+    sums = Sums(1, max_staleness=0)
+    session = hl.Session(sums.network)
+    session.run(hl.global_variables_initializer())
+    set_other = hl.host_op(lambda total: session.load({"other": np.ones(1000, np.float32)}))(sums.total)
+    free = hl.host_op(lambda _: other_may_begin(sums, session))(set_other)
+    assert not session.run([free, sums.train], {sums.x: 1})[0]
 
 
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():

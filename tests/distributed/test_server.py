@@ -14,12 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import UNDECIDED_SECS
-from hookline.distributed.protocol import Epoch
+from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staging import CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
+from hookline.distributed.waiting import LONGEST_SECS
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
@@ -103,6 +104,19 @@ def test_one_call_applies_counts_and_returns_the_new_values():
     reply = servers.train(("a", 1), 7, pull=["v0"])
 
     assert (reply.accepted, reply.step, int(held(reply.values, "v0"))) == (True, 1, 7)
+
+
+@pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
+def test_only_what_is_meant_for_others_can_be_called(method):
+    servers = Servers(1)
+    with pytest.raises(errors.UnimplementedError, match="no method"):
+        servers.call(0, method, RuntimeError("forged"))
+    assert servers.call(0, "status").epoch is not None
+
+
+def test_all_that_a_server_has_in_public_can_be_called():
+    public = {name for name in dir(ParameterServer) if not name.startswith("_")}
+    assert public - {"receive", "answer"} == METHODS
 
 
 def test_a_transaction_sent_twice_is_applied_once():
@@ -201,6 +215,18 @@ def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ende
         assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1.0) == (0, False)
     servers.call(0, "seal", servers.tickets[0])
     assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
+
+
+def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(monkeypatch):
+    servers = Servers(2)
+    live = servers.transport.servers
+    with FakeClock(autojump_secs=0.01) as fake:
+        start = fake.monotonic()
+        assert live[0].wait_for_step(servers.tickets[0], 10, 1e9) == (0, False)
+        assert fake.monotonic() - start <= LONGEST_SECS
+    monkeypatch.setattr("hookline.distributed.server.UNDECIDED_SECS", 0.05)
+    with pytest.raises(errors.UnavailableError, match="server 1 has heard of no decision"):
+        live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 
 
 def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_values():
@@ -321,6 +347,21 @@ def test_who_waits_for_a_decision_is_told_that_a_server_was_lost(lost):
         if server != lost:
             with pytest.raises(errors.AbortedError, match="cannot be reached"):
                 reply.get()
+
+
+def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
+    servers = Servers(3)
+    part = servers.stage(("a", 1), 1, 5)
+    asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1, 2])
+    step_server = servers.transport.servers[0]
+    step_server._failure_in(servers.epoch)(errors.UnavailableError(None, None, "server 2 cannot be reached"))
+    servers.transport.deliver_all()
+
+    for reply in (asked, part):
+        assert reply.done()
+        with pytest.raises(errors.AbortedError, match="server 2 cannot be reached"):
+            reply.get()
+    assert servers.call(1, "status").epoch is None
 
 
 @pytest.mark.parametrize("server", [0, 1])

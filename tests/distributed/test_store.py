@@ -19,21 +19,11 @@ from hookline.distributed.protocol import WAITING
 from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
-from hookline.distributed.store import RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 
-
-class Target:
-    def __init__(self, transport, index=0, **options):
-        self.transport, self.index, self.options = transport, index, options
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self.transport, worker_index=self.index, **self.options)
-
-    def hooks(self, summary_dir):
-        return [StalenessHook(output_dir=summary_dir)]
+from .targets import Target, until
 
 
 class Model:
@@ -461,26 +451,19 @@ def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
     fast.run()
     leave.set()
     threads[0].join()
-    assert transport.call(0, "admit", ticket(fast), "silent", 0, 0.0).get() is not None
+    assert transport.call(0, "admit", ticket(fast), "silent", 1, 0, 0.0).get() is not None
 
     threads = [threading.Thread(target=fast.run)]
     threads[0].start()
     until(lambda: transport.servers[0]._waiting.count)
     assert fast.session.global_step == 2
-    transport.call(0, "leave", ticket(fast), "silent").get()
+    transport.call(0, "leave", ticket(fast), "silent", 1).get()
     threads[0].join()
     assert fast.session.global_step == 3
 
 
 def ticket(model):
     return model.session.store._members.ticket(0)
-
-
-def until(reached):
-    deadline = clock.monotonic() + 60
-    while not reached():
-        assert clock.monotonic() < deadline
-        clock.sleep(0.005)
 
 
 def test_a_run_that_fails_holds_nobody_back():
@@ -576,6 +559,18 @@ def test_workers_wait_until_init_fn_has_run_and_come_at_once_when_it_has():
             thread.join(60)
         assert fake.monotonic() - before <= 0.2
     assert host.seen == [7.0]
+
+
+def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatch):
+    transport = in_process(1)
+    worker, waits = Model(Target(transport, 1)), []
+    wait = transport.servers[0].wait_until_ready
+    monkeypatch.setattr(transport.servers[0], "wait_until_ready", lambda secs: waits.append(secs) or wait(secs))
+    with FakeClock(autojump_secs=0.001) as fake:
+        start = fake.monotonic()
+        assert not worker.session.wait_until_ready(20.0)
+        assert fake.monotonic() - start == pytest.approx(20)
+    assert 0 < max(waits) <= 1.0
 
 
 def test_a_chief_with_a_plain_session_lets_workers_in_itself():
@@ -678,9 +673,10 @@ def run_three_times(model):
         model.run()
 
 
+@pytest.mark.parametrize("over_ray", [False, True])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim):
-    handles = actors(2)
+def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim, over_ray):
+    handles = actors(2, over_ray=over_ray)
     transport = RayTransport(handles, timeout_secs=60)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import clock, errors
-from hookline.distributed import RemoteStore
+from hookline import errors
 from hookline.distributed.ray_actors import RayTransport
 
-
-class Target:
-    def __init__(self, transport):
-        self.transport = transport
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self.transport, placement={"left": 0, "right": 1})
+from .targets import apart, until
 
 
 class Pair:
@@ -33,7 +26,7 @@ class Pair:
             x = hl.placeholder(np.int32, (), name="x")
             self.add = hl.group(self.left.assign_add(x), self.right.assign_add(x), self.step.assign_add(1))
             init = hl.global_variables_initializer()
-        self.session = hl.Session(Target(transport), graph=graph)
+        self.session = hl.Session(apart(transport), graph=graph)
         self.session.run(init)
         self.session.run(self.add, {"x:0": 1})
 
@@ -64,21 +57,15 @@ def undecided(actor):
     return ray.get(actor.__ray_call__.remote(lambda live: len(live._ballots._open) + len(live._staged)))
 
 
-def await_undecided(actor):
-    deadline = clock.monotonic() + 30
-    while not undecided(actor):
-        assert clock.monotonic() < deadline
-        clock.sleep(0.01)
-
-
+@pytest.mark.parametrize("over_ray", [False, True])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim):
-    handles = actors(2)
+def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
+    handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))
     pids = [pid_of(handle) for handle in handles]
     os.kill(pids[victim], signal.SIGSTOP)
     thread, raised = pair.in_thread(10)
-    await_undecided(handles[1 - victim])
+    until(lambda: undecided(handles[1 - victim]))
 
     os.kill(pids[victim], signal.SIGKILL)
     thread.join(60)
@@ -88,9 +75,10 @@ def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, 
     assert isinstance(error, errors.PREEMPTION_ERRORS)
 
 
+@pytest.mark.parametrize("over_ray", [False, True])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_an_update_given_up_while_a_server_was_away_is_applied_as_a_whole_or_not_at_all(actors, pid_of, victim):
-    handles = actors(2)
+def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors, pid_of, victim, over_ray):
+    handles = actors(2, over_ray=over_ray)
     pid = [pid_of(handle) for handle in handles][victim]
     pair = Pair(RayTransport(handles, timeout_secs=2.0))
     os.kill(pid, signal.SIGSTOP)

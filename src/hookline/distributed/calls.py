@@ -8,6 +8,7 @@ from typing import Any
 
 from hookline import errors
 from hookline.distributed.lines import GREET_SECS, LOST, Address, Line, connect
+from hookline.distributed.plain import NotPlainError, pack
 
 
 class Caller:
@@ -24,6 +25,7 @@ class Caller:
         self.who, self._find, self.timeout_secs = who, find, timeout_secs
         self._address: Address | None = address
         self._idle: list[Line] = []
+        self._closed = False
 
     def call(self, message: Any) -> Answer:
         """Starts a call.
@@ -32,9 +34,10 @@ class Caller:
             NotPlainError: It cannot be sent this way.
             UnavailableError: The server cannot be reached.
         """
+        packed = pack((True, message))
         line = self._take()
         try:
-            line.send((True, message))
+            line.send(*packed)
         except BaseException as error:
             line.close()
             if isinstance(error, OSError):
@@ -47,24 +50,39 @@ class Caller:
             return self._idle.pop()
         except IndexError:
             pass
+        # Another thread may lose its connection, and the address with it, at any moment.
+        address = self._address
+        if address is None:
+            address = self._address = self._find()
         try:
-            if self._address is None:
-                self._address = self._find()
-            line = connect(self._address, min(self.timeout_secs, GREET_SECS))
+            line = connect(address, min(self.timeout_secs, GREET_SECS))
         except LOST as error:
-            raise self.lost(error) from error
+            self.lost(error)
+            raise _no_way(self.who, address, error) from error
         line.limit(self.timeout_secs, self.timeout_secs)
         return line
 
     def give_back(self, line: Line) -> None:
         """Takes a connection whose answer was read."""
         self._idle.append(line)
+        # The thread that closes may have looked before.
+        if self._closed:
+            self._end_idle()
+
+    def close(self) -> None:
+        """Ends the connections, those of calls under way once their answers are read. Later calls have their own."""
+        self._closed = True
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
 
     def lost(self, error: BaseException) -> errors.UnavailableError:
         """Returns the error of a call whose connection is lost; the others count as lost with it."""
-        self._address, idle, self._idle = None, self._idle, []
-        for line in idle:
-            line.close()
+        self._address = None
+        self._end_idle()
         late = isinstance(error, TimeoutError | BlockingIOError)
         return errors.UnavailableError(
             None, None, f"{self.who} {'gave no answer in time' if late else 'cannot be reached'}: {error!r}"
@@ -79,7 +97,12 @@ class Answer:
         self._line: Line | None = line
 
     def get(self) -> Any:
-        """Waits for the result and returns it, or raises the server's error."""
+        """Waits for the result and returns it, or raises the server's error.
+
+        Raises:
+            NotPlainError: The answer cannot be read.
+            UnavailableError: There is none.
+        """
         line, self._line = self._line, None
         assert line is not None, "read once"
         try:
@@ -88,6 +111,8 @@ class Answer:
             line.close()
             if isinstance(error, LOST):
                 raise self._caller.lost(error) from error
+            if isinstance(error, Exception):
+                raise NotPlainError(f"{self._caller.who} gave an answer that cannot be read: {error}") from error
             raise
         self._caller.give_back(line)
         if not done:
@@ -117,7 +142,11 @@ class Links:
         try:
             if server not in self._lines:
                 self._lines[server] = self._open(server, on_failure)
-            self._lines[server].send((False, (method, *args)))
+        except LOST as error:
+            on_failure(_no_way(f"Parameter server {server}", self._addresses[server], error, "by another one "))
+            return
+        try:
+            self._lines[server].send(*pack((False, (method, *args))))
         except LOST as error:
             on_failure(_cut_off(server, error))
 
@@ -145,3 +174,13 @@ class Links:
 
 def _cut_off(server: int, error: BaseException) -> errors.UnavailableError:
     return errors.UnavailableError(None, None, f"Parameter server {server} cannot be reached by another one: {error!r}")
+
+
+def _no_way(who: str, address: Address, error: BaseException, by: str = "") -> errors.UnavailableError:
+    return errors.UnavailableError(
+        None,
+        None,
+        f"{who} cannot be reached {by}at {address.host}:{address.port} (tried for up to {GREET_SECS:g} s): {error!r}. "
+        f"If it runs, and the network lets only Ray's ports through, set ClusterOptions(over_ray=True) on the chief "
+        f"and start the job again.",
+    )

@@ -260,6 +260,10 @@ class GuardedTransport:
         """Returns the object with which servers call each other."""
         return self._inner.peers()
 
+    def close(self) -> None:
+        """Ends the connections."""
+        self._inner.close()
+
     def _check(self, now: float) -> None:
         self._checked = now
         if listens(self._address):

@@ -83,6 +83,8 @@ class Decider(Owner):
 
     def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
         accepted, raised = False, failure
+        # A request that comes after its refusal does not end the next run of its sender.
+        gate = None if self._senders.is_decided(transaction) else self._gate
         try:
             accepted = failure is None and self._accept(transaction, request)
         except Exception as error:
@@ -91,8 +93,8 @@ class Decider(Owner):
             self._senders.refuse(transaction)
         # In this order, so that a worker admitted at the gate with a count has marks that cover it.
         self._tell(request.owners, transaction, accepted)
-        if self._gate is not None:
-            self._gate.leave(transaction[0], self._counts[0] if accepted else None)
+        if gate is not None:
+            gate.decided(transaction[0], self._counts[0] if accepted else None)
         self._waiting.notify()
         if raised is not None:
             request.answer.set_exception(raised)
@@ -180,5 +182,9 @@ class Decider(Owner):
         )
 
     def _break(self, error: BaseException) -> None:
+        known = self._broken is not None
         super()._break(error)
         self._give_up(self._ballots.close_all(), error)
+        if self._index == 0 and not known:
+            # They would keep their parts, and the workers that wait for these.
+            self._sending.abandon(str(self._could_not_apply(error)))

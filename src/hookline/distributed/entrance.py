@@ -29,6 +29,7 @@ class Entrance:
     def __init__(self, transport: Transport, ticket: Ticket, sender: str) -> None:
         self._transport, self._ticket, self._sender = transport, ticket, sender
         self._closed = threading.Event()
+        self._run, self._inside = 0, False
         # Compiling a step may take minutes, during which the others should wait for it.
         threading.Thread(target=self._renew, name="hookline-renew", daemon=True).start()
 
@@ -49,8 +50,9 @@ class Entrance:
             AbortedError, UnavailableError: The step server was lost, or is away.
         """
         said = clock.monotonic()
+        self._run, self._inside = self._run + 1, True
         while not self._closed.is_set():
-            found = self._transport.call(0, "admit", self._ticket, self._sender, since, _POLL_SECS).get()
+            found = self._transport.call(0, "admit", self._ticket, self._sender, self._run, since, _POLL_SECS).get()
             if found is not None:
                 return found
             preemption.check()
@@ -60,19 +62,29 @@ class Entrance:
         raise errors.CancelledError(None, None, "The session was closed while a run waited for slower workers.")
 
     def close(self) -> None:
-        """Ends waits and the signs of life."""
+        """Ends waits and the signs of life. A run that is under way in another thread leaves by itself."""
         self._closed.set()
-        self.leave()
 
-    def leave(self) -> None:
-        """Reports that no run is under way."""
+    def leave(self, *, undecided: bool = False) -> None:
+        """Reports that no run is under way.
+
+        Args:
+            undecided: The update of the last run may still be accepted. Then nothing is reported: the others wait until
+                it is decided, or until this worker has given no sign of life for long.
+        """
+        self._inside = False
+        if undecided:
+            return
         try:
-            self._transport.call(0, "leave", self._ticket, self._sender)
+            # Nobody waits for the answer: the number says which run is meant, whenever this arrives.
+            self._transport.call(0, "leave", self._ticket, self._sender, self._run)
         except errors.OpError as error:
             logger.info("The step server was not told that this worker leaves: %s", error)
 
     def _renew(self) -> None:
         while not clock.wait(self._closed, LEASE_SECS / 4):
+            if not self._inside:
+                continue
             try:
                 self._transport.call(0, "renew", self._ticket, self._sender).get()
             except errors.UnavailableError as error:

@@ -12,6 +12,7 @@ LEASE_SECS = 60.0
 
 
 class _Within(NamedTuple):
+    run: int
     since: int
     until: float
 
@@ -30,7 +31,7 @@ class Gate:
         >>> gate = Gate(bound=1)
         >>> gate.admit("a", since=0), gate.admit("b", since=0), gate.admit("c", since=0)
         ((0, 0), (0, 0), None)
-        >>> gate.leave("a", count=1)
+        >>> gate.decided("a", count=1)
         >>> gate.admit("a", since=1) is None  # "b" has missed one update: not another one before its own
         True
 
@@ -43,36 +44,40 @@ class Gate:
         self._bound = bound
         self._count = 0
         self._within: dict[str, _Within] = {}
-        self._late: dict[str, int] = {}
+        self._late: dict[str, _Within] = {}
+        # The first run of each worker that may still begin; the messages of earlier ones may come late.
+        self._first: dict[str, int] = {}
         # Waiting workers try in their own threads.
         self._lock = threading.Lock()
 
-    def admit(self, sender: str, since: int) -> tuple[int, int] | None:
+    def admit(self, sender: str, since: int, run: int = 0) -> tuple[int, int] | None:
         """Admits a worker, if that is possible now.
 
         Args:
             sender: The worker. If it was already admitted, its previous step counts as finished.
             since: The number of transactions after which its values were read.
+            run: The number of its run. One before a run that was admitted, or has left, is not admitted any more.
 
         Returns:
             The number of transactions that its values must include (`since`, or more if those are too old), and the
             number of transactions so far. `None` if it must wait.
         """
         with self._lock:
-            return self._admit(sender, since)
+            return self._admit(sender, since, run) if run >= self._first.get(sender, run) else None
 
-    def _admit(self, sender: str, since: int) -> tuple[int, int] | None:
+    def _admit(self, sender: str, since: int, run: int) -> tuple[int, int] | None:
         now, count = clock.monotonic(), self._count
         self._within.pop(sender, None)
         for other, held in list(self._within.items()):
             if now > held.until:
-                self._late[other] = self._within.pop(other).since
+                self._late[other] = self._within.pop(other)
         others = len(self._within)
         if any(count - held.since + others > self._bound for held in self._within.values()):
             return None
         self._late.pop(sender, None)
         since = since if count - since + others <= self._bound else count
-        self._within[sender] = _Within(since, now + LEASE_SECS)
+        self._within[sender] = _Within(run, since, now + LEASE_SECS)
+        self._first[sender] = run
         return since, count
 
     def renew(self, sender: str) -> None:
@@ -88,9 +93,9 @@ class Gate:
             AbortedError: They have, and the bound would be exceeded for its update or for theirs.
         """
         with self._lock:
-            since = self._late.get(sender)
-            found = None if since is None else self._admit(sender, since)
-        if since is not None and (found is None or found[0] != since):
+            late = self._late.get(sender)
+            found = None if late is None else self._admit(sender, late.since, late.run)
+        if late is not None and (found is None or found[0] != late.since):
             raise errors.AbortedError(
                 None,
                 None,
@@ -98,8 +103,21 @@ class Gate:
                 f"update does not fit max_staleness={self._bound} any more. Nothing of it was applied.",
             )
 
-    def leave(self, sender: str, count: int | None = None) -> None:
-        """Records that a worker's step is over.
+    def leave(self, sender: str, run: int) -> None:
+        """Records that a run ends without an update. This may be heard before the run is admitted, or after the next.
+
+        Args:
+            sender: The worker.
+            run: The number of its run.
+        """
+        with self._lock:
+            self._first[sender] = max(run + 1, self._first.get(sender, 0))
+            for runs in (self._within, self._late):
+                if sender in runs and runs[sender].run <= run:
+                    runs.pop(sender)
+
+    def decided(self, sender: str, count: int | None = None) -> None:
+        """Records that the update of a worker's run is decided, which ends the run.
 
         Args:
             sender: The worker.

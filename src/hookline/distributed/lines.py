@@ -10,10 +10,12 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hookline import clock
 from hookline.distributed.plain import NotPlainError, pack, unpack
@@ -73,13 +75,18 @@ class Line:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # Its own handle, which is closed when no thread uses it any more.
         self._connection = Connection(os.dup(sock.fileno()))
-        self.limit(GREET_SECS)
+        # For all of it: who sends a byte now and then would never exceed a limit on each wait.
+        deadline = threading.Timer(GREET_SECS, self.close)
+        deadline.daemon = True
         try:
+            deadline.start()
             for challenge in (answer_challenge, deliver_challenge) if calls else (deliver_challenge, answer_challenge):
                 challenge(self._connection, key)
         except BaseException:
             self.close()
             raise
+        finally:
+            deadline.cancel()
         self.limit(None)
 
     def limit(self, receive_secs: float | None, send_secs: float = AWAY_SECS) -> None:
@@ -88,13 +95,8 @@ class Line:
             whole, part = divmod(secs, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1e6)))
 
-    def send(self, message: Any) -> None:
-        """Sends a message.
-
-        Raises:
-            NotPlainError: It cannot be sent this way; nothing is sent.
-        """
-        body, arrays = pack(message)
+    def send(self, body: bytes, arrays: Sequence[np.ndarray]) -> None:
+        """Sends a packed message."""
         self._connection.send_bytes(body)
         for array in arrays:
             self._socket.sendall(array.reshape(-1).view("u1").data)
@@ -162,21 +164,23 @@ class Listener:
 
     def _accept(self) -> None:
         while True:
+            sock = None
             try:
                 sock, _ = self._socket.accept()
-            except OSError as error:
+                threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                if sock is not None:
+                    sock.close()
                 if self._closed:
                     return
-                # For example too many open files, which may get better.
+                # For example too many open files or threads, which may get better.
                 logger.error("The server could not accept a connection: %r", error)
                 clock.sleep(_RETRY_SECS)
-                continue
-            threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:
             line = Line(sock, self.address.key, calls=False)
-        except LOST as error:
+        except (*LOST, RuntimeError) as error:
             logger.warning("A connection was refused: %r", error)
             return
         try:
@@ -196,6 +200,7 @@ class Listener:
             answer = False, error
         if wanted or not answer[0]:
             try:
-                line.send(answer)
+                packed = pack(answer)
             except NotPlainError as error:
-                line.send((False, error))
+                packed = pack((False, error))
+            line.send(*packed)

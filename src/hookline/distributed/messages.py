@@ -35,6 +35,13 @@ class Outbox:
         assert self._peers is not None, "several servers know each other"
         self._peers.tell(server, method, self.ticket(server), *args, on_failure=self._fail)
 
+    def abandon(self, why: str) -> None:
+        """Tells all other servers that the epoch is lost, as far as they can be reached."""
+        if self._peers is None:
+            return
+        for server in range(1, len(self.marks)):
+            self._peers.tell(server, "abandon", self.ticket(server), why, on_failure=lambda error: None)
+
     def close(self) -> None:
         """Ends the connections to the other servers."""
         if self._peers is not None:

@@ -76,6 +76,11 @@ class Owner(Member):
             self._handle(*due)
         self._waiting.notify()
 
+    def abandon(self, ticket: Ticket, why: str) -> None:
+        """Hears from the step server that the epoch is lost."""
+        self._check(ticket)
+        self._break(errors.AbortedError(None, None, why))
+
     def _handle(self, kind: str, *args: Any) -> None:
         if kind == "cut":
             name, names = args

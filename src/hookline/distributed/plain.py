@@ -11,13 +11,9 @@ import numpy as np
 from hookline import errors
 from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.state import Apply, Put
-from hookline.distributed.wire import Packed, Structure
+from hookline.distributed.wire import NotPlainError, Packed, Structure, plain_dtype
 
 _RECORDS = {record.__name__: record for record in (Apply, Committed, Packed, Pulled, Put)}
-
-
-class NotPlainError(TypeError):
-    """Something cannot be sent as plain data, or what came cannot be read as such."""
 
 
 def pack(message: Any) -> tuple[bytes, list[np.ndarray]]:
@@ -80,7 +76,7 @@ def unpack(body: bytes) -> tuple[Any, list[np.ndarray]]:
         kind, *parts = found[None]
         if kind == "array":
             dtype, shape = parts
-            arrays.append(np.empty(shape, dtype))
+            arrays.append(np.empty(shape, plain_dtype(dtype)))
             return arrays[-1]
         if kind == "tree":
             registry = jax.tree_util.default_registry

@@ -17,6 +17,12 @@ DECIDED = ("stage", "commit")
 QUICK = (*DECIDED, "pull", "pull_behind", "collect", "cut", "outcome", "admit", "renew", "leave")
 """The methods that workers call in steps and snapshots. They have connections of their own, all others go over Ray."""
 
+BETWEEN = ("staged", "fence", "deliver", "abandon")
+"""The methods that servers call of each other."""
+
+METHODS = frozenset((*WAITING, *QUICK, *BETWEEN, "status", "begin", "register", "publish", "seal", "structures"))
+"""All methods that others may call."""
+
 Ticket = tuple[str, str]
 """(incarnation, epoch): which instance of a server, filled by which initialisation or restore, a call is meant for."""
 

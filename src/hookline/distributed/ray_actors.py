@@ -6,7 +6,6 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from hookline import errors
@@ -63,6 +62,12 @@ class RayTransport:
             return None
         addresses = [self._address(server) for server in range(self.count)]
         return Links(addresses) if all(addresses) else RayPeers(self._actors)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        for caller in list(self._callers.values()):
+            if caller is not None:
+                caller.close()
 
 
 class RayPeers:
@@ -148,11 +153,6 @@ class ParameterServerActor(ParameterServer):
         super().__init__()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._listener = None if over_ray or _encrypted() else Listener(self.answer, _host())
-
-    def answer(self, message: tuple[Any, ...]) -> Any:
-        """Carries out a call, and waits for what it returns."""
-        value = self.receive(message)
-        return value.result() if isinstance(value, Future) else value
 
     def address(self) -> Address | None:
         """Returns where it listens; only Ray tells this, to those who have its token."""

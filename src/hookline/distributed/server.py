@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
+from hookline import errors
+from hookline.distributed.ballots import UNDECIDED_SECS
 from hookline.distributed.decider import Decider
-from hookline.distributed.protocol import WAITING, Committed, Epoch, Peers, Status, Ticket
+from hookline.distributed.protocol import METHODS, WAITING, Committed, Epoch, Peers, Status, Ticket
 from hookline.distributed.updates import PortableUpdate
 
 
@@ -25,12 +28,36 @@ class ParameterServer(Decider):
     """
 
     def receive(self, message: tuple[Any, ...]) -> Any:
-        """Calls the method whose name comes first in a message, with the rest of it. From any thread."""
+        """Calls the method whose name comes first in a message, with the rest of it. From any thread.
+
+        Raises:
+            UnimplementedError: It is none of those that others may call.
+        """
         method, *args = message
+        if method not in METHODS:
+            raise errors.UnimplementedError(None, None, f"A parameter server has no method {method!r} for others.")
         if method in WAITING:
             return getattr(self, method)(*args)
         with self._turn:
             return getattr(self, method)(*args)
+
+    def answer(self, message: tuple[Any, ...]) -> Any:
+        """Carries out a call, and waits for what it returns.
+
+        Raises:
+            UnavailableError: The transaction was not decided for long; what became of it is not known.
+        """
+        value = self.receive(message)
+        if not isinstance(value, Future):
+            return value
+        try:
+            return value.result(UNDECIDED_SECS)
+        except TimeoutError:
+            if value.done():
+                raise
+            raise errors.UnavailableError(
+                None, None, f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
+            ) from None
 
     # Epochs -----------------------------------------------------------------------------------------------------
 
@@ -96,13 +123,14 @@ class ParameterServer(Decider):
         return self._ready_at is not None
 
     def admit(
-        self, ticket: Ticket, sender: str, since: int, timeout_secs: float
+        self, ticket: Ticket, sender: str, run: int, since: int, timeout_secs: float
     ) -> tuple[int, int, tuple[int, ...]] | None:
         """Blocks until a worker may begin a step without any values getting too old, or the time is over.
 
         Args:
             ticket: Which instance and epoch is meant.
             sender: The worker.
+            run: The number of its run; numbers go up.
             since: The number of transactions after which its values were read.
             timeout_secs: How long to wait.
 
@@ -118,7 +146,7 @@ class ParameterServer(Decider):
         found: list[tuple[int, int]] = []
 
         def may_begin() -> bool:
-            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since)) is not None:
+            if gate is not None and not self._sealed and (admitted := gate.admit(sender, since, run)) is not None:
                 found.append(admitted)
             return bool(found) or self._sealed
 
@@ -133,11 +161,11 @@ class ParameterServer(Decider):
         if self._gate is not None:
             self._gate.renew(sender)
 
-    def leave(self, ticket: Ticket, sender: str) -> None:
-        """Records that an admitted worker will not commit."""
+    def leave(self, ticket: Ticket, sender: str, run: int) -> None:
+        """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
         self._check(ticket)
         if self._gate is not None:
-            self._gate.leave(sender)
+            self._gate.leave(sender, run)
             self._waiting.notify()
 
     def wait_for_step(self, ticket: Ticket, step: int, timeout_secs: float) -> tuple[int, bool]:

@@ -230,11 +230,13 @@ class RemoteStore:
             if self._closed.is_set():
                 entrance.close()
             try:
+                # The gate takes the update of the run before for decided.
+                self._transactions.settle()
                 self._entered = entrance, entrance.enter(self._pulls.since)
                 yield
             except BaseException:
                 # Nobody needs to wait for an update that will not come.
-                entrance.leave()
+                entrance.leave(undecided=not self._transactions.settled)
                 raise
 
     def _is_bounded(self, updates: Sequence[Update]) -> bool:
@@ -340,7 +342,14 @@ class RemoteStore:
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief has published the model or the time is over; returns whether it has."""
-        return self._transport.call(0, "wait_until_ready", timeout_secs).get()
+        deadline = clock.monotonic() + timeout_secs
+        while True:
+            left = max(deadline - clock.monotonic(), 0.0)
+            # A call may not take long, and the session may be closed.
+            if self._transport.call(0, "wait_until_ready", min(left, _POLL_SECS)).get():
+                return True
+            if left <= _POLL_SECS or self._closed.is_set():
+                return False
 
     def publish(self) -> None:
         """Admits workers, even after the training has ended."""
@@ -392,11 +401,12 @@ class RemoteStore:
         return self._pulls.staleness.report()
 
     def close(self) -> None:
-        """Ends waits, and forgets prefetched values. The servers keep theirs."""
+        """Ends waits and connections, and forgets prefetched values. The servers keep theirs."""
         self._closed.set()
         self._pulls.clear()
         if self._entrance is not None:
             self._entrance.close()
+        self._transport.close()
 
 
 def _given(value: Any) -> Any:

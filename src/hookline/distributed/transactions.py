@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hookline import errors
 from hookline.distributed.membership import Membership
+from hookline.distributed.plain import NotPlainError
 from hookline.distributed.protocol import Committed, Ticket, Transaction
 from hookline.distributed.pulls import Pulls
 from hookline.distributed.state import Entry
@@ -61,7 +62,8 @@ class Transactions:
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
         """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
-        reply = self._transact(Sent((), False), entries, None, {})
+        # A sender of its own: the run of an update that sets values, or of another thread, is not over with this.
+        reply = self._transact(f"{self.sender} sets", Sent((), False), entries, None, {})
         # Values prefetched before are no longer current.
         self._pulls.clear()
         self._pulls.wait_until_delivered(reply.marks)
@@ -94,7 +96,7 @@ class Transactions:
                 return Outcome(True, before.step, repeats=True)
             retry.send(sent, instead_of=before)
         wanted = self._pulls.wanted()
-        reply = self._transact(sent, entries, last_step, wanted)
+        reply = self._transact(self.sender, sent, entries, last_step, wanted)
         self._pulls.committed(reply, sent.where.owners, wanted)
         return Outcome(reply.accepted, reply.step)
 
@@ -114,6 +116,17 @@ class Transactions:
             return False
         return sent.step <= ready_at if sent.counts else sent.step < ready_at
 
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome of all that was sent is known."""
+        return self._unsettled is None
+
+    def settle(self) -> None:
+        """Finds out the outcome of the last transaction, if it got no answer; if it is undecided, it is refused."""
+        if self._unsettled is not None:
+            self._settle(self._unsettled)
+            self._unsettled = None
+
     def _settle(self, sent: Sent) -> None:
         """Finds out the outcome of updates that got no answer."""
         where: _Where = sent.where
@@ -125,17 +138,20 @@ class Transactions:
         sent.applied, sent.step, sent.where = reply.accepted, reply.step, sent.where._replace(marks=reply.marks)
 
     def _transact(
-        self, sent: Sent, entries: Sequence[tuple[str, Entry]], last_step: int | None, wanted: Mapping[int, list[str]]
+        self,
+        sender: str,
+        sent: Sent,
+        entries: Sequence[tuple[str, Entry]],
+        last_step: int | None,
+        wanted: Mapping[int, list[str]],
     ) -> Committed:
-        if self._unsettled is not None:
-            # The step server knows only the last transaction of a sender.
-            self._settle(self._unsettled)
-            self._unsettled = None
+        # The step server knows only the last transaction of a sender.
+        self.settle()
         parts: dict[int, list[Entry]] = {0: []}
         for name, entry in entries:
             parts.setdefault(self._members.owner(name), []).append(entry)
         self._number += 1
-        transaction, ticket = (self.sender, self._number), self._members.ticket
+        transaction, ticket = (sender, self._number), self._members.ticket
         owners = [server for server in parts if server != 0]
         sent.where = _Where(ticket(0), transaction, owners)
         call, pull = self._transport.call, {server: wanted.get(server, []) for server in parts}
@@ -148,7 +164,7 @@ class Transactions:
                 pulled = [reply.get() for reply in staged]
             except Exception:
                 # An owner has failed; the update may have been accepted before.
-                with contextlib.suppress(errors.OpError):
+                with contextlib.suppress(errors.OpError, NotPlainError):
                     self._settle(sent)
                 raise
             reply: Committed = self._decision(sent, asked)
@@ -169,6 +185,9 @@ class Transactions:
             return asked.get()
         except errors.UnavailableError:
             raise
+        except NotPlainError as error:
+            # It has answered, but not what: this is no refusal.
+            raise errors.UnavailableError(None, None, str(error)) from error
         except Exception:
             # The step server has refused it.
             sent.applied = False

@@ -37,6 +37,10 @@ class Transport(Protocol):
         """Returns what servers need to call each other."""
         ...
 
+    def close(self) -> None:
+        """Ends the connections of the caller; those of servers to each other stay."""
+        ...
+
 
 # In this process ---------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+
+class NotPlainError(TypeError):
+    """Something cannot be sent as plain data, or what came cannot be read as such."""
+
+
 SMALL_BYTES = 16 * 1024
 """An array of up to this travels as its bytes: copying them costs less than what is done around each array."""
+
+_NUMBERS = "biufc"
 
 Small = tuple[str, tuple[int, ...], bytes]
 """A small array: dtype, shape and bytes."""
@@ -50,7 +57,7 @@ def pack(leaf: Any) -> Wire:
     if dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return Packed("key", str(jax.random.key_impl(leaf)), _plain(np.asarray(jax.random.key_data(leaf))))
     array = np.asarray(leaf) if dtype is not None else np.asarray(leaf, jax.dtypes.result_type(leaf))
-    if array.dtype.kind in "biufc":
+    if array.dtype.kind in _NUMBERS:
         return _plain(array)
     # NumPy cannot pickle such an array without a copy, and Ray cannot share it.
     bits = np.asarray(array, order="C").view(f"u{array.dtype.itemsize}")
@@ -61,8 +68,30 @@ def _plain(array: np.ndarray) -> np.ndarray | Small:
     return array if array.nbytes > SMALL_BYTES else (array.dtype.str, array.shape, array.tobytes())
 
 
+def plain_dtype(name: Any) -> np.dtype:
+    """Returns a dtype that was named by another process: one of plain numbers, which no bytes can make point anywhere.
+
+    Raises:
+        NotPlainError: It is another one.
+
+    Example:
+        >>> plain_dtype("<f4")
+        dtype('float32')
+    """
+    try:
+        dtype = np.dtype(name)
+    except Exception as error:
+        raise NotPlainError(f"{name!r} is no dtype.") from error
+    if dtype.kind not in _NUMBERS:
+        raise NotPlainError(f"An array of dtype {name!r} is not plain data.")
+    return dtype
+
+
 def unpack(wire: Wire) -> Any:
     """Returns the array: NumPy, or a JAX array for random keys.
+
+    Raises:
+        NotPlainError: It has another dtype than `pack` sends.
 
     Example:
         >>> unpack(pack(jnp.ones(2, jnp.bfloat16))).dtype
@@ -72,11 +101,15 @@ def unpack(wire: Wire) -> Any:
         return wire
     if not isinstance(wire, Packed):
         dtype, shape, data = wire
-        return np.ndarray(shape, dtype, data)
+        return np.ndarray(shape, plain_dtype(dtype), data)
     bits = unpack(wire.data)
     if wire.kind == "key":
         return jax.random.wrap_key_data(jnp.asarray(bits), impl=wire.name)
-    return bits.view(jnp.dtype(wire.name))
+    dtype = jnp.dtype(wire.name)
+    # Those that other packages add to NumPy; none of them is made of pointers.
+    if dtype.isbuiltin != 2:
+        raise NotPlainError(f"An array of dtype {wire.name!r} is not plain data.")
+    return bits.view(dtype)
 
 
 def pack_all(leaves: Iterable[Any]) -> Leaves:
