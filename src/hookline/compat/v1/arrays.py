@@ -13,8 +13,9 @@ from hookline.compat.v1 import dtypes, math, texts
 from hookline.compat.v1 import rearranging as moved
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.ignored import unknown
+from hookline.compat.v1.integers import dims_array
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.statics import Shape, dims_array
+from hookline.compat.v1.statics import Shape
 from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
