@@ -63,7 +63,7 @@ TABLE = [
     row("unstack", "value, @num=None, @axis=0, name='unstack'", moved.unstacked, "unstack", result=_unstacked),
     row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
         result=_split_parts),
-    row("slice", "input_, @begin, @size, name=None", moved.sliced, "Slice",
+    row("slice", "input_, ?begin, @size, name=None", moved.sliced, "Slice",
         twin=lambda x, begin, size: np.asarray(x)[moved.window(begin, size)]),
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
         "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",

@@ -17,8 +17,13 @@ from hookline.graph.graph import Function
 from hookline.graph.nodes import Constant
 from hookline.graph.views import take_path
 
-# Inside `own_symbols`, the names of symbols, by tensor.
+# Inside `own_symbols`, the names of symbols, by tensor; and whether numbers that only a run knows have some, too.
 _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
+_OF_RUNS: ContextVar[bool] = ContextVar("numbers of runs are symbols", default=False)
+
+
+WITH_DEFAULT = "PlaceholderWithDefault"
+"""The kind of operations whose value is known, but for a feed."""
 
 
 class Unknown(Exception):
@@ -35,9 +40,20 @@ def symbolic(tensor: Tensor) -> Any:
     Raises:
         Unknown: They are not known while the graph is built.
     """
+    try:
+        return _evaluated(tensor)
+    except Unknown:
+        if not _OF_RUNS.get():
+            raise
+        return _of_run(tensor)
+
+
+def _evaluated(tensor: Tensor) -> Any:
     op = tensor.op
     if isinstance(op, Constant):
         return take_path(op.value, tensor.path)
+    if getattr(op, "kind", "") == WITH_DEFAULT:
+        raise Unknown
     if isinstance(op, Sizes):
         return take_path(of_dims(op.inputs[0]), tensor.path)
     if not isinstance(op, Function) or getattr(op, "twin", op) is None:
@@ -47,6 +63,50 @@ def symbolic(tensor: Tensor) -> Any:
         return take_path(op.call(lambda source: values[source.key]), tensor.path)
     except Exception:
         raise Unknown from None
+
+
+def _of_run(tensor: Tensor) -> np.ndarray:
+    """Returns a symbol for each number of a tensor, which may be of either sign."""
+    names, shape = _APART.get(), getattr(tensor.spec, "shape", None)
+    is_open = shape is None or not all(isinstance(dim, int) for dim in shape)
+    if names is None or shape is None or is_open or tensor.spec.dtype.kind not in "iu":
+        raise Unknown
+    name = names.setdefault(tensor.key, f"of{len(names)}")
+    found = np.empty(math.prod(shape), object)
+    found[:] = [specs.symbol(f"{name}_{place}") - specs.symbol(f"{name}_{place}_less") for place in range(found.size)]
+    return found.reshape(shape)
+
+
+def partly(value: Any) -> Any:
+    """Returns the integers of an argument, nested as they are, with `None` for those that only a run knows.
+
+    Raises:
+        Unknown: Not even their number is known.
+    """
+    token = _OF_RUNS.set(True)
+    try:
+        with own_symbols():
+            found = _nested(value)
+    finally:
+        _OF_RUNS.reset(token)
+    numbers = [int(item) if isinstance(item, int | np.integer) else None for item in found.ravel().tolist()]
+    return np.array(numbers, object).reshape(found.shape).tolist()
+
+
+def _nested(value: Any) -> np.ndarray:
+    if isinstance(value, list | tuple):
+        return np.stack([_nested(item) for item in value]) if value else np.zeros(0, object)
+    return elements(symbolic(value) if isinstance(value, Tensor) else value).astype(object)
+
+
+def say_sizes(tensor: Tensor) -> None:
+    """Says of a tensor of which XLA has to know the value, and of what it is computed of, that feeds are known, too."""
+    left = [tensor]
+    while left:
+        op = left.pop().op
+        op.compiled_in = True
+        if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
+            left += op.inputs
 
 
 def of_dims(tensor: Tensor) -> np.ndarray:

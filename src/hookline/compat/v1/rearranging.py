@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from hookline.compat.v1 import subgradients
 
@@ -132,6 +133,11 @@ def padded(tensor: Any, paddings: Any, mode: Any, constant_values: Any) -> Any:
 def sliced(x: Any, begin: Any, size: Any) -> Any:
     x = jnp.asarray(x)
     size, begin = list(size) if isinstance(size, list | tuple) else [size], starts(begin)
+    if any(wanted == -1 and isinstance(start, Tracer) for wanted, start in zip(size, begin, strict=True)):
+        raise TypeError(
+            "tf.slice: a size is -1, and the part begins at a place that is computed in the run, but XLA has to know "
+            "how long it is. Write the size."
+        )
     sizes = [
         whole - start if wanted == -1 else wanted for wanted, start, whole in zip(size, begin, x.shape, strict=True)
     ]

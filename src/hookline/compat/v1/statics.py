@@ -16,12 +16,14 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import integers, sizes, texts
+from hookline.compat.v1 import integers, open_results, sizes, texts
 from hookline.compat.v1.integers import Sizes, Unknown, symbolic
 from hookline.compat.v1.shapes import as_ints
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function
+
+Names = tuple[str, ...]
 
 
 class Node(Function):
@@ -35,6 +37,7 @@ class Node(Function):
         twin: A function of NumPy that does the same with integers; `symbolic` ones included.
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
         kind: What TensorFlow calls such operations.
+        computed: Those of `static` that XLA need not know: a run may compute them.
     """
 
     def __init__(
@@ -46,22 +49,28 @@ class Node(Function):
         twin: Callable[..., Any] | None = None,
         spec: Callable[..., Any] | None = None,
         kind: str = "",
+        computed: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind or name.rpartition("/")[2]
         self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
         # In a tuple, which JAX leaves in its order.
-        self._names = tuple(args)
-        super().__init__(self._called(fn, name, self._names, static, twin), name, tuple(args.values()))
+        self._names, self._computed = tuple(args), computed
+        must = tuple(key for key in static if key not in computed)
+        super().__init__(self._called(fn, name, self._names, static, must, twin), name, tuple(args.values()))
         self.type = name.rpartition("/")[2]
+        for key in must:
+            for tensor in _tensors(args.get(key)):
+                integers.say_sizes(tensor)
 
     @staticmethod
-    def _called(fn: Any, name: str, names: tuple[str, ...], static: tuple[str, ...], twin: Any) -> Callable[..., Any]:
+    def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
             args = dict(zip(names, values, strict=True))
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
                 return twin(**args)
-            args = {key: concrete(value, name, key) if key in static else value for key, value in args.items()}
+            known = {key: concrete(value, name, key, key in must) for key, value in args.items() if key in static}
+            args |= known
             return fn(**_as_floats(args, static))
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
@@ -69,7 +78,9 @@ class Node(Function):
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
         """See `Operation.copied`."""
-        return type(self)(self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind)
+        return type(self)(
+            self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind, self._computed
+        )
 
     def _bound(self, resolve: Callable[[Tensor], Any]) -> dict[str, Any]:
         values, _ = self.bind(resolve)
@@ -93,7 +104,7 @@ class Node(Function):
             if not any(integers.is_cancelled(tensor) for tensor in loose.values()):
                 return self._doubted(self._inferred_with(values), held, loose)
         except Unknown:
-            return specs.UNKNOWN
+            return open_results.of(self.kind, args)
         except Exception as error:
             names = sorted(sizes.symbols([given, list(values.values())]))
             if not names:
@@ -253,8 +264,8 @@ def known(value: Any) -> Any:
     return jax.tree.map(replaced, value, is_leaf=lambda leaf: leaf is None)
 
 
-def concrete(value: Any, who: str, argument: str) -> Any:
-    """Returns an argument that XLA has to know as integers, nested as given.
+def concrete(value: Any, who: str, argument: str, must: bool = True) -> Any:
+    """Returns an argument that XLA has to know, if it must, as integers, nested as given.
 
     Raises:
         TypeError: It depends on what only the run knows.
@@ -262,9 +273,11 @@ def concrete(value: Any, who: str, argument: str) -> Any:
 
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, Tracer):
+            if not must:
+                return leaf
             raise TypeError(
-                f"{who}: {argument} depends on a value that is computed or fed in the run, but XLA has to know it when "
-                f"it compiles. Use constants and the shapes of tensors, or a placeholder whose shape says it."
+                f"{who}: {argument} depends on a value that is computed in the run, but XLA has to know it when it "
+                f"compiles. Use constants, shapes of tensors, and whole numbers that are fed."
             )
         if isinstance(leaf, jax.Array):
             leaf = np.asarray(leaf)
