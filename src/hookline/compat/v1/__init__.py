@@ -19,6 +19,7 @@ from hookline import errors as _errors
 from hookline.compat.v1 import (
     app,
     arrays,
+    assigning,
     before_1_0,
     branches,
     checks,
@@ -78,6 +79,7 @@ _PARTS = [
     nodes,
     graphs,
     variables,
+    assigning,
     variable_scopes,
     random,
     initializers,

@@ -12,6 +12,7 @@ import types
 from hookline.compat.v1 import (
     app,
     arrays,
+    assigning,
     clipping,
     contrib,
     control,
@@ -32,7 +33,9 @@ from hookline.compat.v1 import (
 from hookline.compat.v1.contrib import projector
 from hookline.compat.v1.namespace import Namespace, public
 
-_OPS = public(arrays, clipping, control, graphs, initializers, math, nodes, random, variable_scopes, variables) | {
+_OPS = public(
+    arrays, assigning, clipping, control, graphs, initializers, math, nodes, random, variable_scopes, variables
+) | {
     "Operation": tensors.Operation,
     "Tensor": tensors.Tensor,
 }
