@@ -101,8 +101,6 @@ GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
-places.register(_sys.modules[__name__])
-
 dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
 
 # Namespaces that are no files.
@@ -122,6 +120,7 @@ io = _Namespace(
         "write_graph": train.write_graph,
     },
 )
+places.register(_sys.modules[__name__])
 # All of them; the other files of this folder are no names of TensorFlow's.
 _NAMESPACES = {
     *("app", "compat", "config", "contrib", "data", "dtypes", "errors", "estimator", "flags", "gfile", "image", "io"),

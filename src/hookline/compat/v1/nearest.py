@@ -88,6 +88,8 @@ NEAREST: dict[str, str] = {
     "tf.parse_example": _RECORDS,
     "tf.parse_single_example": _RECORDS,
     "tf.profiler": "tf.train.ProfilerHook",
+    "tf.python.client.timeline": "tf.train.ProfilerHook, whose traces TensorBoard and Perfetto show",
+    "tf.python.debug": "jax.debug.print in hookline.op, or tf.Print",
     "tf.saved_model": "tf.train.Saver",
     "tf.scan": "hookline.op with jax.lax.scan",
     "tf.sparse.reduce_sum": _SPARSE,
