@@ -31,10 +31,12 @@ _OF_TRAINING = (
 )
 
 _PLACES: dict[str, types.ModuleType] = {
-    **dict.fromkeys(("contrib.layers.python.layers", "contrib.slim.python.slim"), contrib.layers),
+    "contrib.layers.python.layers": contrib.layers,
     **dict.fromkeys(("contrib.framework.python.ops", "contrib.framework.python.framework"), contrib.framework),
     **dict.fromkeys((*_DATASETS, "examples.tutorials.mnist.input_data"), mnist),
+    "contrib.losses": contrib.losses,
     "contrib.slim": contrib.slim,
+    "contrib.slim.python.slim.learning": contrib.slim.learning,
     "contrib.tensorboard.plugins.projector": projector,
     "python.client.device_lib": Namespace("device_lib", {"list_local_devices": machine.list_local_devices}),
     "python.lib.io.file_io": gfile,
