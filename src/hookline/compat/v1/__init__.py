@@ -29,6 +29,7 @@ from hookline.compat.v1 import (
     control,
     csv_lines,
     data,
+    distributions,
     dtypes,
     estimator,
     files,
@@ -123,7 +124,21 @@ io = _Namespace(
 places.register(_sys.modules[__name__])
 # All of them; the other files of this folder are no names of TensorFlow's.
 _NAMESPACES = {
-    *("app", "compat", "config", "contrib", "data", "dtypes", "errors", "estimator", "flags", "gfile", "image", "io"),
+    *(
+        "app",
+        "compat",
+        "config",
+        "contrib",
+        "data",
+        "distributions",
+        "dtypes",
+        "errors",
+        "estimator",
+        "flags",
+        "gfile",
+        "image",
+        "io",
+    ),
     *(
         "initializers",
         "layers",
