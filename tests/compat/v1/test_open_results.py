@@ -93,7 +93,14 @@ def test_what_is_known_of_a_result_is_what_tensorflow_knows(given, make, shape):
     assert make(given).shape.as_list() == shape
 
 
-@pytest.mark.parametrize("make", [lambda of: tf.zeros(of.sizes), lambda of: tf.reshape(of.x, of.sizes)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda of: tf.zeros(of.sizes),
+        lambda of: tf.reshape(of.x, of.sizes),
+        lambda of: of.x[0, tf.placeholder(tf.int32)],
+    ],
+)
 def test_not_even_the_rank_is_known(given, make):
     assert make(given).shape.ndims is None
 

@@ -83,6 +83,8 @@ def _sliced(op: Any) -> Any:
 
 
 def _window(op: Any) -> Any:
+    if not hasattr(op, "bounds"):  # Tensors say places.
+        raise integers.Unknown
     left, dims = _dims(op.x), []
     taken = sum(other is not None and other is not Ellipsis for other in op.others) + sum(map(bool, op.bounds))
     for other, bound in zip(op.others, op.bounds, strict=True):
@@ -157,6 +159,8 @@ def _largest(op: Any) -> Any:
 def _drawn(op: Any) -> Any:
     if hasattr(op, "shape"):
         return _filled(op)
+    if not hasattr(op, "size"):
+        raise integers.Unknown
     pairs = zip(_numbers(op.size), _dims(op.value), strict=True)
     return _dtype(op.value), [whole if wanted == -1 else wanted for wanted, whole in pairs]
 
