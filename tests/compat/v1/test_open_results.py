@@ -52,6 +52,9 @@ def deconvolved(of, shape):
         (lambda of: tf.reshape(of.x, [of.size, -1, 3]), [None, None, 3]),
         (lambda of: tf.reshape(of.x, of.three), [None, None, None]),
         (lambda of: tf.reshape(of.any_rank, [-1, 4]), [None, 4]),
+        (lambda of: tf.reshape(of.x, [tf.placeholder(tf.int32), 3, 1]), [None, 3, 1]),
+        (lambda of: tf.zeros(tf.stack([tf.placeholder(tf.int32), 2])), [None, 2]),
+        (lambda of: tf.zeros([of.size - of.two[0], 2]), [None, 2]),
         (lambda of: tf.reshape(of.any_rank, [of.size, 4]), [None, 4]),
         (lambda of: tf.tile(of.x, [of.size, 2]), [None, 6]),
         (lambda of: tf.tile(of.x, of.two), [None, None]),
@@ -99,6 +102,7 @@ def test_what_is_known_of_a_result_is_what_tensorflow_knows(given, make, shape):
         lambda of: tf.zeros(of.sizes),
         lambda of: tf.reshape(of.x, of.sizes),
         lambda of: of.x[0, tf.placeholder(tf.int32)],
+        lambda of: tf.ones(tf.placeholder(tf.int32)),
     ],
 )
 def test_not_even_the_rank_is_known(given, make):

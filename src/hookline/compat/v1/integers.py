@@ -22,6 +22,8 @@ _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", def
 _OF_RUNS: ContextVar[bool] = ContextVar("numbers of runs are symbols", default=False)
 
 
+_PACKS = ("stack", "packed")
+
 WITH_DEFAULT = "PlaceholderWithDefault"
 """The kind of operations whose value is known, but for a feed."""
 
@@ -58,19 +60,36 @@ def _evaluated(tensor: Tensor) -> Any:
         return take_path(of_dims(op.inputs[0]), tensor.path)
     if not isinstance(op, Function) or getattr(op, "twin", op) is None:
         raise Unknown
-    values = {source.key: symbolic(source) for source in op.inputs}
+    value_of = _number if getattr(op, "kind", "") in _PACKS else symbolic
+    values = {source.key: value_of(source) for source in op.inputs}
     try:
         return take_path(op.call(lambda source: values[source.key]), tensor.path)
     except Exception:
         raise Unknown from None
 
 
+def _number(tensor: Tensor) -> Any:
+    """Returns what `symbolic` does; of a tensor of unknown shape, which stands beside numbers, one number."""
+    try:
+        return symbolic(tensor)
+    except Unknown:
+        if not _OF_RUNS.get() or tensor.spec is not specs.UNKNOWN:
+            raise
+        return _symbols(tensor, ())
+
+
 def _of_run(tensor: Tensor) -> np.ndarray:
-    """Returns a symbol for each number of a tensor, which may be of either sign."""
-    names, shape = _APART.get(), getattr(tensor.spec, "shape", None)
-    is_open = shape is None or not all(isinstance(dim, int) for dim in shape)
-    if names is None or shape is None or is_open or tensor.spec.dtype.kind not in "iu":
+    """Returns a symbol for each number of a tensor."""
+    shape = getattr(tensor.spec, "shape", None)
+    if shape is None or not all(isinstance(dim, int) for dim in shape) or tensor.spec.dtype.kind not in "iu":
         raise Unknown
+    return _symbols(tensor, shape)
+
+
+def _symbols(tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns symbols for the numbers of a tensor, which may be of either sign."""
+    names = _APART.get()
+    assert names is not None, "inside own_symbols"
     name = names.setdefault(tensor.key, f"of{len(names)}")
     found = np.empty(math.prod(shape), object)
     found[:] = [specs.symbol(f"{name}_{place}") - specs.symbol(f"{name}_{place}_less") for place in range(found.size)]
@@ -95,7 +114,8 @@ def partly(value: Any) -> Any:
 
 def _nested(value: Any) -> np.ndarray:
     if isinstance(value, list | tuple):
-        return np.stack([_nested(item) for item in value]) if value else np.zeros(0, object)
+        items = [_number(item) if isinstance(item, Tensor) else item for item in value]
+        return np.stack([_nested(item) for item in items]) if items else np.zeros(0, object)
     return elements(symbolic(value) if isinstance(value, Tensor) else value).astype(object)
 
 

@@ -248,7 +248,6 @@ TABLE = [
     row("unsorted_segment_sum", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_sum)),
     row("unsorted_segment_mean", "data, segment_ids, @num_segments, name=None", _segment_means),
     row("unsorted_segment_min", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_min)),
-    row("unsorted_segment_prod", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_prod)),
     row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max)),
     row("range", "@start, @limit=None, @delta=1, -dtype=None, name=None", _range, "range", twin=_range),
     row("lin_space", "start, stop, @num, name=None", lambda start, stop, num: jnp.linspace(start, stop, num)),
