@@ -90,5 +90,7 @@ def test_a_concrete_length_is_asked_for_where_xla_needs_one():
 
     with pytest.raises(Exception, match="shape depends on a value that is computed in the run"):
         value(made)
+    with pytest.raises(ValueError, match="multiply by the condition"):
+        tf.where([True, False])
     with pytest.raises(NotImplementedError, match="Multiply by the mask"):
         tf.boolean_mask([1.0, 2.0], [True, False])

@@ -116,7 +116,10 @@ def unstacked(value: Any, num: Any, axis: Any) -> Any:
 def where(condition: Any, x: Any, y: Any) -> Any:
     condition = jnp.asarray(condition)
     if x is None:
-        raise TypeError("tf.where(condition) has as many rows as there are true elements, but XLA must know shapes.")
+        raise TypeError(
+            "tf.where(condition) has as many rows as there are true elements, but XLA must know shapes. Use "
+            "tf.where(condition, x, y), multiply by the condition, or find places of fed values with numpy.argwhere."
+        )
     if condition.ndim == 1 and jnp.ndim(x) > 1:
         condition = condition.reshape(-1, *(1,) * (jnp.ndim(x) - 1))
     return jnp.where(condition, x, y)
