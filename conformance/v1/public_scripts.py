@@ -64,12 +64,26 @@ def cifar10_in(folder: str) -> Callable[[Path], None]:
     return put
 
 
+def gym_beside(beside: Path) -> None:
+    """Puts a stand-in for Gym beside a script."""
+    shutil.copy(Path(__file__).with_name("stand_ins") / "gym.py", beside)
+
+
+_REINFORCED = "MorvanZhou/Reinforcement-learning-with-tensorflow"
+
 SCRIPTS = [
     Public("AYLIEN/gan-intro", "gan.py", ("--log-every=1",)),
     Public("BinRoot/TensorFlow-Book", "ch04_classification/logistic_1d.py"),
     Public("BinRoot/TensorFlow-Book", "ch04_classification/logistic_2d.py"),
     Public("BinRoot/TensorFlow-Book", "ch07_autoencoder/main.py"),
     Public("ChenglongChen/tensorflow-DeepFM", "example/main.py", peer="TF115_PYTHON"),
+    Public(_REINFORCED, "contents/12_Proximal_Policy_Optimization/simply_PPO.py", data=gym_beside,
+           peer="TF115_PYTHON"),
+    Public(_REINFORCED, "contents/6_OpenAI_gym/run_CartPole.py", data=gym_beside),
+    Public(_REINFORCED, "contents/8_Actor_Critic_Advantage/AC_CartPole.py", data=gym_beside),
+    Public(_REINFORCED, "contents/8_Actor_Critic_Advantage/AC_continue_Pendulum.py", data=gym_beside,
+           peer="TF115_PYTHON"),
+    Public(_REINFORCED, "contents/9_Deep_Deterministic_Policy_Gradient_DDPG/DDPG.py", data=gym_beside),
     Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/301_simple_regression.py"),
     Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/302_simple_classification.py"),
     Public("MorvanZhou/Tensorflow-Tutorial", "tutorial-contents/401_CNN.py"),
@@ -85,6 +99,7 @@ SCRIPTS = [
     Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/2_BasicModels/logistic_regression.py"),
     Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/3_NeuralNetworks/gan.py"),
     Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/3_NeuralNetworks/dcgan.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/3_NeuralNetworks/variational_autoencoder.py"),
     Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/4_Utils/tensorboard_advanced.py"),
     Public("decentralion/tf-dev-summit-tensorboard-tutorial", "mnist.py", peer="TF115_PYTHON"),
     Public("dennybritz/cnn-text-classification-tf", "train.py", peer="TF115_PYTHON"),
@@ -112,6 +127,7 @@ SCRIPTS = [
            "08_Convolutional_Neural_Networks/02_Intro_to_CNN_MNIST/02_introductory_cnn.py"),
     Public("nlintz/TensorFlow-Tutorials", "04_modern_net.py"),
     Public("nlintz/TensorFlow-Tutorials", "05_convolutional_net.py"),
+    Public("nlintz/TensorFlow-Tutorials", "06_autoencoder.py"),
     Public("nlintz/TensorFlow-Tutorials", "10_save_restore_net.py"),
     Public("pkmital/tensorflow_tutorials", "python/05_basic_convnet.py"),
     Public("pkmital/tensorflow_tutorials", "python/09_convolutional_autoencoder.py"),
@@ -121,6 +137,12 @@ SCRIPTS = [
     Public("sugyan/tensorflow-mnist", "mnist/regression.py"),
     Public("sugyan/tensorflow-mnist", "mnist/convolutional.py"),
     Public("wiseodd/generative-models", "GAN/vanilla_gan/gan_tensorflow.py"),
+    Public("wiseodd/generative-models", "GAN/auxiliary_classifier_gan/ac_gan_tensorflow.py"),
+    Public("wiseodd/generative-models", "GAN/conditional_gan/cgan_tensorflow.py"),
+    Public("wiseodd/generative-models", "GAN/improved_wasserstein_gan/wgan_gp_tensorflow.py"),
+    Public("wiseodd/generative-models", "GAN/infogan/infogan_tensorflow.py"),
+    Public("wiseodd/generative-models", "GAN/wasserstein_gan/wgan_tensorflow.py"),
+    Public("wiseodd/generative-models", "VAE/adversarial_autoencoder/aae_tensorflow.py"),
     Public("wiseodd/generative-models", "VAE/vanilla_vae/vae_tensorflow.py"),
     Public("wolfib/image-classification-CIFAR10-tf", "run_fc_model.py", data=cifar10_in("cifar-10-batches-py")),
     Public("y0ast/VAE-TensorFlow", "main.py"),

@@ -105,14 +105,24 @@ def recorded(directory: str, latest_filename: str | None = None) -> CheckpointSt
         raise failures.not_read(error, path, "") from error
     except (ValueError, KeyError, TypeError) as error:
         if not layout.names(directory):
-            raise FailedPreconditionError(
-                None,
-                None,
-                f"'{path}' is not a state file of hookline ({error!r}), and no checkpoint of hookline is beside it: "
-                "another program seems to keep its checkpoints there. Use another directory, or remove that file.",
-            ) from error
+            raise FailedPreconditionError(None, None, _of_another(path, error)) from error
         _logger.warning("%s is not a state file of hookline (%r); the checkpoints are looked at instead.", path, error)
         return None
+
+
+def _of_another(path: str, error: Exception) -> str:
+    """Says whose a state file is that is not hookline's."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        named = re.match(r'model_checkpoint_path: "([^"]*)"', file.read())
+    if named:
+        return (
+            f"'{path}' is TensorFlow's: it says that the newest checkpoint there is '{named[1]}', which hookline does "
+            "not read and does not write over. Use another directory, or move TensorFlow's files out of this one."
+        )
+    return (
+        f"'{path}' is not a state file of hookline ({error!r}), and no checkpoint of hookline is beside it: "
+        "another program seems to keep its checkpoints there. Use another directory, or remove that file."
+    )
 
 
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:

@@ -196,6 +196,7 @@ class Operation:
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
+        compiled_in: Whether XLA has to know a value that is fed for it: each other value is compiled anew.
         outside: A copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
 
@@ -205,6 +206,7 @@ class Operation:
 
     type = "Operation"
     host_only = False
+    compiled_in = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return super().__new__(get_default_graph().class_of(cls))

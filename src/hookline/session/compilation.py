@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hookline import clock
+from hookline.session.compiled_in import CompiledIn
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Compilations:
             arguments: The arguments as JAX sees them, each with its name.
             why: The cause, where it is known.
         """
-        forms = {name: [_form(leaf) for leaf in jax.tree.leaves(value)] for name, value in arguments}
+        forms = {name: _forms(value) for name, value in arguments}
         before, self._forms = self._forms, forms
         self.traces += 1
         self._began, self.untold = clock.monotonic(), True
@@ -51,7 +52,7 @@ class Compilations:
         if self.traces == _MANY:
             logger.warning(
                 "A program was compiled %d times, the last time because %s. Each new shape is compiled anew: pad "
-                "batches to one shape, or to few. It computes %s.",
+                "batches to one shape, or to few; so is each new number that sizes depend on. It computes %s.",
                 _MANY,
                 cause,
                 self._what,
@@ -61,6 +62,10 @@ class Compilations:
         """Says how long the last one took; called when the program has started."""
         self.untold = False
         logger.info("Compiled it in %.2f s.", clock.monotonic() - self._began)
+
+
+def _forms(value: Any) -> list[str]:
+    return [repr(value)] if isinstance(value, CompiledIn) else [_form(leaf) for leaf in jax.tree.leaves(value)]
 
 
 def _form(leaf: Any) -> str:

@@ -11,6 +11,7 @@ from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
+from hookline.session.compiled_in import CompiledIn
 from hookline.session.plan import Key, Plan
 
 
@@ -75,7 +76,9 @@ def input_getter(plan: Plan, tensor: Tensor, constants: MutableMapping[Constant,
         constants: Large constants that are on the device already: they would travel from the host on every run.
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
-        return _getter(plan, tensor, {})
+        get = _getter(plan, tensor, {})
+        is_known = tensor.op.compiled_in and plan.fed_place(tensor) is not None
+        return (lambda run: CompiledIn(get(run))) if is_known else get
     if tensor.op not in constants:
         constants[tensor.op] = tensor.op.on_device()
     value = take_path(constants[tensor.op], tensor.path)

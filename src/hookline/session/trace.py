@@ -20,6 +20,7 @@ from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Update, Variable, VariableRead
 from hookline.graph.views import Step, take, take_path
+from hookline.session.compiled_in import plain
 from hookline.session.plan import Key, Plan
 from hookline.session.tape import Cell, Cells, Tape, barrier
 
@@ -114,7 +115,7 @@ class Trace:
 
     def _value(self, op: Operation, path: tuple[Step, ...], version: int) -> Any:
         if (op, path) in self._inputs:
-            return self._inputs[op, path]
+            return plain(self._inputs[op, path])
         if isinstance(op, VariableRead):
             return self._versions[op.variable, version]
         if isinstance(op, Constant):

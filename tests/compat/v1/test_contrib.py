@@ -152,3 +152,129 @@ def test_what_the_projector_shall_show_stands_where_tensorboard_looks(tmp_path, 
     config.embeddings.add(tensor_name="letters:0")
     projector.visualize_embeddings(str(tmp_path), config)
     assert "cannot read letters:0 from hookline's checkpoints" in caplog.text
+
+
+def test_layers_one_after_the_other():
+    x = tf.ones([2, 6, 6, 3])
+    with tf.variable_scope("net"):
+        y = slim.repeat(x, 2, slim.conv2d, 4, [3, 3], scope="conv")
+        z = slim.stack(slim.flatten(y), slim.fully_connected, [5, 6], scope="fc")
+        slim.stack(x, slim.conv2d, [(3, [3, 3]), (4, 1)])
+
+    assert (y.shape.as_list(), z.shape.as_list()) == ([2, 6, 6, 4], [2, 6])
+    # TensorFlow's function is called convolution2d.
+    scopes = ["conv/conv_1", "conv/conv_2", "fc/fc_1", "fc/fc_2", "Stack/convolution2d_1", "Stack/convolution2d_2"]
+    assert names() == [f"net/{scope}/{part}" for scope in scopes for part in ("weights", "biases")]
+
+
+def test_a_convolution_by_channel_and_then_across():
+    x = tf.constant(np.arange(18.0).reshape(1, 3, 3, 2), tf.float32)
+    ones = tf.ones_initializer()
+    both = slim.separable_conv2d(x, 3, 3, 2, padding="VALID", weights_initializer=ones, activation_fn=None)
+    depth = slim.separable_conv2d(x, None, [3, 3], stride=2, padding="VALID", weights_initializer=ones, scope="deep")
+
+    assert names() == [
+        *(f"SeparableConv2d/{name}" for name in ("depthwise_weights", "pointwise_weights", "biases")),
+        "deep/depthwise_weights", "deep/biases",
+    ]  # fmt: skip
+    one, other = run([both, depth])
+    assert one.tolist() == [[[[2.0 * 153] * 3]]]
+    assert other.tolist() == [[[[72.0, 81.0]]]]
+
+
+def test_norms_of_examples_and_of_images():
+    x = tf.constant(np.random.RandomState(0).normal(size=(2, 4, 5, 3)), tf.float32)
+    normed = [slim.layer_norm(x), slim.instance_norm(x, epsilon=0.0), slim.layer_norm(x, begin_norm_axis=-1, scope="l")]
+
+    found = run(normed)
+    for values, axes in zip(found, [(1, 2, 3), (1, 2), (3,)], strict=True):
+        np.testing.assert_allclose(values.mean(axes), 0, atol=1e-5)
+        np.testing.assert_allclose(values.std(axes), 1, rtol=1e-3)
+    assert names() == [f"{scope}/{part}" for scope in ("LayerNorm", "InstanceNorm", "l") for part in ("beta", "gamma")]
+    with pytest.raises(ValueError, match="layer_norm requires inputs of known rank"):
+        slim.layer_norm(tf.placeholder(tf.float32))
+
+
+def test_outputs_by_name():
+    layers = [slim.conv2d, slim.max_pool2d, slim.fully_connected]
+    with slim.arg_scope(layers, outputs_collections="ends"), tf.variable_scope("vgg"):
+        x = slim.max_pool2d(slim.conv2d(tf.ones([1, 4, 4, 3]), 4, 3, scope="c1"), 2, scope="pool1")
+        x = slim.fully_connected(slim.flatten(x), 3)
+    ends = slim.utils.convert_collection_to_dict("ends")
+
+    assert sorted(ends) == ["vgg/c1", "vgg/fully_connected", "vgg/pool1"]
+    assert ends["vgg/fully_connected"] is x
+    assert slim.utils.get_tensor_aliases(x) == ["vgg/fully_connected"]
+    assert slim.utils.last_dimension(x.get_shape()) == 3
+    assert slim.utils.convert_collection_to_dict("ends", clear_collection=True).keys() == ends.keys()
+    assert tf.get_collection("ends") == []
+
+
+def test_variables_of_the_model():
+    v = slim.variable("v", [2], initializer=tf.ones_initializer(), regularizer=slim.l2_regularizer(0.1))
+    w = slim.model_variable("m/w", [2], collections=["mine"])
+
+    assert [slim.get_variables(), slim.get_model_variables(), tf.get_collection("mine")] == [[v, w], [w], [w]]
+    assert [slim.get_variables_by_name("w"), slim.get_variables_by_suffix("w")] == [[w], [w]]
+    assert [slim.has_arg_scope(fn) for fn in (slim.variable, slim.softmax)] == [True, False]
+    assert len(tf.losses.get_regularization_losses()) == 1
+
+
+def test_losses_of_contrib_take_the_predictions_first():
+    logits, labels = tf.constant([[2.0, 0.0], [0.0, 1.0]]), tf.constant([[1.0, 0.0], [1.0, 0.0]])
+    made = [
+        slim.losses.softmax_cross_entropy(logits, labels, label_smoothing=0.1),
+        slim.losses.mean_squared_error(logits, labels),
+        slim.losses.log_loss(tf.nn.sigmoid(logits), labels, weights=2.0),
+    ]
+    hinge = slim.losses.hinge_loss(logits, labels)
+    other = tf.losses.softmax_cross_entropy(labels, logits, label_smoothing=0.1, loss_collection=None)
+
+    assert slim.losses.get_losses() == made
+    values, total, other, hinge = run([made, slim.losses.get_total_loss(), other, hinge])
+    assert values[0] == other
+    np.testing.assert_allclose(total, sum(values), rtol=1e-6)
+    assert hinge.tolist() == [[0, 1], [1, 2]]
+
+
+def small_net():
+    x = tf.constant(np.random.RandomState(0).normal(size=(8, 3)), tf.float32)
+    y = slim.fully_connected(x, 2, activation_fn=None, normalizer_fn=slim.batch_norm, scope="f")
+    return slim.losses.sparse_softmax_cross_entropy(y, tf.constant([0, 1] * 4))
+
+
+def test_a_train_op_of_slim_runs_the_updates_and_is_the_loss():
+    loss = small_net()
+    sgd = tf.train.GradientDescentOptimizer(0.5)
+    train_op = slim.learning.create_train_op(loss, sgd, clip_gradient_norm=0.1, gradient_multipliers={"f/weights": 0.0})
+    weights, beta, mean, _ = slim.get_model_variables()
+
+    assert tf.get_collection(tf.GraphKeys.TRAIN_OP)[-1] is train_op
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        before = sess.run([weights, beta, mean])
+        losses = [sess.run(train_op) for _ in range(3)]
+        after = sess.run([weights, beta, mean])
+        assert sess.run(tf.train.get_global_step()) == 3
+    assert losses[2] < losses[0]
+    assert before[0].tolist() == after[0].tolist()
+    assert 0.01 < np.linalg.norm(before[1] - after[1]) <= 0.1501
+    assert np.abs(after[2]).min() > 0
+
+
+def test_a_loop_of_slim(tmp_path, caplog):
+    train_op = slim.learning.create_train_op(small_net(), tf.train.AdamOptimizer(0.01))
+    begun = []
+
+    with caplog.at_level("INFO", "hookline"):
+        last = slim.learning.train(
+            train_op, str(tmp_path), number_of_steps=4, log_every_n_steps=2, init_fn=begun.append
+        )
+    assert np.isfinite(last)
+    assert len(begun) == 1
+    assert [line.split(" = ")[0] for line in caplog.messages if "sec/step" in line] == [
+        "global step 2: loss", "global step 4: loss",
+    ]  # fmt: skip
+    assert tf.train.latest_checkpoint(tmp_path).endswith("model.ckpt-4")
+    with pytest.raises(NotImplementedError, match="write the loop"):
+        slim.learning.train(train_op, None, train_step_fn=print)

@@ -6,34 +6,105 @@ import importlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
 
-LINES = """
+IMPORTS = """
+import hookline.compat.v1.contrib.rnn as cells
 import hookline.compat.v1.contrib.slim as slim
 import hookline.compat.v1.examples.tutorials.mnist.input_data as by_name
 from hookline.compat.v1.examples.tutorials.mnist import input_data
 from hookline.compat.v1.compat import v1 as tf
+from hookline.compat.v1.contrib import layers, rnn, seq2seq
+from hookline.compat.v1.contrib.framework.python.ops import arg_scope
+from hookline.compat.v1.contrib.layers.python.layers import batch_norm
 from hookline.compat.v1.contrib.learn.python.learn.datasets.mnist import read_data_sets
-from hookline.compat.v1.python.framework import ops
-from hookline.compat.v1.python.ops import array_ops, math_ops, nn_ops
-from hookline.compat.v1.python.platform import flags, gfile
+from hookline.compat.v1.core.framework import summary_pb2
+from hookline.compat.v1.core.protobuf import config_pb2
+from hookline.compat.v1.python.client import device_lib, timeline
+from hookline.compat.v1.python.framework import constant_op, dtypes, errors, graph_util, ops
+from hookline.compat.v1.python.layers import base
+from hookline.compat.v1.python.lib.io import tf_record
+from hookline.compat.v1.python.ops import array_ops, control_flow_ops, init_ops, math_ops, nn_ops, rnn_cell
+from hookline.compat.v1.python.ops import variable_scope as vs
+from hookline.compat.v1.python.platform import flags, gfile, tf_logging as logging
+from hookline.compat.v1.python.training import moving_averages, optimizer, session_run_hook
+from hookline.compat.v1.python.util import nest
 
-assert by_name is input_data and input_data.read_data_sets is read_data_sets
-assert tf.contrib.slim is slim and tf.contrib.learn.datasets.mnist is input_data
-assert ops.reset_default_graph is tf.reset_default_graph and nn_ops is tf.nn
-assert array_ops.concat is tf.concat and math_ops.reduce_mean is tf.reduce_mean
-assert flags is tf.flags and gfile is tf.gfile
+same = [
+    (by_name, input_data), (input_data.read_data_sets, read_data_sets), (tf.contrib.slim, slim),
+    (tf.contrib.learn.datasets.mnist, input_data), (tf.contrib.layers.batch_norm, batch_norm),
+    (tf.contrib.framework.arg_scope, arg_scope), (ops.reset_default_graph, tf.reset_default_graph),
+    (nn_ops, tf.nn), (array_ops.concat, tf.concat), (math_ops.reduce_mean, tf.reduce_mean),
+    (control_flow_ops.cond, tf.cond), (init_ops.zeros_initializer, tf.zeros_initializer),
+    (vs.get_variable, tf.get_variable), (vs.variable_scope, tf.variable_scope), (ops.Tensor, tf.Tensor),
+    (flags, tf.flags), (gfile, tf.gfile), (logging.info, tf.logging.info), (dtypes.float32, tf.float32),
+    (constant_op.constant, tf.constant), (errors.OutOfRangeError, tf.errors.OutOfRangeError),
+    (summary_pb2.Summary, tf.Summary), (config_pb2.ConfigProto, tf.ConfigProto), (base, tf.layers),
+    (config_pb2.RunOptions, tf.RunOptions), (optimizer.Optimizer, tf.train.Optimizer),
+    (session_run_hook.SessionRunHook, tf.train.SessionRunHook), (tf_record, tf.python_io), (cells, rnn),
+    (nest.flatten, tf.contrib.framework.nest.flatten),
+]
+wrong = [place for place, (one, other) in enumerate(same) if one is not other]
+assert not wrong, wrong
 """
 
 
 def test_import_lines_find_what_they_name_before_anything_else_was_imported():
-    subprocess.run([sys.executable, "-c", LINES], check=True)
+    ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+
+    assert ran.returncode == 0, ran.stderr
 
 
-def test_what_is_not_there_says_so():
-    with pytest.raises(AttributeError, match=r"hookline has no tf\.contrib\.learn\.Estimator\. The nearest thing"):
-        _ = tf.contrib.learn.Estimator
-    with pytest.raises(ImportError, match="rnn"):
-        importlib.import_module("hookline.compat.v1.python.ops.rnn")
+@pytest.mark.parametrize(
+    ("path", "name", "text"),
+    [
+        ("contrib.learn", "Estimator", r"tf\.contrib\.learn\.Estimator\. The nearest thing: tf\.train"),
+        ("contrib.rnn", "BasicLSTMCell", r"tf\.contrib\.rnn\.BasicLSTMCell\. The nearest thing: .*jax\.lax\.scan"),
+        ("python.ops.rnn_cell", "GRUCell", r"tf\.nn\.rnn_cell\.GRUCell\. The nearest thing: .*jax\.lax\.scan"),
+        ("python.ops.rnn", "dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),
+        ("python.ops.array_ops", "exand_dims", r"tf\.python\.ops\.array_ops\.exand_dims.*array_ops\.expand_dims"),
+        ("python.client.timeline", "Timeline", r"tf.*timeline\.Timeline\. The nearest thing: tf\.train\.ProfilerHook"),
+        ("python.framework.graph_util", "extract", r"tf\.graph_util\.extract\. The nearest thing: tf\.train\.Saver"),
+    ],
+)
+def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, text):
+    module = importlib.import_module(f"hookline.compat.v1.{path}")
+
+    with pytest.raises(AttributeError, match=f"hookline has no {text}"):
+        getattr(module, name)
+
+
+def test_a_path_that_leads_nowhere_is_an_import_error():
+    with pytest.raises(ImportError, match="no_such_ops"):
+        importlib.import_module("hookline.compat.v1.python.ops.no_such_ops")
+
+
+def test_devices_are_those_of_jax():
+    devices = importlib.import_module("hookline.compat.v1.python.client.device_lib").list_local_devices()
+
+    assert (devices[0].name, devices[0].device_type) == ("/device:CPU:0", "CPU")
+    assert [device.name for device in devices if device.device_type == "GPU"][:1] == (
+        [tf.test.gpu_device_name()] if tf.test.is_gpu_available() else []
+    )
+
+
+def test_an_average_in_a_variable_of_the_script():
+    averages = importlib.import_module("hookline.compat.v1.python.training.moving_averages")
+    with tf.Graph().as_default():
+        value = tf.placeholder(tf.float32, [])
+        plain = tf.get_variable("plain", [], initializer=tf.ones_initializer(), trainable=False)
+        mean = tf.get_variable("mean", [], initializer=tf.zeros_initializer(), trainable=False)
+        updates = [
+            averages.assign_moving_average(plain, value, 0.75, zero_debias=False),
+            averages.assign_moving_average(mean, value, 0.75),
+        ]
+
+        # As TensorFlow 1.15 names and computes it.
+        assert [v.op.name for v in tf.global_variables()] == ["plain", "mean", "mean/biased", "mean/local_step"]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            found = [session.run(updates, {value: number}) for number in (2.0, 6.0)]
+    np.testing.assert_allclose(found, [[1.25, 2.0], [2.4375, (0.375 + 1.5) / (1 - 0.75**2)]], rtol=1e-6)

@@ -86,10 +86,11 @@ def test_names_before_1_0():
 
 
 def test_a_concrete_length_is_asked_for_where_xla_needs_one():
-    count = tf.placeholder("int32", [])
-    made = tf.zeros([count, 2])
+    made = tf.zeros([tf.random_uniform([], 1, 4, tf.int32), 2])
 
-    with pytest.raises(Exception, match="shape depends on a value that is computed or fed in the run"):
-        value(made, {count: 3})
+    with pytest.raises(Exception, match="shape depends on a value that is computed in the run"):
+        value(made)
+    with pytest.raises(ValueError, match="multiply by the condition"):
+        tf.where([True, False])
     with pytest.raises(NotImplementedError, match="Multiply by the mask"):
         tf.boolean_mask([1.0, 2.0], [True, False])

@@ -243,3 +243,23 @@ def test_what_text_cannot_do_is_said():
         tf.constant("1", tf.float32)
     with pytest.raises(ValueError, match="field_delim is one character"):
         tf.decode_csv("a", [[""]], field_delim="")
+
+
+def test_numbers_in_the_shape_of_text(sess):
+    words = tf.constant([[b"a"], [b"b"]])
+
+    assert plain(sess.run(tf.ones_like(words, tf.float32))) == [[1.0], [1.0]]
+    assert plain(sess.run(tf.zeros_like(words, dtype=tf.int32))) == [[0], [0]]
+    assert tf.ones_like(words, tf.int32).dtype == tf.int32
+    with pytest.raises(ValueError, match="Say which dtype the ones are of"):
+        tf.ones_like(words)
+
+
+def test_text_is_compared_by_an_assertion(sess):
+    word = tf.placeholder(tf.string, [])
+    with tf.control_dependencies([tf.assert_equal(word, "yes")]):
+        checked = tf.constant(1.0) + 1
+
+    assert sess.run(checked, {word: "yes"}) == 2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Condition x == y did not hold"):
+        sess.run(checked, {word: "no"})

@@ -126,3 +126,23 @@ def test_options_of_a_hook_and_of_the_caller_are_merged():
     with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(last_step=2)]) as sess:
         sess.run(step, options=tf.RunOptions(tf.RunOptions.FULL_TRACE), run_metadata=metadata)
     assert metadata.stage_secs
+
+
+def test_checkpoints_of_tensorflow_are_named_and_left_as_they_are(tmp_path):
+    state = 'model_checkpoint_path: "net.ckpt-7"\nall_model_checkpoint_paths: "net.ckpt-7"\n'
+    (tmp_path / "checkpoint").write_text(state)
+    (tmp_path / "net.ckpt-7.index").write_bytes(b"")
+    with tf.Graph().as_default(), tf.Session() as sess:
+        tf.Variable(1.0)
+        saver = tf.train.Saver()
+        sess.run(tf.global_variables_initializer())
+
+        for use in (tf.train.latest_checkpoint, lambda path: saver.save(sess, f"{path}/net.ckpt")):
+            with pytest.raises(
+                tf.errors.FailedPreconditionError, match=r"is TensorFlow's: .*'net.ckpt-7'.*Use another"
+            ):
+                use(str(tmp_path))
+        with pytest.raises(ValueError, match=r"not a valid checkpoint.*of TensorFlow, .*Variable\.load"):
+            saver.restore(sess, str(tmp_path / "net.ckpt-7"))
+    assert (tmp_path / "checkpoint").read_text() == state
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "net.ckpt-7.index"]

@@ -145,3 +145,13 @@ def test_functions_that_assign_take_variables_of_any_graph(graph, how):
                 session.run(changed[1])
                 session.run(changed[2])
                 assert session.run(variable) == 6
+
+
+def test_a_variable_keeps_its_shape_whatever_validate_shape_says():
+    with tf.Graph().as_default():
+        v = tf.Variable(tf.zeros([2]), validate_shape=False, name="v")
+
+        with pytest.raises(ValueError, match=r"'v:0' has the shape \(2,\) and keeps it.*Make the variable as large"):
+            tf.assign(v, tf.zeros([3]), validate_shape=False)
+        with tf.Session() as sess:
+            assert sess.run(tf.assign(v, [3.0, 4.0], validate_shape=False)).tolist() == [3.0, 4.0]

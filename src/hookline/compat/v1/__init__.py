@@ -19,6 +19,7 @@ from hookline import errors as _errors
 from hookline.compat.v1 import (
     app,
     arrays,
+    assigning,
     before_1_0,
     branches,
     checks,
@@ -28,6 +29,7 @@ from hookline.compat.v1 import (
     control,
     csv_lines,
     data,
+    distributions,
     dtypes,
     estimator,
     files,
@@ -78,6 +80,7 @@ _PARTS = [
     nodes,
     graphs,
     variables,
+    assigning,
     variable_scopes,
     random,
     initializers,
@@ -99,8 +102,6 @@ GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
-places.register(_sys.modules[__name__])
-
 dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})
 
 # Namespaces that are no files.
@@ -120,9 +121,24 @@ io = _Namespace(
         "write_graph": train.write_graph,
     },
 )
+places.register(_sys.modules[__name__])
 # All of them; the other files of this folder are no names of TensorFlow's.
 _NAMESPACES = {
-    *("app", "compat", "config", "contrib", "data", "dtypes", "errors", "estimator", "flags", "gfile", "image", "io"),
+    *(
+        "app",
+        "compat",
+        "config",
+        "contrib",
+        "data",
+        "distributions",
+        "dtypes",
+        "errors",
+        "estimator",
+        "flags",
+        "gfile",
+        "image",
+        "io",
+    ),
     *(
         "initializers",
         "layers",

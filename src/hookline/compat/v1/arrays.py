@@ -13,8 +13,9 @@ from hookline.compat.v1 import dtypes, math, texts
 from hookline.compat.v1 import rearranging as moved
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.ignored import unknown
+from hookline.compat.v1.integers import dims_array
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.statics import Shape, dims_array
+from hookline.compat.v1.statics import Shape
 from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -62,7 +63,7 @@ TABLE = [
     row("unstack", "value, @num=None, @axis=0, name='unstack'", moved.unstacked, "unstack", result=_unstacked),
     row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
         result=_split_parts),
-    row("slice", "input_, @begin, @size, name=None", moved.sliced, "Slice",
+    row("slice", "input_, ?begin, @size, name=None", moved.sliced, "Slice",
         twin=lambda x, begin, size: np.asarray(x)[moved.window(begin, size)]),
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
         "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",

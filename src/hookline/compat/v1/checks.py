@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import texts
+from hookline.compat.v1 import math, texts
 from hookline.compat.v1.dtypes import as_dtype
 from hookline.compat.v1.graphs import control_dependencies, get_default_graph, name_scope
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -195,11 +195,17 @@ def add_check_numerics_ops() -> Operation:
     return group(*made, name="group_deps")
 
 
+# Text is compared on the host.
+_OF_TEXT = {"assert_equal": math.FUNCTIONS["equal"], "assert_none_equal": math.FUNCTIONS["not_equal"]}
+
+
 def _compared(called: str, sign: str, holds: Callable[..., Any]) -> Any:
     def check(x: Any, y: Any, data: Any = None, summarize: Any = None, message: Any = None, name: Any = None) -> Any:
         if data is None:
             data = [f"Condition x {sign} y did not hold element-wise:", *_named("x", x), *_named("y", y)]
             data = data if message is None else [message, *data]
+        if called in _OF_TEXT and any(texts.is_text(item) or texts.is_plain_text(item) for item in (x, y)):
+            return _asserted(lambda same: same, (_OF_TEXT[called](x, y),), data, summarize, name or called)
         return _asserted(holds, (x, y), data, summarize, name or called)
 
     check.__name__, check.__doc__ = called, f"`tf.{called}`."

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.graph import Tensor
+from hookline.compat.v1 import integers
 from hookline.graph import spec as specs
 
 _LETTERS = {1: "W", 2: "HW", 3: "DHW"}
@@ -86,10 +86,13 @@ def as_asked(value: Any, filter: Any, output_shape: Any, data_format: Any, **_: 
             f"Dimensions must be equal, but are {channels[0]} and {channels[1]}: the channels of the value, of shape "
             f"{given}, and the last dimension of the filter, of shape {kernel}."
         )
-    asked = output_shape.tolist() if isinstance(output_shape, np.ndarray) else output_shape
-    if value.spec is specs.UNKNOWN or not isinstance(asked, list | tuple):
+    try:
+        asked = integers.partly(output_shape)
+    except integers.Unknown:
+        asked = [None] * len(kernel or ()) or None
+    if value.spec is specs.UNKNOWN or asked is None:
         return specs.UNKNOWN
-    return specs.declared(value.spec.dtype, [None if isinstance(dim, Tensor) else int(dim) for dim in asked])
+    return specs.declared(value.spec.dtype, asked)
 
 
 def depthwise(x: Any, kernel: Any, strides: Any, padding: Any, rate: Any, data_format: Any, dilations: Any) -> Any:

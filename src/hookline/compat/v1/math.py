@@ -117,6 +117,13 @@ def _segments(fn: Any) -> Any:
     return lambda data, ids, num_segments: fn(data, ids, num_segments)
 
 
+def _segment_means(data: Any, ids: Any, num_segments: Any) -> Any:
+    data, ids = jnp.asarray(data), jnp.asarray(ids)
+    counts = jax.ops.segment_sum(jnp.ones(ids.shape, data.dtype), ids, num_segments)
+    counts = jnp.maximum(counts, 1).reshape(-1, *(1,) * (data.ndim - ids.ndim))
+    return jax.ops.segment_sum(data, ids, num_segments) / counts
+
+
 def _elementwise(names: dict[str, Any]) -> list[Any]:
     return [row(name, "x, name=None", fn) for name, fn in names.items()]
 
@@ -239,6 +246,8 @@ TABLE = [
     row("cumsum", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumsum)),
     row("cumprod", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumprod)),
     row("unsorted_segment_sum", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_sum)),
+    row("unsorted_segment_mean", "data, segment_ids, @num_segments, name=None", _segment_means),
+    row("unsorted_segment_min", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_min)),
     row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max)),
     row("range", "@start, @limit=None, @delta=1, -dtype=None, name=None", _range, "range", twin=_range),
     row("lin_space", "start, stop, @num, name=None", lambda start, stop, num: jnp.linspace(start, stop, num)),

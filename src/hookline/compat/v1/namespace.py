@@ -29,7 +29,7 @@ def missing(namespace: str, names: Callable[[], Iterable[str]]) -> Callable[[str
             advice = f"The nearest thing: {NEAREST[full]}."
         else:
             near = difflib.get_close_matches(name, list(names()), n=1, cutoff=_ALIKE)
-            found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace, ANY)
+            found = f"{namespace}.{near[0]}" if near else ELSE.get(namespace) or NEAREST.get(namespace, ANY)
             advice = f"The nearest thing: {found}."
         raise AttributeError(f"hookline has no {full}. {advice} See docs/coming-from-tf1.md.")
 
@@ -66,6 +66,28 @@ def public(*modules: types.ModuleType) -> dict[str, Any]:
         names = getattr(module, "PUBLIC", None) or module.__all__
         found |= names if isinstance(names, dict) else {name: getattr(module, name) for name in names}
     return found
+
+
+class Gathered(types.ModuleType):
+    """A namespace of what others have, in their order.
+
+    Args:
+        name: What scripts call it.
+        places: The others.
+    """
+
+    def __init__(self, name: str, places: Iterable[Any]) -> None:
+        super().__init__(name, f"`{name}`.")
+        self._places = list(places)
+        self._missing = missing(name, lambda: dir(self))
+
+    def __getattr__(self, name: str) -> Any:
+        found = (place for place in self.__dict__["_places"] if name in dir(place))
+        place = next(found, None)
+        return self.__dict__["_missing"](name) if place is None else getattr(place, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({name for place in self._places for name in dir(place)})
 
 
 class Namespace(types.ModuleType):

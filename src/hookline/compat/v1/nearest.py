@@ -9,6 +9,7 @@ _IMAGES = "tf.py_func of what an image package decodes (PIL.Image.open), in Data
 _QUEUES = "tf.train.batch and shuffle_batch, or tf.data"
 _DISTANCES = "hookline.op with jax.scipy.stats, or Distrax through it"
 _SPARSE = "arrays that are full: tf.sparse_tensor_to_dense"
+_SEGMENTS = "tf.unsorted_segment_sum, tf.unsorted_segment_mean, which are told how many segments there are"
 _HASH = "tf.py_func with zlib.crc32"
 
 NEAREST: dict[str, str] = {
@@ -23,7 +24,6 @@ NEAREST: dict[str, str] = {
     "tf.config.list_physical_devices": "jax.devices()",
     "tf.contrib.crf": "optax.losses.ctc_loss, or hookline.op with jax.lax.scan",
     "tf.contrib.cudnn_rnn": _CELL,
-    "tf.contrib.distributions": _DISTANCES,
     "tf.contrib.eager": "JAX itself, which computes eagerly",
     "tf.contrib.estimator": _LOOP,
     "tf.contrib.feature_column": "tf.one_hot and tf.nn.embedding_lookup",
@@ -34,7 +34,6 @@ NEAREST: dict[str, str] = {
     "tf.contrib.opt": "tf.train, or hookline.train.Optimizer with Optax",
     "tf.contrib.predictor": "tf.train.Saver.restore in a tf.Session",
     "tf.contrib.rnn": _CELL,
-    "tf.contrib.seq2seq": _CELL,
     "tf.contrib.staging": "tf.data, which reads ahead",
     "tf.contrib.summary": "tf.summary",
     "tf.contrib.tensorboard": "tf.summary.FileWriter",
@@ -49,7 +48,6 @@ NEAREST: dict[str, str] = {
     "tf.data.experimental.CsvDataset": "tf.data.TextLineDataset with tf.decode_csv in map",
     "tf.decode_image": _IMAGES,
     "tf.distribute": "tf.train.Server and hookline.distributed",
-    "tf.distributions": _DISTANCES,
     "tf.dynamic_partition": "tf.where with a value for the other places",
     "tf.dynamic_stitch": "tf.gather",
     "tf.estimator.Estimator": _LOOP,
@@ -88,8 +86,12 @@ NEAREST: dict[str, str] = {
     "tf.parse_example": _RECORDS,
     "tf.parse_single_example": _RECORDS,
     "tf.profiler": "tf.train.ProfilerHook",
+    "tf.python.client.timeline": "tf.train.ProfilerHook, whose traces TensorBoard and Perfetto show",
+    "tf.python.debug": "jax.debug.print in hookline.op, or tf.Print",
     "tf.saved_model": "tf.train.Saver",
     "tf.scan": "hookline.op with jax.lax.scan",
+    "tf.segment_mean": _SEGMENTS,
+    "tf.segment_sum": _SEGMENTS,
     "tf.sparse.reduce_sum": _SPARSE,
     "tf.sparse_placeholder": _SPARSE,
     "tf.sparse_reduce_sum": _SPARSE,
@@ -119,10 +121,13 @@ NEAREST: dict[str, str] = {
 ELSE: dict[str, str] = {
     "tf.GraphKeys": "any text: it names a collection of your own",
     "tf.app": "absl.app",
+    "tf.contrib.distributions": _DISTANCES,
+    "tf.contrib.seq2seq": _CELL,
     "tf.config": "jax.config",
     "tf.data": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.data.Dataset": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.data.experimental": "tf.data.Dataset.from_generator, or hookline.data",
+    "tf.distributions": _DISTANCES,
     "tf.dtypes": "tf.float32 and its like, which are those of JAX",
     "tf.errors": "tf.errors.OpError, which all of them are",
     "tf.estimator": _LOOP,

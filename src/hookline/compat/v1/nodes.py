@@ -12,6 +12,7 @@ import numpy as np
 from hookline import graph as core
 from hookline.compat.v1 import dtypes, texts
 from hookline.compat.v1.graphs import get_default_graph
+from hookline.compat.v1.integers import WITH_DEFAULT
 from hookline.compat.v1.shapes import Dimension, TensorShape, as_ints
 from hookline.compat.v1.statics import known, made
 from hookline.graph import Tensor as CoreTensor
@@ -28,6 +29,7 @@ def node(
     twin: Callable[..., Any] | None = None,
     spec: Callable[..., Any] | None = None,
     kind: str = "",
+    computed: tuple[str, ...] = (),
 ) -> Any:
     """Adds a function of arrays to the default graph, and returns its tensor.
 
@@ -39,10 +41,11 @@ def node(
         twin: The same on NumPy's integers, for arithmetic with shapes.
         spec: Returns the spec of the result for the tensors, where tracing does not tell it.
         kind: The kind of operation; by default its name.
+        computed: Those of `static` that XLA need not know.
     """
     get_default_graph()
     given = {key: known(value) if key in static else value for key, value in args.items()}
-    return made(fn, name, given, kind=kind or name, static=static, twin=twin, spec=spec)
+    return made(fn, name, given, kind=kind or name, static=static, twin=twin, spec=spec, computed=computed)
 
 
 def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
@@ -128,7 +131,7 @@ def placeholder_with_default(input: Any, shape: Any, name: str | None = None) ->
         `tf.placeholder_with_default`.
     """
     given = {"input": convert_to_tensor(input)}
-    made = node(lambda input: input, name or "PlaceholderWithDefault", given, twin=lambda input: input)
+    made = node(lambda input: input, name or WITH_DEFAULT, given, twin=lambda input: input, kind=WITH_DEFAULT)
     shape = TensorShape(shape)
     if shape.is_known and texts.is_text(made):
         texts.mark(made, shape.as_list())

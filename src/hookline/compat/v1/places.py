@@ -6,56 +6,83 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
+from typing import Any
 
-from hookline.compat.v1 import (
-    app,
-    arrays,
-    clipping,
-    contrib,
-    control,
-    flags,
-    gfile,
-    graphs,
-    initializers,
-    logging,
-    math,
-    mnist,
-    nn,
-    nodes,
-    random,
-    tensors,
-    variable_scopes,
-    variables,
-)
+from hookline.compat.v1 import contrib, gfile, machine, mnist, moving_averages
 from hookline.compat.v1.contrib import projector
-from hookline.compat.v1.namespace import Namespace, public
+from hookline.compat.v1.namespace import Gathered, Namespace
+from hookline.compat.v1.nearest import NEAREST
 
-_OPS = public(arrays, clipping, control, graphs, initializers, math, nodes, random, variable_scopes, variables) | {
-    "Operation": tensors.Operation,
-    "Tensor": tensors.Tensor,
-}
-_OF_OPS = ("array", "clip", "control_flow", "init", "math", "random", "state")
+_DATASETS = ("contrib.learn.datasets.mnist", "contrib.learn.python.learn.datasets.mnist")
+_OPERATIONS = (
+    *("array", "check", "clip", "control_flow", "data_flow", "functional", "init", "io", "linalg", "logging", "lookup"),
+    *("math", "parsing", "random", "resource_variable", "script", "sparse", "standard", "state", "string"),
+)
+_OF_OPERATIONS = ("framework_ops", "gradients", "gradients_impl", "variable_scope", "variables")
+_OF_NN = ("candidate_sampling_ops", "embedding_ops", "nn", "nn_impl", "nn_ops", "rnn")
+_OF_FRAMEWORK = ("constant_op", "dtypes", "ops", "random_seed", "sparse_tensor", "tensor_shape", "tensor_util")
+_OF_TRAINING = (
+    *("adagrad", "adam", "basic_session_run_hooks", "checkpoint_management", "coordinator", "ftrl", "gradient_descent"),
+    *("input", "learning_rate_decay", "momentum", "monitored_session", "optimizer", "queue_runner", "rmsprop", "saver"),
+    *("session_manager", "session_run_hook", "supervisor", "training", "training_util"),
+)
 
-_PLACES: dict[str, types.ModuleType | dict[str, object]] = {
+_PLACES: dict[str, types.ModuleType] = {
     "contrib.layers.python.layers": contrib.layers,
-    "contrib.learn.datasets.mnist": mnist,
-    "contrib.learn.python.learn.datasets.mnist": mnist,
+    **dict.fromkeys(("contrib.framework.python.ops", "contrib.framework.python.framework"), contrib.framework),
+    **dict.fromkeys((*_DATASETS, "examples.tutorials.mnist.input_data"), mnist),
+    "contrib.losses": contrib.losses,
     "contrib.slim": contrib.slim,
+    "contrib.slim.python.slim.learning": contrib.slim.learning,
     "contrib.tensorboard.plugins.projector": projector,
-    "examples.tutorials.mnist.input_data": mnist,
-    "python.framework.ops": _OPS,
-    **{f"python.ops.{name}_ops": _OPS for name in _OF_OPS},
-    "python.ops.nn": nn,
-    "python.ops.nn_ops": nn,
-    "python.ops.variable_scope": _OPS,
-    "python.ops.variables": _OPS,
-    "python.platform.app": app,
-    "python.platform.flags": flags,
-    "python.platform.gfile": gfile,
-    "python.platform.tf_logging": logging,
+    "python.client.device_lib": Namespace("device_lib", {"list_local_devices": machine.list_local_devices}),
+    "python.lib.io.file_io": gfile,
+    "python.training.moving_averages": moving_averages,
+    "python.util.nest": Namespace("nest", vars(contrib.framework.nest)),
 }
+"""What is a module of its own."""
+
+_GATHERED: dict[str, str] = {
+    **{f"python.ops.{name}_ops": "tf nn image" for name in _OPERATIONS},
+    **dict.fromkeys((f"python.ops.{name}" for name in _OF_OPERATIONS), "tf nn"),
+    **dict.fromkeys((f"python.framework.{name}" for name in _OF_FRAMEWORK), "tf"),
+    **dict.fromkeys((f"python.training.{name}" for name in _OF_TRAINING), "train"),
+    **dict.fromkeys((f"python.ops.{name}" for name in _OF_NN), "nn"),
+    **dict.fromkeys(("core.framework.summary_pb2", "core.util.event_pb2", "core.protobuf.config_pb2"), "tf"),
+    **dict.fromkeys(("python.client.session", "python.framework.function"), "tf"),
+    "python.framework.errors": "errors",
+    "python.framework.errors_impl": "errors",
+    "python.layers.base": "layers",
+    "python.layers.convolutional": "layers",
+    "python.layers.core": "layers",
+    "python.layers.layers": "layers",
+    "python.layers.normalization": "layers",
+    "python.lib.io.tf_record": "python_io",
+    "python.ops.image_ops": "image",
+    "python.ops.losses.losses": "losses",
+    "python.ops.metrics": "metrics",
+    "python.platform.app": "app",
+    "python.platform.flags": "flags",
+    "python.platform.gfile": "gfile",
+    "python.platform.test": "test",
+    "python.platform.tf_logging": "logging",
+    "python.summary.summary": "summary",
+}
+"""What is made of namespaces of `tf`, or is one of them."""
+
+_NOTHING: dict[str, str] = {
+    "python.client.timeline": "tf.python.client.timeline",
+    "python.debug": "tf.python.debug",
+    "python.framework.graph_util": "tf.graph_util",
+    "python.ops.ctc_ops": "tf.nn",
+    "python.ops.rnn_cell": "tf.nn.rnn_cell",
+    "python.ops.rnn_cell_impl": "tf.nn.rnn_cell",
+    "python.saved_model": "tf.saved_model",
+}
+"""What can be imported, and says of each name what is nearest to it; as does all that has advice in `tf.contrib`."""
 
 
 def register(root: types.ModuleType) -> None:
@@ -66,10 +93,20 @@ def register(root: types.ModuleType) -> None:
         sys.modules[f"{root.__name__}{path}"] = place
         return place
 
-    for path, place in {**_PLACES, "compat.v1": root}.items():
+    def made(path: str, names: str) -> Any:
+        places = [root if name == "tf" else operator.attrgetter(name)(root) for name in names.split()]
+        return places[0] if len(places) == 1 and places[0] is not root else Gathered(f"tf.{path}", places)
+
+    nothing = {path: Namespace(called, {}) for path, called in _NOTHING.items()}
+    gathered = {path: made(path, names) for path, names in _GATHERED.items()}
+    for path, place in {**_PLACES, **gathered, **nothing, "compat.v1": root}.items():
         *above, name = path.split(".")
         at, reached = root, ""
         for part in above:
             reached += f".{part}"
             at = put(reached, at, part, vars(at).get(part) or Namespace(f"tf{reached}", {}))
-        put(f".{path}", at, name, place if isinstance(place, types.ModuleType) else Namespace(f"tf.{path}", place))
+        put(f".{path}", at, name, place)
+    # No attributes: what is not there says so as soon as it is asked for, but for a line that imports it.
+    advised = {name.removeprefix("tf."): name for name in NEAREST if name.startswith("tf.contrib.")}
+    for path, called in advised.items():
+        sys.modules.setdefault(f"{root.__name__}.{path}", Namespace(called, {}))

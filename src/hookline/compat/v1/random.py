@@ -56,7 +56,7 @@ def draw(fn: Callable[..., Any], name: str, seed: Any, args: dict[str, Any], *, 
         key = jax.random.fold_in(key, worker) if worker else key
         return fn(jax.random.fold_in(key, count), **given)
 
-    return node(drawn, name, {"count": run_count()} | args, static=static)
+    return node(drawn, name, {"count": run_count()} | args, static=static, kind="random")
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -66,10 +66,11 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _sampled(fn: Callable[..., Any], name: str, seed: Any, shape: Any, dtype: Any, **args: Any) -> Any:
     wanted = dtypes.canonical(dtype)
 
-    def sample(key: Any, shape: Any, **given: Any) -> Any:
-        return fn(key, _shape(shape), wanted, **given)
+    def sample(key: Any, shape: Any, dtype: Any, **given: Any) -> Any:
+        return fn(key, _shape(shape), dtype, **given)
 
-    return draw(sample, name, seed, {"shape": shape} | {k: argument(v) for k, v in args.items()}, static=("shape",))
+    given = {key: argument(value) for key, value in args.items()}
+    return draw(sample, name, seed, {"shape": shape, "dtype": wanted} | given, static=("shape",))
 
 
 def random_normal(

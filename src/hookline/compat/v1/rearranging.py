@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from hookline.compat.v1 import subgradients
 
@@ -115,7 +116,10 @@ def unstacked(value: Any, num: Any, axis: Any) -> Any:
 def where(condition: Any, x: Any, y: Any) -> Any:
     condition = jnp.asarray(condition)
     if x is None:
-        raise TypeError("tf.where(condition) has as many rows as there are true elements, but XLA must know shapes.")
+        raise TypeError(
+            "tf.where(condition) has as many rows as there are true elements, but XLA must know shapes. Use "
+            "tf.where(condition, x, y), multiply by the condition, or find places of fed values with numpy.argwhere."
+        )
     if condition.ndim == 1 and jnp.ndim(x) > 1:
         condition = condition.reshape(-1, *(1,) * (jnp.ndim(x) - 1))
     return jnp.where(condition, x, y)
@@ -132,6 +136,11 @@ def padded(tensor: Any, paddings: Any, mode: Any, constant_values: Any) -> Any:
 def sliced(x: Any, begin: Any, size: Any) -> Any:
     x = jnp.asarray(x)
     size, begin = list(size) if isinstance(size, list | tuple) else [size], starts(begin)
+    if any(wanted == -1 and isinstance(start, Tracer) for wanted, start in zip(size, begin, strict=True)):
+        raise TypeError(
+            "tf.slice: a size is -1, and the part begins at a place that is computed in the run, but XLA has to know "
+            "how long it is. Write the size."
+        )
     sizes = [
         whole - start if wanted == -1 else wanted for wanted, start, whole in zip(size, begin, x.shape, strict=True)
     ]

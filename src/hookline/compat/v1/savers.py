@@ -91,7 +91,8 @@ class Saver(core.Saver):
         if save_path is None:
             raise ValueError("Can't load save_path when it is None: there is no checkpoint to restore.")
         if not os.path.exists(save_path):
-            raise ValueError(f"The passed save_path is not a valid checkpoint: {os.fspath(save_path)}")
+            whose = _TENSORFLOWS if os.path.exists(f"{os.fspath(save_path)}.index") else ""
+            raise ValueError(f"The passed save_path is not a valid checkpoint: {os.fspath(save_path)}{whose}")
         super().restore(sess, save_path)
 
     def set_last_checkpoints(self, last_checkpoints: list[str]) -> None:
@@ -101,6 +102,12 @@ class Saver(core.Saver):
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: list[tuple[str, float]]) -> None:
         """Takes over checkpoints of an earlier run, oldest first; their times are in the checkpoints."""
         self.recover_last_checkpoints([path for path, _ in last_checkpoints_with_time])
+
+
+_TENSORFLOWS = (
+    ". It is a checkpoint of TensorFlow, which hookline does not read: get the values with TensorFlow's "
+    "tf.train.load_checkpoint, and set the variables with Variable.load"
+)
 
 
 class CheckpointReader:

@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import sizes, texts
+from hookline.compat.v1 import integers, open_results, sizes, texts
+from hookline.compat.v1.integers import Sizes, Unknown, symbolic
 from hookline.compat.v1.shapes import as_ints
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function
-from hookline.graph.nodes import Constant
-from hookline.graph.views import take_path
 
-# Inside `_own_symbols`, the names of symbols, by tensor.
-_APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
-
-
-class Unknown(Exception):
-    """A value is not known while the graph is built."""
+Names = tuple[str, ...]
 
 
 class Node(Function):
@@ -44,6 +37,7 @@ class Node(Function):
         twin: A function of NumPy that does the same with integers; `symbolic` ones included.
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
         kind: What TensorFlow calls such operations.
+        computed: Those of `static` that XLA need not know: a run may compute them.
     """
 
     def __init__(
@@ -55,22 +49,28 @@ class Node(Function):
         twin: Callable[..., Any] | None = None,
         spec: Callable[..., Any] | None = None,
         kind: str = "",
+        computed: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind or name.rpartition("/")[2]
         self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
         # In a tuple, which JAX leaves in its order.
-        self._names = tuple(args)
-        super().__init__(self._called(fn, name, self._names, static, twin), name, tuple(args.values()))
+        self._names, self._computed = tuple(args), computed
+        must = tuple(key for key in static if key not in computed)
+        super().__init__(self._called(fn, name, self._names, static, must, twin), name, tuple(args.values()))
         self.type = name.rpartition("/")[2]
+        for key in must:
+            for tensor in _tensors(args.get(key)):
+                integers.say_sizes(tensor)
 
     @staticmethod
-    def _called(fn: Any, name: str, names: tuple[str, ...], static: tuple[str, ...], twin: Any) -> Callable[..., Any]:
+    def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
             args = dict(zip(names, values, strict=True))
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
                 return twin(**args)
-            args = {key: concrete(value, name, key) if key in static else value for key, value in args.items()}
+            known = {key: concrete(value, name, key, key in must) for key, value in args.items() if key in static}
+            args |= known
             return fn(**_as_floats(args, static))
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
@@ -78,7 +78,9 @@ class Node(Function):
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
         """See `Operation.copied`."""
-        return type(self)(self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind)
+        return type(self)(
+            self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind, self._computed
+        )
 
     def _bound(self, resolve: Callable[[Tensor], Any]) -> dict[str, Any]:
         values, _ = self.bind(resolve)
@@ -93,21 +95,21 @@ class Node(Function):
         given = [tensor.spec for tensor in others if tensor.spec is not specs.UNKNOWN]
         # The sizes of plain arrays are known sizes, too.
         given += [jax.ShapeDtypeStruct(leaf.shape, np.float32) for leaf in jax.tree.leaves(args) if _is_plain(leaf)]
-        loose = {key: tensor for key, tensor in held.items() if not _is_settled(tensor)}
+        loose = {key: tensor for key, tensor in held.items() if not integers.is_settled(tensor)}
         values: dict[Any, Any] = {}
         try:
             values.update({key: symbolic(tensor) for key, tensor in held.items()})
             if loose and self.kind == "Reshape":
                 return self._of_settled(args["tensor"], args["shape"])
-            if not any(_is_cancelled(tensor) for tensor in loose.values()):
+            if not any(integers.is_cancelled(tensor) for tensor in loose.values()):
                 return self._doubted(self._inferred_with(values), held, loose)
         except Unknown:
-            return specs.UNKNOWN
+            return open_results.of(self.kind, args)
         except Exception as error:
             names = sorted(sizes.symbols([given, list(values.values())]))
             if not names:
                 raise self._refused(error) from error
-        names = sorted(sizes.symbols([given, list(values.values()), *_open_specs(loose)]))
+        names = sorted(sizes.symbols([given, list(values.values()), *integers.open_specs(loose)]))
         try:
             found = sizes.by_examples(
                 given, names, lambda: self._inferred_of_sizes(held, loose), apart=not held and self.kind != "Reshape"
@@ -146,22 +148,25 @@ class Node(Function):
         )
 
     def _inferred_of_sizes(self, held: dict[Any, Tensor], loose: dict[Any, Tensor], less: Any = None) -> Any:
-        values = {key: _example(tensor, (less or {}).get(key, 0)) for key, tensor in loose.items()}
+        values = {key: integers.example(tensor, (less or {}).get(key, 0)) for key, tensor in loose.items()}
         return self._inferred_with({key: symbolic(tensor) for key, tensor in held.items()} | values)
 
     def _of_settled(self, tensor: Any, shape: Any) -> Any:
         """Returns the spec of a tensor that takes a shape of which open dimensions say a part: that part is open."""
         if not specs.is_array(tensor.spec):
             return specs.UNKNOWN
-        with _own_symbols():
-            found = [(symbolic(part) if isinstance(part, Tensor) else part) for part in _parts(shape)]
-            dims = [dim for part in found for dim in _elements(part).ravel().tolist()]
-            dims = [_remaining(_of_dims(tensor).tolist(), dims) if _is_rest(dim) else dim for dim in dims]
+        with integers.own_symbols():
+            found = [(symbolic(part) if isinstance(part, Tensor) else part) for part in integers.parts(shape)]
+            dims = [dim for part in found for dim in integers.elements(part).ravel().tolist()]
+            dims = [
+                integers.remaining(integers.of_dims(tensor).tolist(), dims) if integers.is_rest(dim) else dim
+                for dim in dims
+            ]
         return specs.declared(tensor.spec.dtype, [dim if isinstance(dim, int) else None for dim in dims])
 
     def _doubted(self, found: Any, held: dict[Any, Tensor], loose: dict[Any, Tensor]) -> Any:
         """Returns a spec where what is a number only because open dimensions were taken to be alike is open."""
-        names = sorted(sizes.symbols([[tensor.spec for tensor in self.inputs], *_open_specs(loose)]))
+        names = sorted(sizes.symbols([[tensor.spec for tensor in self.inputs], *integers.open_specs(loose)]))
         for keys in [list(loose), list(loose)[::-1]] if loose else []:
             with contextlib.suppress(Exception), sizes.example(names):
                 less = {key: place for place, key in enumerate(keys, 1)}
@@ -232,145 +237,15 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, Tensor)]
 
 
+class Shape(Node, Sizes):
+    """The shape of a tensor."""
+
+
 def _is_symbolic(value: Any) -> bool:
     return any(
         getattr(getattr(leaf, "dtype", None), "kind", "") == "O" or hasattr(leaf, "scope")
         for leaf in jax.tree.leaves(value)
     )
-
-
-def symbolic(tensor: Tensor) -> Any:
-    """Returns the integers that a tensor will hold, as NumPy's; open dimensions are symbols.
-
-    Raises:
-        Unknown: They are not known while the graph is built.
-    """
-    op = tensor.op
-    if isinstance(op, Constant):
-        return take_path(op.value, tensor.path)
-    if isinstance(op, Shape):
-        return take_path(_of_dims(op.inputs[0]), tensor.path)
-    if not isinstance(op, Function) or (isinstance(op, Node) and op.twin is None):
-        raise Unknown
-    values = {source.key: symbolic(source) for source in op.inputs}
-    try:
-        return take_path(op.call(lambda source: values[source.key]), tensor.path)
-    except Exception:
-        raise Unknown from None
-
-
-def _of_dims(tensor: Tensor) -> np.ndarray:
-    spec, names = tensor.spec, _APART.get()
-    if names is not None and specs.is_array(spec):
-        name = names.setdefault(tensor.key, f"of{len(names)}")
-        dims = enumerate(spec.shape)
-        return dims_array([dim if isinstance(dim, int) else specs.symbol(f"{name}_{axis}") - 1 for axis, dim in dims])
-    shape = getattr(sizes.sized(spec), "shape", None)
-    if shape is None:
-        raise Unknown
-    return dims_array(shape)
-
-
-def dims_array(shape: Any) -> np.ndarray:
-    """Returns the dimensions as an array: of int32, or of objects if there are symbols among them."""
-    known = all(isinstance(dim, int) for dim in shape)
-    made = np.empty(len(shape), np.int32 if known else object)
-    made[:] = list(shape)
-    return made
-
-
-@contextlib.contextmanager
-def _own_symbols() -> Iterator[None]:
-    """Gives each open dimension of each tensor a symbol of its own, from 0 on."""
-    token = _APART.set({})
-    try:
-        yield
-    finally:
-        _APART.reset(token)
-
-
-def _apart(tensor: Tensor) -> Any:
-    """Returns what `symbolic` does, where each open dimension of each tensor is a symbol of its own.
-
-    Raises:
-        Unknown: See `symbolic`.
-    """
-    with _own_symbols():
-        return symbolic(tensor)
-
-
-def _is_rest(dim: Any) -> bool:
-    return isinstance(dim, int) and dim < 0
-
-
-def _remaining(shape: list[Any], dims: list[Any]) -> int | None:
-    """Returns what a -1 among dimensions stands for, if that is the same whatever is open in the shape."""
-    others = math.prod(dim for dim in dims if not _is_rest(dim))
-    try:
-        left = math.prod(shape) // others
-    except Exception:  # Nothing that symbols can be divided by.
-        return None
-    return left if isinstance(left, int) and left * others == math.prod(shape) else None
-
-
-def _elements(value: Any) -> np.ndarray:
-    if hasattr(value, "scope"):
-        return dims_array([value]).reshape(())
-    return np.asarray(value)
-
-
-def _parts(shape: Any) -> list[Any]:
-    return list(shape) if isinstance(shape, list | tuple) else [shape]
-
-
-def _settled(tensor: Tensor) -> Any:
-    """Returns which elements are the same whatever the open dimensions are, as an array of booleans or as one."""
-    try:
-        found = _elements(_apart(tensor))
-    except Unknown:
-        return np.False_
-    if found.dtype.kind != "O":
-        return np.ones(found.shape, bool)
-    flat = [not hasattr(element, "scope") for element in found.ravel().tolist()]
-    return np.asarray(flat, bool).reshape(found.shape)
-
-
-def _is_settled(tensor: Tensor) -> bool:
-    return bool(np.all(_settled(tensor)))
-
-
-def _is_cancelled(tensor: Tensor) -> bool:
-    """Whether an element is a number only because open dimensions of several tensors are one symbol."""
-    found = _elements(symbolic(tensor))
-    flat = [not hasattr(element, "scope") for element in found.ravel().tolist()]
-    return bool(np.any(np.asarray(flat, bool).reshape(found.shape) & ~_settled(tensor)))
-
-
-def _open_specs(tensors: dict[Any, Tensor]) -> list[Any]:
-    """Returns the specs whose open dimensions tensors depend on."""
-    found: list[Any] = []
-    left = list(tensors.values())
-    while left:
-        op = left.pop().op
-        if isinstance(op, Shape):
-            found.append(op.inputs[0].spec)
-        else:
-            left += op.inputs
-    return found
-
-
-def _example(tensor: Tensor, less: int) -> Any:
-    """Returns the integers of a tensor in an example, where each that may be another is so in the next example."""
-    value = symbolic(tensor)
-    names = sorted(sizes.symbols(_open_specs({tensor.key: tensor})))
-    one, other = (_elements(value_) for value_ in sizes.in_examples(names, lambda: symbolic(tensor)))
-    settled = _settled(tensor)
-    found = np.where(settled, value, np.where(one == other, int(sizes.is_first()), np.asarray(value) - less))
-    return found.astype(np.asarray(value).dtype)
-
-
-class Shape(Node):
-    """The shape of a tensor, which is known when a program is traced."""
 
 
 def known(value: Any) -> Any:
@@ -380,7 +255,7 @@ def known(value: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         try:
-            found = _apart(leaf)
+            found = integers.apart(leaf)
         except Unknown:
             return leaf
         return leaf if _is_symbolic(found) else np.asarray(found)
@@ -389,8 +264,8 @@ def known(value: Any) -> Any:
     return jax.tree.map(replaced, value, is_leaf=lambda leaf: leaf is None)
 
 
-def concrete(value: Any, who: str, argument: str) -> Any:
-    """Returns an argument that XLA has to know as integers, nested as given.
+def concrete(value: Any, who: str, argument: str, must: bool = True) -> Any:
+    """Returns an argument that XLA has to know, if it must, as integers, nested as given.
 
     Raises:
         TypeError: It depends on what only the run knows.
@@ -398,9 +273,11 @@ def concrete(value: Any, who: str, argument: str) -> Any:
 
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, Tracer):
+            if not must:
+                return leaf
             raise TypeError(
-                f"{who}: {argument} depends on a value that is computed or fed in the run, but XLA has to know it when "
-                f"it compiles. Use constants and the shapes of tensors, or a placeholder whose shape says it."
+                f"{who}: {argument} depends on a value that is computed in the run, but XLA has to know it when it "
+                f"compiles. Use constants, shapes of tensors, and whole numbers that are fed."
             )
         if isinstance(leaf, jax.Array):
             leaf = np.asarray(leaf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,23 +57,19 @@ def _(values: Any, tangents: Any) -> Any:
     return jnp.abs(x), jnp.sign(x) * change
 
 
-@jax.custom_jvp
-def _maximum(x: Any, y: Any) -> Any:
-    return jnp.maximum(x, y)
+def _of_two(pick: Callable[..., Any], is_first: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that picks one of two numbers, whose gradient goes to the first where they are alike."""
+
+    @jax.custom_jvp
+    def picked(x: Any, y: Any) -> Any:
+        return pick(x, y)
+
+    @picked.defjvp
+    def _(values: Any, tangents: Any) -> Any:
+        (x, y), (of_x, of_y) = values, tangents
+        return pick(x, y), jnp.where(is_first(x, y), of_x, of_y)
+
+    return picked
 
 
-@_maximum.defjvp
-def _(values: Any, tangents: Any) -> Any:
-    (x, y), (of_x, of_y) = values, tangents
-    return jnp.maximum(x, y), jnp.where(x >= y, of_x, of_y)
-
-
-@jax.custom_jvp
-def _minimum(x: Any, y: Any) -> Any:
-    return jnp.minimum(x, y)
-
-
-@_minimum.defjvp
-def _(values: Any, tangents: Any) -> Any:
-    (x, y), (of_x, of_y) = values, tangents
-    return jnp.minimum(x, y), jnp.where(x <= y, of_x, of_y)
+_maximum, _minimum = _of_two(jnp.maximum, jnp.greater_equal), _of_two(jnp.minimum, jnp.less_equal)

@@ -6,6 +6,7 @@ arguments:
 
 - `x` is a tensor, or what can be made one;
 - `@axis` is a number or a list of them that XLA has to know when it compiles; it may depend on shapes;
+- `?begin` is like that, but XLA need not know it: what a run computes will do;
 - `*values` is a list of tensors;
 - `-transpose_a` is no tensor: a flag, a string, a dtype;
 - `~use_cudnn_on_gpu` has no effect: it is taken, said once, and not handed on.
@@ -76,8 +77,8 @@ def parsed(arguments: str) -> tuple[list[Argument], dict[str, str]]:
     found = []
     for part in re.split(r", (?![^\[]*\])", now):
         name, equals, default = part.strip().partition("=")
-        kind = name[0] if name[0] in "@*-~" else ""
-        found.append(Argument(name.lstrip("@*-~"), kind, _value(default) if equals else inspect.Parameter.empty))
+        kind = name[0] if name[0] in "@?*-~" else ""
+        found.append(Argument(name.lstrip("@?*-~"), kind, _value(default) if equals else inspect.Parameter.empty))
     pairs = [part.strip().partition("=") for part in earlier.split(",") if part.strip()]
     return found, {old: new for old, _, new in pairs}
 
@@ -90,7 +91,7 @@ def function(row: Row) -> Callable[..., Any]:
     """Returns the function that a row describes."""
     arguments, earlier = parsed(row.arguments)
     kinds = {argument.name: argument.kind for argument in arguments}
-    static = tuple(name for name, kind in kinds.items() if kind == "@")
+    static, computed = (tuple(name for name, kind in kinds.items() if kind in of) for of in (("@", "?"), ("?",)))
     hints = {argument.name: argument.default for argument in arguments if argument.kind == "~"}
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature(
@@ -114,7 +115,7 @@ def function(row: Row) -> Callable[..., Any]:
         unused = {hint: given.pop(hint) for hint in hints}
         ignored(f"tf.{row.name}", **{hint: value for hint, value in unused.items() if value is not hints[hint]})
         values = {key: _given(key, kinds[key], value) for key, value in given.items()}
-        made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec, kind=row.op)
+        made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec, kind=row.op, computed=computed)
         made.op.kind = row.op
         return made if row.result is None else row.result(made, given)
 

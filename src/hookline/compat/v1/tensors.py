@@ -17,6 +17,9 @@ from hookline.compat.v1.shapes import TensorShape, as_ints
 from hookline.compat.v1.statics import in_order, known, made
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
+from hookline.graph.nodes import Constant as ConstantOperation
+
+_FEW = 64
 
 # What TensorFlow calls the operations of Python's operators.
 _NAMES = {
@@ -51,6 +54,16 @@ class Operation(core.Operation):
     def device(self) -> str:
         """Empty: XLA places the work."""
         return ""
+
+
+@stands_for(ConstantOperation)
+class Constant(Operation, ConstantOperation):
+    """A constant. A few whole numbers stay NumPy's, as shapes are: XLA may have to know them."""
+
+    def on_device(self) -> Any:
+        """See `hookline.graph.nodes.Constant`."""
+        is_known = isinstance(self.value, np.ndarray) and self.value.dtype.kind in "iu" and self.value.size <= _FEW
+        return self.value.copy() if is_known else super().on_device()
 
 
 @stands_for(core.Tensor)

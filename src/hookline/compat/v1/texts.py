@@ -236,6 +236,14 @@ def _unstacked(value: Any, num: Any, axis: Any) -> list[Any]:
     return list(np.moveaxis(value, int(axis), 0))
 
 
+def _like(tensor: Any, dtype: Any, number: int) -> np.ndarray:
+    if dtype is not None:
+        return np.full(np.shape(tensor), number, dtype)
+    if number:
+        raise ValueError("there is no text of ones. Say which dtype the ones are of.")
+    return np.full(np.shape(tensor), b"", object)
+
+
 TWINS: dict[str, Callable[..., Any] | None] = {
     "Cast": None,
     "Merge": lambda *, p, a, b: np.where(p, encoded(a), encoded(b)),
@@ -249,6 +257,7 @@ TWINS: dict[str, Callable[..., Any] | None] = {
     "split": _split,
     "unstack": _unstacked,
     "Fill": lambda *, dims, value: np.full(np.asarray(dims), encoded(value)[()], object),
-    "zeros_like": lambda *, tensor, dtype: np.full(np.shape(tensor), b"", object),
+    "zeros_like": lambda *, tensor, dtype: _like(tensor, dtype, 0),
+    "ones_like": lambda *, tensor, dtype: _like(tensor, dtype, 1),
 }
 """What operations do with text, by their kind and with their arguments by name, where no function for shapes tells."""

@@ -183,45 +183,6 @@ def is_variable_initialized(variable: Any) -> Any:
     return core.host_op(lambda names: not names, name="IsVariableInitialized")(missing)
 
 
-def _is_core(ref: Any) -> bool:
-    """Whether it is a variable of a graph of hookline's own, which has no arguments of TensorFlow's."""
-    return isinstance(ref, core.Variable) and not isinstance(ref, Variable)
-
-
-def assign(ref: Any, value: Any, validate_shape: Any = None, use_locking: Any = None, name: Any = None) -> Any:
-    """`tf.assign`."""
-    ignored("tf.assign", validate_shape=validate_shape is False)
-    return ref.assign(value, name=name) if _is_core(ref) else ref.assign(value, use_locking, name)
-
-
-def assign_add(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
-    """`tf.assign_add`."""
-    return ref.assign_add(value, name=name) if _is_core(ref) else ref.assign_add(value, use_locking, name)
-
-
-def assign_sub(ref: Any, value: Any, use_locking: Any = None, name: Any = None) -> Any:
-    """`tf.assign_sub`."""
-    return ref.assign_sub(value, name=name) if _is_core(ref) else ref.assign_sub(value, use_locking, name)
-
-
-def scatter_add(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
-    """`tf.scatter_add`."""
-    ignored("tf.scatter_add", use_locking=use_locking is True)
-    return ref.scatter_add(indices, updates, name or "ScatterAdd")
-
-
-def scatter_sub(ref: Any, indices: Any, updates: Any, use_locking: Any = False, name: Any = None) -> Any:
-    """`tf.scatter_sub`."""
-    ignored("tf.scatter_sub", use_locking=use_locking is True)
-    return ref.scatter_sub(indices, updates, name or "ScatterSub")
-
-
-def scatter_update(ref: Any, indices: Any, updates: Any, use_locking: Any = True, name: Any = None) -> Any:
-    """`tf.scatter_update`."""
-    ignored("tf.scatter_update", use_locking=use_locking is False)
-    return ref.scatter_update(indices, updates, name or "ScatterUpdate")
-
-
 def global_variables(scope: str | None = None) -> list[Any]:
     """`tf.global_variables`."""
     return get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
@@ -284,9 +245,6 @@ def assert_variables_initialized(var_list: Any = None) -> Any:
 __all__ = [
     "Variable",
     "assert_variables_initialized",
-    "assign",
-    "assign_add",
-    "assign_sub",
     "global_variables",
     "global_variables_initializer",
     "is_variable_initialized",
@@ -295,9 +253,6 @@ __all__ = [
     "model_variables",
     "moving_average_variables",
     "report_uninitialized_variables",
-    "scatter_add",
-    "scatter_sub",
-    "scatter_update",
     "tables_initializer",
     "trainable_variables",
     "variables_initializer",

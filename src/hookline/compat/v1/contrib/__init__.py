@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hookline.compat.v1.contrib import framework, layers, metrics
-from hookline.compat.v1.contrib import layers as slim
+from hookline.compat.v1.contrib import distributions, framework, layers, losses, metrics, seq2seq, slim
 from hookline.compat.v1.namespace import offered
 
-__all__ = ["framework", "layers", "metrics", "slim"]
+__all__ = ["distributions", "framework", "layers", "losses", "metrics", "seq2seq", "slim"]
 
 __getattr__, __dir__ = offered("tf.contrib", lambda: __all__)

@@ -17,12 +17,15 @@ from hookline.checkpoint import (
     list_variables,
     load_variable,
 )
-from hookline.compat.v1.graphs import GraphKeys, get_collection
+from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
+from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.variable_scopes import get_variable
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
 
 __all__ = [
     "add_arg_scope",
+    "add_model_variable",
     "arg_scope",
     "assign_from_checkpoint",
     "assign_from_checkpoint_fn",
@@ -32,11 +35,16 @@ __all__ = [
     "get_or_create_global_step",
     "get_trainable_variables",
     "get_variables",
+    "get_variables_by_name",
+    "get_variables_by_suffix",
     "get_variables_to_restore",
+    "has_arg_scope",
     "init_from_checkpoint",
     "list_variables",
     "load_variable",
+    "model_variable",
     "nest",
+    "variable",
 ]
 
 __getattr__, __dir__ = offered("tf.contrib.framework", lambda: __all__)
@@ -54,6 +62,11 @@ def add_arg_scope(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     call._arg_scope_key = key  # type: ignore[attr-defined]
     return call
+
+
+def has_arg_scope(func: Callable[..., Any]) -> bool:
+    """Whether `arg_scope` can set default arguments of a function."""
+    return hasattr(func, "_arg_scope_key")
 
 
 @contextlib.contextmanager
@@ -74,9 +87,10 @@ def arg_scope(list_ops_or_scope: Any, **kwargs: Any) -> Iterator[dict[str, dict[
     else:
         inner = dict(_defaults[-1])
         for fn in list_ops_or_scope if isinstance(list_ops_or_scope, list | tuple) else [list_ops_or_scope]:
-            if not hasattr(fn, "_arg_scope_key"):
+            if not has_arg_scope(fn):
                 raise ValueError(f"arg_scope requires functions made with add_arg_scope, got {fn!r}.")
-            inner[fn._arg_scope_key] = inner.get(fn._arg_scope_key, {}) | kwargs
+            key = getattr(fn, "_arg_scope_key")  # noqa: B009
+            inner[key] = inner.get(key, {}) | kwargs
     _defaults.append(inner)
     try:
         yield inner
@@ -106,6 +120,61 @@ def get_variables_to_restore(include: Sequence[str] | None = None, exclude: Sequ
     wanted = get_variables() if include is None else [item for scope in include for item in get_variables(scope)]
     left = {variable for scope in exclude or () for variable in get_variables(scope)}
     return [variable for variable in wanted if variable not in left]
+
+
+def get_variables_by_name(given_name: str, scope: Any = None) -> Any:
+    """Returns the variables whose last name this is, of a scope."""
+    suffix = f"/{given_name}"
+    return [v for v in get_variables(scope) if v.op.name == given_name or v.op.name.endswith(suffix)]
+
+
+def get_variables_by_suffix(suffix: str, scope: Any = None) -> Any:
+    """Returns the variables whose names end so, of a scope."""
+    return get_variables(scope, suffix)
+
+
+@add_arg_scope
+def variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Sequence[str] | None = None,
+    caching_device: Any = None,
+    device: Any = None,
+) -> Any:
+    """Returns the variable of a name, in collections: by default that of all global ones."""
+    ignored("tf.contrib.framework.variable", caching_device=caching_device, device=device)
+    keys = list(dict.fromkeys(collections or [GraphKeys.GLOBAL_VARIABLES]))
+    return get_variable(name, shape, dtype, initializer, regularizer, trainable, keys)
+
+
+@add_arg_scope
+def model_variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool = True,
+    collections: Sequence[str] | None = None,
+    caching_device: Any = None,
+    device: Any = None,
+) -> Any:
+    """Returns the variable of a name, which is one of the model."""
+    keys = [*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
+    made = variable(name, shape, dtype, initializer, regularizer, trainable, keys, caching_device, device)
+    add_model_variable(made)
+    return made
+
+
+def add_model_variable(var: Any) -> None:
+    """Makes a variable one of the model."""
+    kept = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
+    if var not in kept:
+        kept.append(var)
 
 
 def _is_leaf(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`tf.contrib.layers`, which is also `tf.contrib.slim`: layers with names and defaults of their own.
+"""`tf.contrib.layers`: layers with names and defaults of their own.
 
 A layer's variables are `<scope>/weights` and `<scope>/biases`, and it ends in a ReLU unless told otherwise.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookline.compat.v1 import layers, losses, nn
-from hookline.compat.v1.contrib.framework import add_arg_scope, arg_scope
+from hookline.compat.v1 import layers, nn
+from hookline.compat.v1.contrib.framework import add_arg_scope, add_model_variable
+from hookline.compat.v1.contrib.repeating import repeat, stack
+from hookline.compat.v1.contrib.scaled import bias_add, finished, instance_norm, layer_norm
+from hookline.compat.v1.contrib.separable import separable_conv2d
 from hookline.compat.v1.contrib.starts import (
     l1_l2_regularizer,
     l1_regularizer,
@@ -20,12 +23,12 @@ from hookline.compat.v1.contrib.starts import (
 )
 from hookline.compat.v1.contrib.weightless import (
     avg_pool2d,
-    collect_variables,
-    collected,
     dropout,
     flatten,
     layout,
     max_pool2d,
+    one_hot_encoding,
+    softmax,
 )
 from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_default_graph
 from hookline.compat.v1.layers.base import ZEROS, Layer
@@ -34,21 +37,30 @@ from hookline.compat.v1.nodes import op
 from hookline.compat.v1.variable_scopes import get_variable_scope, variable_scope
 
 __all__ = [
-    "arg_scope",
     "avg_pool2d",
     "batch_norm",
+    "bias_add",
     "conv2d",
     "conv2d_transpose",
     "convolution2d",
+    "convolution2d_transpose",
     "dropout",
     "flatten",
     "fully_connected",
+    "instance_norm",
     "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",
+    "layer_norm",
     "linear",
-    "losses",
     "max_pool2d",
+    "one_hot_encoding",
+    "relu",
+    "repeat",
+    "separable_conv2d",
+    "separable_convolution2d",
+    "softmax",
+    "stack",
     "variance_scaling_initializer",
     "xavier_initializer",
     "xavier_initializer_conv2d",
@@ -62,9 +74,7 @@ def _renamed(getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -
     scope, _, last = name.rpartition("/")
     last = {"kernel": "weights", "bias": "biases"}.get(last, last)
     variable = getter(f"{scope}/{last}" if scope else last, *args, **kwargs)
-    collected = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
-    if variable not in collected:
-        collected.append(variable)
+    add_model_variable(variable)
     return variable
 
 
@@ -86,9 +96,7 @@ def _called(
         outputs = layer(inputs)
         if normalizer_fn is not None:
             outputs = normalizer_fn(outputs, **(normalizer_params or {}))
-        outputs = outputs if activation_fn is None else activation_fn(outputs)
-    collect_variables(layer.variables, variables_collections)
-    return collected(outputs, outputs_collections)
+        return finished(outputs, activation_fn, layer.variables, variables_collections, outputs_collections)
 
 
 XAVIER = xavier_initializer()
@@ -196,6 +204,15 @@ def conv2d_transpose(
                    outputs_collections, variables_collections)  # fmt: skip
 
 
+class _Normalization(layers.BatchNormalization):
+    """Batch normalisation that takes the fused kernel for vectors, too: its variance is that of a sample."""
+
+    def build(self, input_shape: Any) -> None:
+        """Makes its variables."""
+        super().build(input_shape)
+        self._unbiased = self._unbiased or (input_shape.ndims == 2 and self.fused is not False)
+
+
 @add_arg_scope
 def batch_norm(
     inputs: Any,
@@ -230,7 +247,7 @@ def batch_norm(
         raise NotImplementedError("tf.contrib.layers.batch_norm has no batch_weights and no zero_debias_moving_mean.")
     given = {f"{key}_initializer": value for key, value in (param_initializers or {}).items()}
     given |= {f"{key}_regularizer": value for key, value in (param_regularizers or {}).items()}
-    layer = layers.BatchNormalization(
+    layer = _Normalization(
         1 if data_format.startswith("NC") else -1, decay, epsilon, center, scale, fused=fused, trainable=trainable,
         renorm=renorm, **given,
     )  # fmt: skip
@@ -248,8 +265,7 @@ def batch_norm(
         elif updates_collections != GraphKeys.UPDATE_OPS:
             for update in made:
                 get_default_graph().add_to_collections(updates_collections, update)
-        collect_variables(layer.variables, variables_collections)
-        return collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
+        return finished(outputs, activation_fn, layer.variables, variables_collections, outputs_collections)
 
 
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
@@ -257,4 +273,8 @@ def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Any:
     return fully_connected(inputs, num_outputs, **{"activation_fn": None} | kwargs)
 
 
-convolution2d, convolution2d_transpose = conv2d, conv2d_transpose
+relu = fully_connected
+# The names that TensorFlow's functions have, by which `repeat` and `stack` number scopes.
+for _layer in (conv2d, conv2d_transpose, separable_conv2d):
+    _layer.__name__ = _layer.__name__.replace("conv2d", "convolution2d")
+convolution2d, convolution2d_transpose, separable_convolution2d = conv2d, conv2d_transpose, separable_conv2d

@@ -1,0 +1,65 @@
+"""`tf.contrib.distributions`: what `tf.distributions` has, and normal vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.compat.v1 import arrays, math
+from hookline.compat.v1.distributions import Bernoulli, Categorical, Distribution, Normal, Uniform, kl_divergence
+from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.nodes import convert_to_tensor
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Distribution",
+    "MultivariateNormalDiag",
+    "Normal",
+    "Uniform",
+    "kl_divergence",
+]
+
+__getattr__, __dir__ = offered("tf.contrib.distributions", lambda: __all__)
+
+
+class MultivariateNormalDiag(Normal):
+    """A vector of normal variables that do not depend on each other: the last dimension.
+
+    Args:
+        loc: The means; 0 by default.
+        scale_diag: The standard deviations; 1 by default.
+        validate_args: As in `Distribution`, as what follows.
+        allow_nan_stats: As above.
+        name: As above.
+
+    References:
+        `tf.contrib.distributions.MultivariateNormalDiag`, without `scale_identity_multiplier`.
+    """
+
+    def __init__(
+        self,
+        loc: Any = None,
+        scale_diag: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "MultivariateNormalDiag",
+    ) -> None:
+        if loc is None and scale_diag is None:
+            raise ValueError("MultivariateNormalDiag requires loc or scale_diag, got none.")
+        loc = arrays.FUNCTIONS["zeros_like"](convert_to_tensor(scale_diag)) if loc is None else loc
+        scale = arrays.FUNCTIONS["ones_like"](convert_to_tensor(loc)) if scale_diag is None else scale_diag
+        super().__init__(loc, scale, validate_args, allow_nan_stats, name)
+
+    def entropy(self) -> Any:
+        """Returns the entropy of the vector, in nats."""
+        return _sum(super().entropy())
+
+    def _log_prob(self, value: Any) -> Any:
+        return _sum(super()._log_prob(value))
+
+    def _distance(self, other: Any) -> Any:
+        return _sum(super()._distance(other))
+
+
+def _sum(parts: Any) -> Any:
+    return math.FUNCTIONS["reduce_sum"](parts, -1)

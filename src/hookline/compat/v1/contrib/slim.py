@@ -1,0 +1,13 @@
+"""`tf.contrib.slim`: the layers of `tf.contrib.layers`, the scopes of `tf.contrib.framework`, and a training loop."""
+
+from __future__ import annotations
+
+from hookline.compat.v1.contrib import framework, layers, learning, losses
+from hookline.compat.v1.contrib import outputs as utils
+from hookline.compat.v1.namespace import offered
+
+PUBLIC = {name: getattr(place, name) for place in (framework, layers) for name in place.__all__ if name != "losses"}
+PUBLIC |= {"learning": learning, "losses": losses, "utils": utils}
+globals().update(PUBLIC)
+
+__getattr__, __dir__ = offered("tf.contrib.slim", lambda: PUBLIC)

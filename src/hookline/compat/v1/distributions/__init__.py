@@ -1,0 +1,12 @@
+"""`tf.distributions`: random variables with their densities, entropies and distances."""
+
+from __future__ import annotations
+
+from hookline.compat.v1.distributions.base import Distribution, kl_divergence
+from hookline.compat.v1.distributions.continuous import Normal, Uniform
+from hookline.compat.v1.distributions.discrete import Bernoulli, Categorical
+from hookline.compat.v1.namespace import offered
+
+__all__ = ["Bernoulli", "Categorical", "Distribution", "Normal", "Uniform", "kl_divergence"]
+
+__getattr__, __dir__ = offered("tf.distributions", lambda: __all__)

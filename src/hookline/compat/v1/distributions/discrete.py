@@ -1,0 +1,131 @@
+"""Random variables whose values are classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.compat.v1 import arrays, dtypes, math, nn, random
+from hookline.compat.v1.distributions.base import Distribution, joined
+from hookline.compat.v1.nodes import convert_to_tensor
+
+_of, _nn, _moved = math.FUNCTIONS, nn.FUNCTIONS, arrays.FUNCTIONS
+
+
+class Bernoulli(Distribution):
+    """One or zero.
+
+    Args:
+        logits: The logarithm of the odds of one.
+        probs: Or its probability: one of both is required.
+        dtype: Of the samples.
+        validate_args: As in `Distribution`, as what follows.
+        allow_nan_stats: As above.
+        name: As above.
+
+    References:
+        `tf.distributions.Bernoulli`.
+    """
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = dtypes.int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Bernoulli",
+    ) -> None:
+        super().__init__(validate_args, allow_nan_stats, name)
+        _check_one(self, logits, probs)
+        self.probs = _of["sigmoid"](logits) if probs is None else convert_to_tensor(probs)
+        odds = None if logits is not None else _of["log"](self.probs) - _of["log1p"](-self.probs)
+        self.logits, self.dtype = convert_to_tensor(logits) if odds is None else odds, dtype
+
+    def mean(self) -> Any:
+        """Returns the probability of one."""
+        return self.probs
+
+    def variance(self) -> Any:
+        """Returns the variance."""
+        return self.probs * (1 - self.probs)
+
+    def mode(self) -> Any:
+        """Returns the likelier of both."""
+        return _of["cast"](self.probs > 0.5, self.dtype)
+
+    def entropy(self) -> Any:
+        """Returns the entropy, in nats."""
+        return -self.logits * (_of["sigmoid"](self.logits) - 1) + _nn["softplus"](-self.logits)
+
+    def _drawn(self, wanted: Any, seed: int | None) -> Any:
+        share = random.random_uniform(joined(wanted, self.probs), dtype=self.probs.dtype, seed=seed)
+        return _of["cast"](share < self.probs, self.dtype)
+
+    def _log_prob(self, value: Any) -> Any:
+        value = _of["cast"](value, self.logits.dtype)
+        # Both may be of a shape of their own, as a sample is.
+        return value * self.logits - _nn["softplus"](self.logits + _moved["zeros_like"](value))
+
+    def _distance(self, other: Any) -> Any:
+        soft = _nn["softplus"]
+        ones, zeros = soft(-other.logits) - soft(-self.logits), soft(other.logits) - soft(self.logits)
+        return _of["sigmoid"](self.logits) * ones + _of["sigmoid"](-self.logits) * zeros
+
+
+class Categorical(Distribution):
+    """One of several classes.
+
+    Args:
+        logits: For each class the logarithm of its probability, but for a number that is common to all: last dimension.
+        probs: Or the probabilities: one of both is required.
+        dtype: Of the samples.
+        validate_args: As in `Distribution`, as what follows.
+        allow_nan_stats: As above.
+        name: As above.
+
+    References:
+        `tf.distributions.Categorical`.
+    """
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = dtypes.int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Categorical",
+    ) -> None:
+        super().__init__(validate_args, allow_nan_stats, name)
+        _check_one(self, logits, probs)
+        self.logits = _of["log"](probs) if logits is None else convert_to_tensor(logits)
+        self.probs = _nn["softmax"](self.logits) if probs is None else convert_to_tensor(probs)
+        self.dtype = dtype
+
+    def mode(self) -> Any:
+        """Returns the likeliest class."""
+        return _of["argmax"](self.logits, -1, output_type=self.dtype)
+
+    def entropy(self) -> Any:
+        """Returns the entropy, in nats."""
+        return -_of["reduce_sum"](_nn["log_softmax"](self.logits) * _nn["softmax"](self.logits), -1)
+
+    def _drawn(self, wanted: Any, seed: int | None) -> Any:
+        shape = arrays.shape(self.logits)
+        flat = _moved["reshape"](self.logits, [-1, shape[-1]])
+        drawn = random.multinomial(flat, _of["reduce_prod"](wanted), seed, output_dtype=self.dtype)
+        return _moved["reshape"](_moved["transpose"](drawn), arrays.concat([wanted, shape[:-1]], 0))
+
+    def _log_prob(self, value: Any) -> Any:
+        hot = _moved["one_hot"](value, arrays.shape(self.logits)[-1], dtype=self.logits.dtype)
+        return _of["reduce_sum"](hot * _nn["log_softmax"](self.logits), -1)
+
+    def _distance(self, other: Any) -> Any:
+        apart = _nn["log_softmax"](self.logits) - _nn["log_softmax"](other.logits)
+        return _of["reduce_sum"](_nn["softmax"](self.logits) * apart, -1)
+
+
+def _check_one(who: Distribution, logits: Any, probs: Any) -> None:
+    if (logits is None) == (probs is None):
+        given = "none" if logits is None else "both"
+        raise ValueError(f"tf.distributions.{type(who).__name__} requires one of logits and probs, got {given}.")

@@ -1,0 +1,48 @@
+"""`tensorflow.python.training.moving_averages`: averages of values in variables that a script has made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.compat.v1 import math
+from hookline.compat.v1.graphs import name_scope
+from hookline.compat.v1.initializers import zeros_initializer
+from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1.variable_scopes import get_variable, get_variable_scope, variable_scope
+from hookline.compat.v1.variables import global_variables
+from hookline.graph import ExponentialMovingAverage
+
+__all__ = ["ExponentialMovingAverage", "assign_moving_average"]
+
+
+def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: Any = None) -> Any:
+    """Returns an update that moves a variable towards a value: by `1 - decay` of the way.
+
+    Args:
+        variable: As above.
+        value: A tensor of the same shape.
+        decay: A number, or a tensor.
+        zero_debias: The variable begins at 0 and is the weighted mean of the values so far: two more variables,
+            `biased` and `local_step`, keep what it is made of.
+        name: Name scope of the operations.
+    """
+    with name_scope(name, "AssignMovingAvg"):
+        share = math.FUNCTIONS["cast"](convert_to_tensor(1.0 - decay), variable.dtype)
+        if not zero_debias:
+            return variable.assign_sub((variable - value) * share)
+        with variable_scope(variable.op.name):
+            biased, steps = _of_zeros("biased", variable), _of_zeros("local_step", variable, [])
+        now = biased.assign_sub((biased - value) * share)
+        weight = 1 - math.FUNCTIONS["pow"](1.0 - share, steps.assign_add(1))
+        return variable.assign(now / weight)
+
+
+def _of_zeros(name: str, like: Any, shape: Any = None) -> Any:
+    """Returns a variable of a name that no other average of the same variable has taken, unless the scope reuses."""
+    scope = get_variable_scope()
+    taken = {variable.op.name for variable in global_variables()}
+    count, free = 0, name
+    while not scope.reuse and f"{scope.name}/{free}" in taken:
+        count += 1
+        free = f"{name}_{count}"
+    return get_variable(free, like.shape if shape is None else shape, like.dtype, zeros_initializer(), trainable=False)
