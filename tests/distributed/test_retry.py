@@ -377,8 +377,9 @@ def other_may_begin(sums, session):
     return DirectTransport.call(sums.network, 0, "admit", ticket, "other", 1, 0, 0.0).get() is not None
 
 
-def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_decided():
-    sums = Sums(1, max_staleness=0)
+def with_an_undecided_update(max_staleness):
+    """Returns the sums, their worker's session and the message that was not delivered: it may still come."""
+    sums = Sums(1, max_staleness=max_staleness)
     session = hl.Session(sums.network)
     session.run(hl.global_variables_initializer())
     sums.network.lose("commit", late=True)
@@ -386,6 +387,11 @@ def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_
         session.run(sums.train, {sums.x: 1})
     (late,) = sums.network.late
     sums.network.late = None
+    return sums, session, late
+
+
+def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_decided():
+    sums, session, late = with_an_undecided_update(max_staleness=0)
 
     assert not other_may_begin(sums, session), "the update may still come, and would be missed"
     assert DirectTransport.call(sums.network, *late).get().accepted
@@ -393,14 +399,7 @@ def test_an_update_whose_outcome_is_not_known_holds_the_others_back_until_it_is_
 
 
 def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_begins():
-    sums = Sums(1, max_staleness=0)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
-    sums.network.lose("commit", late=True)
-    with pytest.raises(errors.UnavailableError, match="not known"):
-        session.run(sums.train, {sums.x: 1})
-    (late,) = sums.network.late
-    sums.network.late = None
+    sums, session, late = with_an_undecided_update(max_staleness=0)
 
     def between(total):
         with pytest.raises(errors.InternalError, match="given up"):
@@ -413,12 +412,7 @@ def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_beg
 
 
 def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
-    sums = Sums(1, max_staleness=5)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
-    sums.network.lose("commit", late=True)
-    with pytest.raises(errors.UnavailableError, match="not known"):
-        session.run(sums.train, {sums.x: 1})
+    sums, session, _ = with_an_undecided_update(max_staleness=5)
     renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)
 
     def hear(ticket, sender):
