@@ -26,7 +26,7 @@ from hookline import train
 BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
 STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
 
-LONG_EXAMPLES = 8192
+LONG_EXAMPLES = 16384
 """In the batch of a step that takes a millisecond or more."""
 
 Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
@@ -114,7 +114,7 @@ def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--results", type=Path, help="where to write bench.json and bench.md")
     args = parser.parse_args()
@@ -142,7 +142,7 @@ def main() -> None:
             runs, rounds=args.rounds, steps=max(args.steps // 10, 1), references=(BARE, HAND_NAN)
         )
     text = f"{interleaved.table(rows)}\n\nThe same with {LONG_EXAMPLES} examples in the batch:\n\n"
-    text += f"{interleaved.table(long)}\n\nStandard hooks: {STANDARD}.\n"
+    text += f"{interleaved.table(long, decimals=3)}\n\nStandard hooks: {STANDARD}.\n"
     about = interleaved.machine()
     text += (
         f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"

@@ -99,14 +99,14 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def table(rows: Mapping[str, Row]) -> str:
-    """Returns rows as a Markdown table."""
+def table(rows: Mapping[str, Row], decimals: int = 2) -> str:
+    """Returns rows as a Markdown table, with so many decimals in the ratios."""
     references = list(dict.fromkeys(name for row in rows.values() for name in row.ratios))
     heads = ["", "µs a step", *(f"/ {name}" for name in references), *(f"added to {name}" for name in references[:1])]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for name, row in rows.items():
         cells = [f"{row.micros:.1f} ± {row.spread:.1f}"]
-        cells += [f"{row.ratios[r]:.2f}" if r in row.ratios else "" for r in references]
+        cells += [f"{row.ratios[r]:.{decimals}f}" if r in row.ratios else "" for r in references]
         cells += [f"{row.added[r]:+.1f}" if r in row.added else "" for r in references[:1]]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
