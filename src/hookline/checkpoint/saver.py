@@ -240,11 +240,7 @@ class Saver:
         """
         self.wait()
         sess = _raw(sess)
-        variables = self._of(sess)
-        whole = _is_whole(sess, variables)
-        iterators = [name for name in sess.iterators() if whole and name not in variables]
-        values, positions = sess.snapshot_with_positions(list(variables.values()), iterators)
-        step = _step(sess, global_step, values)
+        contents, positions, step = self._contents(sess, global_step)
         path, state_file = _checked(save_path, self._suffix(step)), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
             raise InvalidArgumentError(
@@ -254,10 +250,6 @@ class Saver:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
         lease = self._lease(sess, path)
         self._clean(path, state_file)
-        contents = {name: values[variable.op.name] for name, variable in variables.items()}
-        contents |= {name: position.value for name, position in positions.items()}
-        if whole:
-            contents |= {f"{_HOOKS}{name}": state for name, state in sess.hook_states().items()}
         entries, stored = leaves.pack(contents)
         for array in stored.values():
             if isinstance(array, jax.Array):
@@ -292,6 +284,18 @@ class Saver:
             give_back()
             raise
         return self._pending
+
+    def _contents(self, sess: Session, global_step: Any) -> tuple[dict[str, Any], Mapping[str, Any], int | None]:
+        """Returns copies of all that is to be written, the positions of iterators among it, and the step."""
+        variables = self._of(sess)
+        whole = _is_whole(sess, variables)
+        iterators = [name for name in sess.iterators() if whole and name not in variables]
+        values, positions = sess.snapshot_with_positions(list(variables.values()), iterators)
+        contents = {name: values[variable.op.name] for name, variable in variables.items()}
+        contents |= {name: position.value for name, position in positions.items()}
+        if whole:
+            contents |= {f"{_HOOKS}{name}": state for name, state in sess.hook_states().items()}
+        return contents, positions, _step(sess, global_step, values)
 
     def _suffix(self, step: int | None) -> str:
         if step is None:
