@@ -76,7 +76,7 @@ bench-peers: $(TF_PYTHON)
 
 # The other benchmarks: large models, summaries, iterators, workers. Each says what it measures.
 bench-more: $(READY)
-	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer; do \
+	@set -e; for name in data_iterator gradual_start large_model loop parameter_server summary_writer tf1_scripts; do \
 		echo "== $$name"; TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/$$name.py; done
 
 # Skips with a word where the peers have no environment: make .venv-peers/bin/python sets one up.
