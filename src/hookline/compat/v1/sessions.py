@@ -50,9 +50,10 @@ class Session(core.Session):
 
     def returned(self, values: list[Any]) -> list[Any]:
         """Returns the values as NumPy's."""
-        for leaf in jax.tree.leaves(values):
-            if isinstance(leaf, jax.Array) and leaf.is_fully_addressable:
-                leaf.copy_to_host_async()
+        arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array) and leaf.is_fully_addressable]
+        if len(arrays) > 1:  # They travel at the same time.
+            for array in arrays:
+                array.copy_to_host_async()
         return [jax.tree.map(_as_numpy, value) for value in values]
 
     def next_draw(self) -> np.uint32:
