@@ -24,8 +24,9 @@ class Clock:
         True
     """
 
-    # Returns the seconds since an arbitrary moment; never goes back. Not wrapped: it is read on each run.
-    monotonic = staticmethod(_time.monotonic)
+    def monotonic(self) -> float:
+        """Returns the seconds since an arbitrary moment; never goes back."""
+        return _time.monotonic()
 
     def time(self) -> float:
         """Returns the seconds since the epoch, by the calendar."""
@@ -52,6 +53,7 @@ def _bounded(timeout_secs: float | None) -> float | None:
 
 
 _installed = Clock()
+_installed.monotonic = _time.monotonic  # It is read on each run, and a call takes time.
 
 
 def install(clock: Clock) -> Clock:

@@ -53,6 +53,9 @@ class Watch:
         doing: Called in that thread; returns what the session is doing, for the log.
         heeds: Whether it is up to this session to act on signals, if it does not ignore them.
 
+    Attributes:
+        signals: Those of the process. Its `number` is None as long as none has come to any session.
+
     Raises:
         ValueError: `on_preemption` is something else, or `grace_secs` is not a positive number.
     """
@@ -72,22 +75,22 @@ class Watch:
         if arguments.number(who, "grace_secs", grace_secs) <= 0:
             raise ValueError(f"{who} requires grace_secs > 0, got {grace_secs}.")
         self.grace_secs = grace_secs
-        self.stop, self.doing = stop, doing
+        self.stop, self.doing, self.signals = stop, doing, _signals
         self._heeds = heeds and on_preemption == EXIT
         self._last: int | None = None
 
     def open(self) -> None:
         """Starts to catch signals, unless they are to be ignored."""
         if self._heeds:
-            SIGNALS.add(self)
+            _signals.add(self)
 
     def renew(self) -> None:
         """Catches signals again if other code has replaced the handlers."""
-        SIGNALS.renew()
+        _signals.renew()
 
     def close(self) -> None:
         """Puts the previous handlers back if this is the last session; remembers a signal that came."""
-        came = SIGNALS.remove(self)
+        came = _signals.remove(self)
         self._last = came if self._heeds else None
 
     @property
@@ -97,7 +100,7 @@ class Watch:
 
     def came(self) -> bool:
         """Returns whether the process was asked to end."""
-        return SIGNALS.number is not None and self.number is not None
+        return _signals.number is not None and self.number is not None
 
     def check(self) -> None:
         """Raises `Preempted` if the process was asked to end."""
@@ -112,24 +115,24 @@ class Watch:
 
 def asked() -> int | None:
     """Returns the signal that asked this process to end, if an open session responds to signals; else None."""
-    return None if SIGNALS.number is None or not SIGNALS.watches else SIGNALS.number
+    return None if _signals.number is None or not _signals.watches else _signals.number
 
 
 def heeded() -> bool:
     """Returns whether an open session responds to signals."""
-    return len(SIGNALS.watches) > 0
+    return len(_signals.watches) > 0
 
 
 def urgent() -> bool:
     """Returns whether the process must end now without saving: a second Ctrl-C came, or the time is over."""
-    return SIGNALS.urgent and asked() is not None
+    return _signals.urgent and asked() is not None
 
 
 def left_secs() -> float:
     """Returns how many seconds are left for leaving; infinity if no signal came."""
     if asked() is None:
         return float("inf")
-    return 0.0 if SIGNALS.urgent else max(SIGNALS.deadline - _real_time.monotonic(), 0.0)
+    return 0.0 if _signals.urgent else max(_signals.deadline - _real_time.monotonic(), 0.0)
 
 
 def check() -> None:
@@ -154,7 +157,7 @@ def sleep(secs: float) -> None:
     Example:
         >>> sleep(0)
     """
-    if not SIGNALS.watches:
+    if not _signals.watches:
         clock.sleep(secs)
         return
     deadline = clock.monotonic() + secs
@@ -390,15 +393,15 @@ class _Ear:
 
     def _listen(self) -> None:
         with self._inside:
-            while (number := self._next(SIGNALS.deadline)) != _OVER:
+            while (number := self._next(_signals.deadline)) != _OVER:
                 if number is None:
-                    SIGNALS.time_is_over()
-                elif SIGNALS.urgent or not SIGNALS.is_caught(number):
+                    _signals.time_is_over()
+                elif _signals.urgent or not _signals.is_caught(number):
                     continue
-                elif SIGNALS.heard_at is None:
-                    SIGNALS.hear(number)
-                elif _real_time.monotonic() - SIGNALS.heard_at > SAME_SECS[signal.Signals(number)]:
-                    SIGNALS.end_now(number, f"{signal.Signals(number).name} again")
+                elif _signals.heard_at is None:
+                    _signals.hear(number)
+                elif _real_time.monotonic() - _signals.heard_at > SAME_SECS[signal.Signals(number)]:
+                    _signals.end_now(number, f"{signal.Signals(number).name} again")
 
     def _next(self, deadline: float) -> int | None:
         """Returns the next signal, or None when the time is over."""
@@ -417,6 +420,8 @@ def _is_plain_shell() -> bool:
 
 
 _real_time = clock.Clock()
-SIGNALS = _Signals()
+_signals = _Signals()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=SIGNALS.before_fork, after_in_parent=SIGNALS.after_fork, after_in_child=SIGNALS.forget)
+    os.register_at_fork(
+        before=_signals.before_fork, after_in_parent=_signals.after_fork, after_in_child=_signals.forget
+    )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_ARRAYS = (np.generic, np.ndarray, jax.Array)
+
 
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
@@ -254,7 +256,7 @@ class _Verbatim(str):
 
 
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, float) or getattr(value, "shape", None) == ()
+    return isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ())
 
 
 def _leaf_text(leaf: Any) -> str:

@@ -242,7 +242,7 @@ class MonitoredLifecycle:
                 fetches is quiet.fetches
                 and options is None
                 and run_metadata is None
-                and preemption.SIGNALS.number is None
+                and self._preemption.signals.number is None
             ):
                 result = quiet.run(fetches, feed_dict)
                 if result is not NOT_RUN:
@@ -252,8 +252,9 @@ class MonitoredLifecycle:
             self._turn.leave()
 
     def _run_with_hooks(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
-        outer = SCOPE.set(self._writers)
+        outer = SCOPE.get()
         try:
+            SCOPE.set(self._writers)
             if self._closed:
                 raise RuntimeError(_CLOSED)
             if self._quiet.failed is None:  # Else the error of that run goes first.
@@ -264,7 +265,7 @@ class MonitoredLifecycle:
                 self._fail(exc)
             raise
         finally:
-            SCOPE.reset(outer)
+            SCOPE.set(outer)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Calls a function that decides what to run, with or without hooks.

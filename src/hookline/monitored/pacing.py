@@ -13,6 +13,7 @@ from hookline.monitored.hook_list import Callback, HookList, describe, override
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.ridership import Ridership
 from hookline.session import Session
+from hookline.session.feeds import feed_key
 
 _LOOK_AGAIN_RUNS = 64
 _MOST_RIDERSHIPS = 64
@@ -94,6 +95,7 @@ class Pacing:
         "_everyone",
         "_everyone_run",
         "_expected_changes",
+        "_fed",
         "_fetches",
         "_foreseen",
         "_free",
@@ -131,6 +133,7 @@ class Pacing:
         self._run = self._due_run = self._everyone_run = 0
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
+        self._fed: Any = None
         self._planned_gain = 0
         self._patience = 1
         self._changes = 1  # of the step by one of the caller's runs
@@ -168,8 +171,11 @@ class Pacing:
         gained = step - self._last_step
         self._last_step = step
         self._gain, self._gain_since_plan = max(gained, self._gain), max(gained, self._gain_since_plan)
-        if fetches is not self._fetches:
+        # How far a run leads may depend on which tensors are fed, too.
+        fed = feed_key(feed_dict) if feed_dict else None
+        if fetches is not self._fetches or fed != self._fed:
             self._look_up(fetches, feed_dict)
+            self._fed = fed
         reach = step + max(self._gain, self._planned_gain)
         self._expected_changes = changes + self._changes
         self._free = 0
@@ -192,8 +198,9 @@ class Pacing:
 
     def foreseen(self) -> tuple[Ridership, Foreseen]:
         """Returns with whom runs like the last one may follow before somebody is due, and which they are."""
-        known = self._session.known_global_step is not None
-        return self._always, Foreseen(self._free if known else 0, self._due_secs, self._changes, self._alarms)
+        step = self._session.known_global_step
+        runs = 0 if step is None else self._free
+        return self._always, Foreseen(runs, self._due_secs, step, self._planned_gain, self._alarms)
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
@@ -261,8 +268,8 @@ class Pacing:
         self._dues = dues
         if self._run >= self._everyone_run:
             self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        _, steps, secs, runs = zip(_NEVER_DUE, *dues, strict=True)
-        self._due_step, self._due_secs, self._due_run = min(steps), min(secs), min(runs)
+        _, at_steps, at_secs, at_runs = zip(_NEVER_DUE, *dues, strict=True)
+        self._due_step, self._due_secs, self._due_run = min(at_steps), min(at_secs), min(at_runs)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
         at_once = len(always) > len(self._unpaced)
         self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1

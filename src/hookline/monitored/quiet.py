@@ -22,13 +22,15 @@ class Foreseen(NamedTuple):
     Args:
         runs: How many there may be.
         until: The reading of the clock at which the next one is no longer among them.
-        changes: How often each of them writes the global step; None where no hook rides ever.
+        step: The global step before the first; None where no hook rides ever.
+        gain: By how much each of them advances it.
         alarms: The session's count of latches that had latched when this was foreseen.
     """
 
     runs: float = math.inf
     until: float = math.inf
-    changes: int | None = None
+    step: int | None = None
+    gain: int = 0
     alarms: int = 0
 
 
@@ -49,8 +51,8 @@ class Quiet:
 
     __slots__ = (
         "_alarms",
-        "_changes",
         "_expected",
+        "_gain",
         "_made",
         "_prepared",
         "_runs",
@@ -81,8 +83,7 @@ class Quiet:
         """
         self._session, self._watched = session, watched
         self._prepared = None if feeds else session.prepared(fetches, watched)
-        self._runs, self._until, self._changes, self._alarms = foreseen
-        self._expected = session.step_changes
+        self._runs, self._until, self._expected, self._gain, self._alarms = foreseen
         self.fetches = fetches
 
     def end(self) -> int:
@@ -93,8 +94,8 @@ class Quiet:
         self._watched: Watched | None = None
         self._prepared: Any = None
         self._runs = self._until = 0.0
-        self._changes: int | None = None
-        self._made = self._expected = self._alarms = 0
+        self._expected: int | None = None
+        self._made = self._gain = self._alarms = 0
         return made
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
@@ -107,11 +108,11 @@ class Quiet:
         Returns:
             The results of the caller; or `NOT_RUN`: then nothing was run, or it has `failed`.
         """
-        session, changes = self._session, self._changes
+        session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self._made >= self._runs:
             return NOT_RUN
-        # Somebody else has set the step, or a hook must be told of a latch.
-        if changes is not None and (session.step_changes != self._expected or session.alarms != self._alarms):
+        # Somebody else has set the step, a run has gained more than was foreseen, or a latch has latched.
+        if expected is not None and (session.known_global_step != expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
@@ -125,8 +126,8 @@ class Quiet:
             self.failed = error, writes
             return NOT_RUN
         self._made += 1
-        if changes:
-            self._expected += changes
+        if expected is not None:
+            self._expected = expected + self._gain
         return result
 
     def _run(self, session: Session, feed_dict: Mapping[Any, Any] | None) -> Any:

@@ -61,7 +61,7 @@ class Turn:
         return not self._waiting and self._take()
 
     def enter(self) -> bool:
-        """Takes the turn as `take` does, for what takes no writers."""
+        """Takes the turn as `take` does, for who takes no writers, or says itself whose they are."""
         mine = [threading.get_ident()]
         return not self._waiting and self._inside.setdefault(_HOLDER, mine) is mine
 

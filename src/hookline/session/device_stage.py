@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from hookline.errors import FailedPreconditionError
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import ancestors
 from hookline.graph.variable import Update
 from hookline.session.getters import Getter, Run
-from hookline.session.latches import Latched, Latches
+from hookline.session.latches import Latched, Latches, copied
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan
 from hookline.session.program import Program
 from hookline.session.store import VariableStore
 
-_copied = jax.jit(jnp.copy)
 _value = operator.attrgetter("value")
 
 
@@ -160,7 +158,7 @@ class DeviceStage:
             held = jax.tree.leaves(self._exchange.take()[0])
             held = held or jax.tree.leaves(self._store.take(self._program.written))
             least = min(held, key=lambda leaf: leaf.size, default=None)
-        return None if least is None or least.is_ready() else _copied(least)
+        return None if least is None or least.is_ready() else copied(least)
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
         if self._last_step is not None:

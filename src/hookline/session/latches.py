@@ -28,7 +28,7 @@ def _less(latched: Latched, runs: int) -> Latched:
     return jnp.where(latched > 0, latched - runs, latched + runs)
 
 
-_copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
+copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
 
 
 class _Stretch(NamedTuple):
@@ -154,7 +154,7 @@ class Latches:
         state = self._states.get(latch)
         if state is None or state.found is not None or not state.runs:
             return None
-        return Unread(state, _copied(state.value), state.stretches)
+        return Unread(state, copied(state.value), state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> int:
         """Reads what latches held; returns how many of them are news."""

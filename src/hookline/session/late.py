@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ class LateResults:
         {'loss': Array(0.5, dtype=float32, weak_type=True)}
     """
 
-    def __init__(self, compute: Callable[[], Any], arrays: Sequence[Any]) -> None:
+    def __init__(self, compute: Callable[[], Any], arrays: list[Any]) -> None:
         self._compute = compute
         self._arrays = arrays
         self._results: Any = None
@@ -42,10 +42,9 @@ class LateResults:
     def is_ready(self) -> bool:
         """Returns whether reading them would not wait for the device."""
         # Not `all`: a generator costs more than the arrays, of which there are few.
-        for array in self._arrays:
+        for array in self._arrays:  # noqa: SIM110
             if not array.is_ready():
                 return False
-        self._arrays = ()
         return True
 
     def get(self) -> Any:
@@ -55,8 +54,10 @@ class LateResults:
             BaseException: What a host operation raised, or the error of the run on the device.
         """
         if not self._is_computed:
+            # Raises the error of the run, which is no less ready. Its parts need not wait again.
             for array in self._arrays:
                 array.block_until_ready()
+            self._arrays.clear()
             self._results = self._compute()
             self._is_computed = True
         return self._results

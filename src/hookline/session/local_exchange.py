@@ -1,4 +1,4 @@
-"""The variables of one program in this process, found once, and where each variable is kept."""
+"""The variables of programs in this process, found once, and where each variable is kept."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Slot:
 
 
 class LocalExchange:
-    """The variables of one program, found once.
+    """The variables of programs that take and write the same ones, found once.
 
-    The new values that a run leaves are the arguments of the next one. As long as the same program runs they are only
+    The new values that a run leaves are the arguments of the next one. As long as these programs run they are only
     kept here, and the store asks for them (`flush`) when anybody else looks.
 
     Args:

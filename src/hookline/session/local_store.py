@@ -117,7 +117,10 @@ class _LocalStore:
     ) -> Exchange:
         # Programs with the same variables share one, and no value moves when they take turns.
         key = (*map(tuple, groups), tuple(written), tuple(gains), tuple(hosted.items()))
-        return self._exchanges.setdefault(key, LocalExchange(self, groups, written, gains, hosted))
+        found = self._exchanges.get(key)
+        if found is None:
+            found = self._exchanges[key] = LocalExchange(self, groups, written, gains, hosted)
+        return found
 
     def counts(self, written: Iterable[Variable]) -> bool:
         """Whether the global step is among these."""

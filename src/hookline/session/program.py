@@ -110,7 +110,7 @@ class Program:
         # A run that fails and takes a latch away must take the session with it: a NaN might be forgotten.
         donated = (0, 4) if self.taken else 0
         self._compiled = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
-        # JAX takes two trees with the same leaves for alike, since the leaves alone are passed.
+        # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
         self.run = functools.partial(self._run_loose, self._compiled) if self._is_loose else self._compiled
         self._dry: Any = None
@@ -246,10 +246,10 @@ class Program:
         return groups, outputs, sent, tuple(map(after, latched, conditions))
 
     def _masked(self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """Returns what a hook watches, computed only where the run wants it, or needs it for something else."""
+        """Returns what a hook watches, computed only where the run wants it; numbers that it has anyway, always."""
         needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
-        if not operations:
+        if not operations and all(specs.is_array(t.spec) and t.spec.shape == () for t in watch):
             return tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in watch)
 
         def compute() -> tuple[Any, ...]:

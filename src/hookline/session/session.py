@@ -33,7 +33,7 @@ from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
-_NOTHING = object(), None
+_NO_LATEST = object(), None
 _MOST_LATEST = 16
 
 
@@ -234,7 +234,7 @@ class Session(_OfGraph):
             The caller's results, and a tuple of the hooks'.
         """
         if not isinstance(watched, Watched):
-            watched = Watched(tuple(watched))
+            watched = Watched(tuple(watched), once=True)
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
     def expect(self, watched: Iterable[Any]) -> None:
@@ -320,7 +320,7 @@ class Session(_OfGraph):
         metadata: RunMetadata | None,
         watched: Watched | None = None,
     ) -> tuple[Any, Any]:
-        """Runs what was prepared; returns the results of the caller and of the hooks.
+        """Runs what `prepared` has returned.
 
         Args:
             prepared: What is run.
@@ -328,6 +328,9 @@ class Session(_OfGraph):
             options: As of `run`.
             metadata: As of `run`.
             watched: What hooks ask for.
+
+        Returns:
+            The results of the caller, and those of the hooks.
         """
         execution = prepared.execution
         run = Run()
@@ -391,7 +394,7 @@ class Session(_OfGraph):
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
         if not feed_dict and self._lost is None:
             # A training loop asks for the same each time.
-            latest_fetches, latest = self._latest.get(watched, _NOTHING)
+            latest_fetches, latest = self._latest.get(watched, _NO_LATEST)
             if fetches is latest_fetches and latest is not None:
                 return latest
         key = plan_key(fetches, watched, feed_dict)
@@ -401,8 +404,9 @@ class Session(_OfGraph):
                 self._check_usable()
                 found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         # A structure may be changed in place.
-        if not feed_dict and isinstance(fetches, Tensor | Operation | str):
-            if len(self._latest) >= _MOST_LATEST:
+        lasts = watched is None or not watched.once
+        if lasts and not feed_dict and isinstance(fetches, Tensor | Operation | str):
+            if len(self._latest) >= min(_MOST_LATEST, self._max_plans):
                 self._latest.clear()
             self._latest[watched] = fetches, found
         return found

@@ -30,7 +30,7 @@ class Exchange(Protocol):
     step: int | None
 
     def take(self) -> tuple[Flat, Flat, Flat]:
-        """Returns the values that the program takes, flattened.
+        """Returns the values that the program takes, flattened, and notes the `step`.
 
         Raises:
             FailedPreconditionError: A variable was never initialised.

@@ -14,10 +14,12 @@ class Watched:
     Args:
         fetches: For each hook a fetch structure, or None.
         late: The places in `fetches` whose results come as `LateResults`.
+        once: Whether it was made for a single run, so that nothing need be remembered for it.
 
     Attributes:
         fetches: As above.
         late: As above.
+        once: As above.
         key: What two of them have in common that one plan serves.
 
     Example:
@@ -25,12 +27,11 @@ class Watched:
         True
     """
 
-    __slots__ = ("fetches", "key", "late")
+    __slots__ = ("fetches", "key", "late", "once")
     key: Hashable
 
-    def __init__(self, fetches: tuple[Any, ...], late: frozenset[int] = frozenset()) -> None:
-        self.fetches = fetches
-        self.late = late
+    def __init__(self, fetches: tuple[Any, ...], late: frozenset[int] = frozenset(), *, once: bool = False) -> None:
+        self.fetches, self.late, self.once = fetches, late, once
 
     def __getattr__(self, name: str) -> Any:
         # Not in the constructor, where whoever asks for what cannot be fetched would not be told by the run.
