@@ -10,6 +10,7 @@ import pytest
 
 import hookline as hl
 from hookline import summary, train
+from hookline.session import LateResults
 from hookline.testing import read_events
 
 
@@ -206,3 +207,19 @@ def test_a_subclass_with_an_after_run_of_its_own_gets_the_results_themselves(tra
         assert [float(results["loss"]) for results in values] == [1.0, 3.0]
     else:
         assert all(isinstance(results[0], bytes) for results in values)
+
+
+def test_a_failed_run_is_an_error_where_its_results_are_read_though_they_are_ready():
+    class Failed:
+        def is_ready(self):
+            return True
+
+        def block_until_ready(self):
+            raise RuntimeError("the run failed")
+
+    results = LateResults(lambda: ["never read"], [Failed()])
+    part = results.part(0)
+    assert part.is_ready()
+    for late in (part, results):
+        with pytest.raises(RuntimeError, match="the run failed"):
+            late.get()

@@ -259,6 +259,18 @@ def test_a_gain_that_is_fed_is_not_foreseen():
         assert session.raw_session().global_step == 120
 
 
+def test_how_far_runs_lead_is_seen_anew_where_other_tensors_are_fed():
+    step = train.get_or_create_global_step()
+    small, large = step.assign_add(1), step.assign_add(10)
+    train_op = hl.group(small, hl.op(lambda value: value)(large))
+    with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=60)]) as session:
+        for _ in range(3):
+            session.run(train_op, {large: 0})
+        while not session.should_stop():
+            session.run(train_op)
+        assert session.raw_session().global_step == 3 + 6 * 11
+
+
 def test_a_signal_that_comes_in_a_run_that_fails_does_not_hide_the_error(troubled, tmp_path):
     trouble, train_op = troubled
     hook, error = Due(), RuntimeError("disk on fire")

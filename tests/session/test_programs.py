@@ -78,6 +78,21 @@ def test_watching_leaves_every_bit_of_the_training_as_it_is(sess):
     assert same_bits(*finals)
 
 
+@pytest.mark.parametrize(("size", "conditional"), [((), False), ((3,), True)])
+def test_a_single_number_that_a_run_has_anyway_is_handed_out_and_more_only_where_it_is_wanted(sess, size, conditional):
+    total = hl.Variable(jnp.zeros(size), name="total")
+    added = total.assign_add(jnp.ones(size))
+    double = hl.op(lambda value: 2 * value)(total)
+    sess.run(hl.global_variables_initializer())
+    metadata = hl.RunMetadata()
+    options = hl.RunOptions(output_partition_graphs=True)
+    sess.expect([total, double])
+    _, (value,) = sess.run_watched(added.op, (total,), options=options, run_metadata=metadata)
+    assert np.shape(value) == size
+    # The double is not wanted here, and is never computed anyway.
+    assert metadata.partition_graphs[0].count(" conditional(") == 1 + conditional
+
+
 def test_watching_what_is_computed_anyway_leaves_every_bit_as_it_is_too(sess):
     params, loss, train, _ = mlp()
     latch = hl.latch(hl.op(lambda value: ~jnp.isfinite(value))(loss))
