@@ -127,6 +127,16 @@ class Transactions:
             self._settle(self._unsettled)
             self._unsettled = None
 
+    def give_up(self) -> None:
+        """Has the last transaction refused if it got no answer and is undecided; does not wait until it is."""
+        sent, self._unsettled = self._unsettled, None
+        if sent is None or sent.applied is not None:
+            return
+        try:
+            self._transport.call(0, "outcome", sent.where.ticket, sent.where.transaction, sent.where.owners)
+        except Exception as error:
+            logger.info("The step server was not told that an update was given up: %s", error)
+
     def _settle(self, sent: Sent) -> None:
         """Finds out the outcome of updates that got no answer."""
         where: _Where = sent.where
