@@ -445,6 +445,38 @@ def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monk
     session.close()
 
 
+def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
+    sums, session, _ = with_an_undecided_update(max_staleness=1)
+    outcome, asked, go_on = sums.network.servers[0].outcome, threading.Event(), threading.Event()
+
+    def hold(*args):
+        found = outcome(*args)
+        if not asked.is_set():
+            asked.set()
+            assert go_on.wait(30)
+        return found
+
+    # The server could not take another call meanwhile, so the answer is what is held up.
+    receive = sums.network.servers[0].receive
+    monkeypatch.setattr(sums.network.servers[0], "receive", lambda m: hold(*m[1:]) if m[0] == "outcome" else receive(m))
+    thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
+    thread.start()
+    try:
+        assert asked.wait(30)
+        sums.network.lose("commit", late=True)
+        with pytest.raises(errors.UnavailableError, match="not known"):
+            session.load({"other": np.ones(1000, np.float32)})
+        (late,) = sums.network.late
+        sums.network.late = None
+    finally:
+        go_on.set()
+        thread.join(30)
+
+    assert sums.values(session) == (2, 1, 1)
+    with pytest.raises(errors.InternalError, match="given up"):
+        DirectTransport.call(sums.network, *late).get()
+
+
 def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=5)
     renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)
