@@ -144,6 +144,9 @@ def work(worker: int) -> None:
     from hookline.distributed.ray_actors import RayTransport
     from hookline.distributed.transport import DirectTransport
 
+    # Ray prints what the cluster warns of (of many actors, for example) to the output of whoever has joined it.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     ray.init(address=os.environ["HOOKLINE_ADDRESS"], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     raw = {size: raw_caller(ray.get_actor(f"raw-{size}".replace(" ", "-"))) for size in SIZES}
     pushed = {size: np.ones(numbers, np.float32) for size, numbers in SIZES.items()}
@@ -168,7 +171,7 @@ def work(worker: int) -> None:
         while (taken := time.perf_counter() - start) < secs or not calls:
             call()
             calls += 1
-        print(json.dumps([calls, taken]), flush=True)
+        print(json.dumps([calls, taken]), file=answers, flush=True)
 
 
 # TensorFlow -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pickle
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
-from hookline.distributed.lines import Address, Listener, connect
+from hookline.distributed.lines import UNREAD_SECS, Address, Line, Listener, connect
 from hookline.distributed.plain import NotPlainError, pack, unpack
 
 
@@ -229,6 +230,29 @@ def test_a_pickle_is_not_unpickled_not_even_from_one_who_has_the_key(server, tmp
     assert list(tmp_path.iterdir()) == []
     assert "A message cannot be read" in caplog.text
     assert caller(server).call(("echo", 1)).get() == (1,)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+def test_an_answer_may_lie_unread_for_long_and_a_host_that_vanished_is_still_noticed(server, monkeypatch):
+    lines = []
+
+    class Kept(Line):
+        def __init__(self, sock, key, *, calls):
+            super().__init__(sock, key, calls=calls)
+            lines.append((calls, sock))
+
+    monkeypatch.setattr("hookline.distributed.lines.Line", Kept)
+    answer = caller(server).call(("echo", 1))
+    assert answer.get() == (1,)
+
+    def limits(calls):
+        (sock,) = [sock for called, sock in lines if called == calls]
+        send_secs, _ = struct.unpack("@ll", sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16))
+        tcp = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in (socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT)]
+        return send_secs, sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), *tcp
+
+    assert limits(calls=True) == (30, 1, 20, 60_000)
+    assert limits(calls=False) == (UNREAD_SECS, 1, 20, 0)
 
 
 def test_who_says_nothing_holds_nobody_up(server):

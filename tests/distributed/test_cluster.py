@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import connection
 from hookline.distributed.cluster import Cluster, ClusterOptions
@@ -134,6 +135,22 @@ def test_a_target_is_the_cluster_as_a_string():
 def test_a_target_that_is_none_is_refused(target):
     with pytest.raises(ValueError, match="like that of a Cluster"):
         Cluster.from_target(target)
+
+
+@pytest.mark.parametrize(("call_secs", "deliver_secs"), [(600.0, 600.0), (2.0, 60.0)])
+def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_clock, call_secs, deliver_secs):
+    monkeypatch.setattr(connection, "connect", lambda *args: None)
+    monkeypatch.setattr(connection, "create_servers", lambda *args, **options: [None, None])
+    cluster = Cluster("h:1", "chief", 0, 1, 2, "a job", ClusterOptions(call_secs=call_secs))
+    pulls = cluster.open_store(hl.Graph())._pulls
+
+    class Late:
+        def get(self):
+            clock.sleep(1.0)
+
+    with pytest.raises(errors.UnavailableError, match=f"for {deliver_secs:g} s"):
+        pulls._until_there(1, Late(), Late)
+    assert fake_clock.monotonic() == deliver_secs
 
 
 # Joining Ray

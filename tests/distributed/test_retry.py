@@ -411,6 +411,72 @@ def test_an_update_whose_outcome_is_not_known_is_refused_before_the_next_run_beg
     assert int(session.run(sums.total)) == 2
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_session_after_an_update_that_never_came_does_not_wait_for_the_one_before(servers, monkeypatch):
+    sums = Sums(servers, max_staleness=0)
+    admit = sums.network.servers[0].admit
+    monkeypatch.setattr(
+        sums.network.servers[0], "admit", lambda *args: admit(*args[:-1], 0.0) or pytest.fail("somebody waits")
+    )
+    with sums.session() as sess:
+        sums.network.lose("commit", after=1, late=True)
+        sums.run(sess)
+        assert sums.values(sess) == WHOLE
+    assert len(sums.network.late) == 1
+
+
+def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
+    sums, session, late = with_an_undecided_update(max_staleness=0)
+    gate = sums.network.servers[0]._gate
+    assert gate.admit("other", 0) is None
+    session.close()
+    assert gate.admit("other", 0) is not None
+    with pytest.raises(errors.InternalError, match="given up"):
+        DirectTransport.call(sums.network, *late).get()
+
+
+def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monkeypatch):
+    sums, session, _ = with_an_undecided_update(max_staleness=0)
+
+    def fail(server, method, *args):
+        raise errors.UnavailableError(None, None, "Parameter server 0 cannot be reached")
+
+    monkeypatch.setattr(sums.network, "call", fail)
+    session.close()
+
+
+def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
+    sums, session, _ = with_an_undecided_update(max_staleness=1)
+    outcome, asked, go_on = sums.network.servers[0].outcome, threading.Event(), threading.Event()
+
+    def hold(*args):
+        found = outcome(*args)
+        if not asked.is_set():
+            asked.set()
+            assert go_on.wait(30)
+        return found
+
+    # The server could not take another call meanwhile, so the answer is what is held up.
+    receive = sums.network.servers[0].receive
+    monkeypatch.setattr(sums.network.servers[0], "receive", lambda m: hold(*m[1:]) if m[0] == "outcome" else receive(m))
+    thread = threading.Thread(target=lambda: session.run(sums.train, {sums.x: 2}))
+    thread.start()
+    try:
+        assert asked.wait(30)
+        sums.network.lose("commit", late=True)
+        with pytest.raises(errors.UnavailableError, match="not known"):
+            session.load({"other": np.ones(1000, np.float32)})
+        (late,) = sums.network.late
+        sums.network.late = None
+    finally:
+        go_on.set()
+        thread.join(30)
+
+    assert sums.values(session) == (2, 1, 1)
+    with pytest.raises(errors.InternalError, match="given up"):
+        DirectTransport.call(sums.network, *late).get()
+
+
 def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock, monkeypatch):
     sums, session, _ = with_an_undecided_update(max_staleness=5)
     renew, renewed, heard = sums.network.servers[0].renew, [], threading.Semaphore(0)

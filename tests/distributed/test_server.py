@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import Future
 
 import hypothesis.strategies as st
 import jax
@@ -229,6 +230,19 @@ def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(monkeypatch):
         live[1].answer(("stage", servers.tickets[1], ("a", 1), [servers.entry(1, 5)], ["v1"]))
 
 
+def test_a_decision_that_comes_just_as_the_wait_for_it_ends_is_the_answer(monkeypatch):
+    class Late(Future):
+        def result(self, timeout=None):
+            if timeout is not None:
+                self.set_result("accepted")
+                raise TimeoutError
+            return super().result()
+
+    server = ParameterServer()
+    monkeypatch.setattr(server, "receive", lambda message: Late())
+    assert server.answer(("commit",)) == "accepted"
+
+
 def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_values():
     servers = Servers(3)
     replies = [servers.stage(("a", 1), 1, 5)]
@@ -395,6 +409,33 @@ def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_sil
     with pytest.raises(errors.AbortedError, match="could not apply"):
         servers.train(("a", 2))
     assert servers.call(0, "status").epoch is None
+
+
+def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkeypatch, caplog):
+    servers = Servers(3)
+    state = servers.transport.servers[0]._state
+
+    def fail(*args):
+        state.lost = True
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(state, "apply", fail)
+    for owner in (1, 2):
+        servers.stage(("a", 1), owner, 5)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        servers.train(("a", 1), owners=[1, 2])
+    # The others tell the step server that they could not carry out what it sent.
+    servers.transport.deliver_all()
+
+    for server in range(3):
+        with pytest.raises(errors.AbortedError) as raised:
+            servers.call(server, "pull", servers.tickets[server], [])
+        assert str(raised.value) == (
+            "Parameter server 0 could not apply an accepted update (RuntimeError: out of memory). The session is lost; "
+            "a recoverable one starts anew."
+        )
+    (logged,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Parameter server 0 is broken:")]
+    assert logged == "Parameter server 0 is broken: RuntimeError: out of memory"
 
 
 @pytest.mark.parametrize("count", [1, SMALL_BYTES])

@@ -35,7 +35,7 @@ class ClusterOptions:
         connect_secs: How long to wait for the Ray head to listen.
         wait_secs: How long a worker waits for the chief to create the servers.
         call_secs: How long a call may take before its server counts as away; choose more than XLA needs to compile an
-            update.
+            update. If it is more than 60, messages between servers may take as long.
         over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own, for
             networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always so.
 
@@ -212,6 +212,8 @@ class Cluster:
             placement=options.placement,
             max_staleness=options.max_staleness,
             overlap=options.overlap,
+            # They too wait while a server compiles.
+            deliver_secs=max(60.0, options.call_secs),
         )
 
     def hooks(self, summary_dir: str | None) -> list[Any]:

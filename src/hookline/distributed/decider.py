@@ -134,9 +134,13 @@ class Decider(Owner):
             owners: The other servers that may hold staged parts of it.
         """
         self._check(ticket)
+        gate = None if self._senders.is_decided(transaction) else self._gate
         accepted = self._senders.outcome(transaction)
         if not accepted:
             self._tell(owners, transaction, accepted)
+        if gate is not None:
+            gate.decided(transaction[0])
+            self._waiting.notify()
         committed = self._committed(accepted, {})
         if (request := self._ballots.close(transaction)) is not None:
             request.answer.set_result(committed)

@@ -63,9 +63,20 @@ class Member:
         return errors.AbortedError(None, None, message)
 
     def _could_not_apply(self, error: BaseException) -> errors.AbortedError:
-        return self._lost(f"could not apply an accepted update ({error!r})")
+        if self._index != 0 and isinstance(error, errors.AbortedError):
+            # The step server's own words.
+            return errors.AbortedError(None, None, str(error))
+        return self._lost(f"could not apply an accepted update ({_said(error)})")
 
     def _break(self, error: BaseException) -> None:
-        logger.error("Parameter server %d is broken: %r", self._index, error)
-        self._broken = error
+        if self._broken is None:
+            logger.error("Parameter server %d is broken: %s", self._index, _said(error))
+            self._broken = error
+        else:
+            # The first one is the cause.
+            logger.info("Parameter server %d is broken, and then: %s", self._index, _said(error))
         self._waiting.notify()
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -31,12 +31,12 @@ GREET_SECS = 10.0
 AWAY_SECS = 60
 """For how long a silent host may be away before its connections count as lost."""
 
-_LIMITS = {
-    "TCP_KEEPIDLE": AWAY_SECS // 3,
-    "TCP_KEEPINTVL": AWAY_SECS // 6,
-    "TCP_KEEPCNT": 4,
-    "TCP_USER_TIMEOUT": 1000 * AWAY_SECS,
-}
+UNREAD_SECS = 600
+"""For how long an answer may lie unread before its connection counts as lost."""
+
+_LIMITS = {"TCP_KEEPIDLE": AWAY_SECS // 3, "TCP_KEEPINTVL": AWAY_SECS // 6, "TCP_KEEPCNT": 4}
+# Only for who calls: a server reads what it is sent, and a caller may ask long before it reads the answer.
+_CALLER_LIMITS = {**_LIMITS, "TCP_USER_TIMEOUT": 1000 * AWAY_SECS}
 _RETRY_SECS = 0.1
 
 
@@ -70,7 +70,7 @@ class Line:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # So that a host that vanished is noticed, whether or not there is something to say.
-        for name, value in _LIMITS.items():
+        for name, value in (_CALLER_LIMITS if calls else _LIMITS).items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # Its own handle, which is closed when no thread uses it any more.
@@ -87,9 +87,9 @@ class Line:
             raise
         finally:
             deadline.cancel()
-        self.limit(None)
+        self.limit(None, AWAY_SECS if calls else UNREAD_SECS)
 
-    def limit(self, receive_secs: float | None, send_secs: float = AWAY_SECS) -> None:
+    def limit(self, receive_secs: float | None, send_secs: float) -> None:
         """Limits how long `receive` and `send` may wait for the other side; `None` for no limit."""
         for option, secs in ((socket.SO_RCVTIMEO, receive_secs or 0.0), (socket.SO_SNDTIMEO, send_secs)):
             whole, part = divmod(secs, 1)

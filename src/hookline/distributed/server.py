@@ -54,7 +54,7 @@ class ParameterServer(Decider):
             return value.result(UNDECIDED_SECS)
         except TimeoutError:
             if value.done():
-                raise
+                return value.result()
             raise errors.UnavailableError(
                 None, None, f"Parameter server {self._index} has heard of no decision for {UNDECIDED_SECS:g} s."
             ) from None

@@ -406,6 +406,7 @@ class RemoteStore:
         self._pulls.clear()
         if self._entrance is not None:
             self._entrance.close()
+            self._transactions.give_up()
         self._transport.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -59,6 +60,7 @@ class Transactions:
         self.sender = f"{worker_index}-{uuid.uuid4().hex}"
         self._number = 0
         self._unsettled: Sent | None = None
+        self._leaving = threading.Lock()
 
     def set(self, entries: Sequence[tuple[str, Entry]]) -> Outcome:
         """Carries out entries that set values, each paired with its variable's name; waits for all servers."""
@@ -123,9 +125,23 @@ class Transactions:
 
     def settle(self) -> None:
         """Finds out the outcome of the last transaction, if it got no answer; if it is undecided, it is refused."""
-        if self._unsettled is not None:
-            self._settle(self._unsettled)
-            self._unsettled = None
+        if (sent := self._unsettled) is not None:
+            self._settle(sent)
+            with self._leaving:
+                # At the gate, another thread may have left something else undecided in the meantime.
+                if self._unsettled is sent:
+                    self._unsettled = None
+
+    def give_up(self) -> None:
+        """Has the last transaction refused if it got no answer and is undecided; does not wait until it is."""
+        with self._leaving:
+            sent, self._unsettled = self._unsettled, None
+        if sent is None or sent.applied is not None:
+            return
+        try:
+            self._transport.call(0, "outcome", sent.where.ticket, sent.where.transaction, sent.where.owners)
+        except Exception as error:
+            logger.info("The step server was not told that an update was given up: %s", error)
 
     def _settle(self, sent: Sent) -> None:
         """Finds out the outcome of updates that got no answer."""
@@ -171,7 +187,8 @@ class Transactions:
         except BaseException as error:
             self._pulls.clear()
             if sent.applied is None:
-                self._unsettled = sent
+                with self._leaving:
+                    self._unsettled = sent
                 if isinstance(error, errors.UnavailableError):
                     message = f"{error} Whether the update was applied is not known."
                     raise errors.UnavailableError(None, None, message) from error
