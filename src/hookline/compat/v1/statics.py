@@ -119,7 +119,9 @@ class Node(Function):
             if self.kind == "Reshape":
                 return self._reshaped(args["tensor"], args["shape"])
             is_plain = isinstance(error, TypeError | ValueError | IndexError)
-            if held or self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
+            if held:
+                return open_results.of(self.kind, args)
+            if self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
                 return specs.UNKNOWN
             raise self._misfit(sizes.clash(self.kind, given, error), given) from error
 
