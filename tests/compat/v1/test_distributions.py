@@ -128,3 +128,25 @@ def test_the_loss_of_sequences(how, expected):
     np.testing.assert_allclose(run(made), expected, rtol=1e-6)
     plain = tf.contrib.seq2seq.sequence_loss(logits, tf.zeros([2, 3], tf.int32), weights, **how)
     np.testing.assert_allclose(run(plain), np.multiply(expected, np.log(4) / 1.5), rtol=1e-6)
+
+
+def test_a_class_that_does_not_exist_has_no_probability():
+    classes, more = ds.Categorical(logits=[1.0, 2.0]), tf.placeholder(tf.float32, [None, 2])
+    several = ds.Categorical(logits=more).log_prob([[0], [2]])
+    assert several.shape.as_list() == [2, None]
+    with tf.Session() as session:
+        found = session.run(classes.log_prob([5, -1, 1]))
+        rows = session.run(several, {more: [[0, 0], [0, 0], [0, 0]]})
+
+    np.testing.assert_allclose(found, [np.nan, np.nan, -0.3132617], rtol=1e-5)
+    np.testing.assert_allclose(rows, [[np.log(0.5)] * 3, [np.nan] * 3], rtol=1e-5)
+
+
+def test_a_class_that_never_comes_leaves_the_others_theirs():
+    assert run(ds.Categorical(probs=[0.0, 1.0]).log_prob([0, 1])).tolist() == [-np.inf, 0]
+
+
+def test_the_logarithm_of_a_probability_has_a_gradient():
+    logits = tf.constant([[1.0, 2.0]])
+    (found,) = tf.gradients(ds.Categorical(logits=logits).log_prob([1]), [logits])
+    np.testing.assert_allclose(run(found), [[-0.268941, 0.268941]], rtol=1e-5)

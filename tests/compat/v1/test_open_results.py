@@ -190,3 +190,27 @@ def test_a_slice_begins_where_the_run_says_without_another_program(given, caplog
     assert part.shape.as_list() == [1, 2]
     assert caplog.text.count("Compiling a program (first run)") == 2
     assert caplog.text.count("Compiling") == 2
+
+
+def test_the_largest_and_the_smallest_of_numbers_say_sizes(given):
+    longest, shape = tf.reduce_max(given.sizes), tf.shape(given.ids)
+    mask, less = tf.sequence_mask(given.sizes, longest), tf.zeros([tf.reduce_min(given.sizes) + 1, 2])
+    side, back = tf.zeros([tf.reduce_max(shape), tf.reduce_min(shape)]), tf.zeros([-tf.negative(longest)])
+
+    assert mask.shape.as_list() == [None, None]
+    assert (less.shape.as_list(), side.shape.as_list()) == ([None, 2], [None, None])
+    assert tf.zeros([tf.reduce_max([2, 3])]).shape.as_list() == [3]
+    with tf.Session() as session:
+        for sizes in ([1, 3], [2, 2, 1], [1, 3]):
+            shapes = [found.shape for found in session.run([mask, less, back], {given.sizes: sizes})]
+            assert shapes == [(len(sizes), max(sizes)), (2, 2), (max(sizes),)]
+        assert session.run(side, {given.ids: [[1, 2, 3]]}).shape == (3, 1)
+
+
+def test_a_crop_of_an_image_to_a_size_of_the_run_keeps_its_channels():
+    with tf.Graph().as_default():
+        x, y = (tf.placeholder(tf.float32, [None, None, None, 8]) for _ in range(2))
+        pooled, sizes = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID"), tf.shape(y)
+        cropped = tf.slice(pooled, [0, 0, 0, 0], [-1, sizes[1], sizes[2], -1])
+        assert cropped.shape.as_list() == [None, None, None, 8]
+        assert tf.concat([cropped, y], 3).shape.as_list() == [None, None, None, 16]

@@ -77,3 +77,37 @@ def test_time_to_batch_before_a_convolution_is_not_refused():
         found = session.run(made, {x: np.ones((1, 8, 4))})
 
     np.testing.assert_allclose(found, np.full((2, 3, 4), 8.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda x, k: tf.ones([k]), "k:0"),
+        (lambda x, k: tf.reduce_sum(x, k), "k:0"),
+        (lambda x, k: tf.ones([k + 1]), "k:0"),
+        (lambda x, k: tf.ones(tf.add(k, 1, name="sum")), "sum:0"),
+        (lambda x, k: x[k:], "k:0"),
+        (lambda x, k: tf.range(tf.shape(x, name="sizes")[0]), "sizes:0"),
+        (lambda x, k: tf.range(tf.size(x, name="size")), "size:0"),
+        (lambda x, k: tf.range(tf.rank(x, name="rank")), "rank:0"),
+    ],
+)
+def test_a_feed_of_a_number_that_is_part_of_the_graph_is_refused(make, name):
+    made = make(tf.constant([[1.0, 2], [3, 4]]), tf.constant(1, name="k"))
+
+    with tf.Session() as session:
+        session.run(made)
+        with pytest.raises(ValueError, match=rf"{name}.*part of the graph already.*tf.placeholder_with_default"):
+            session.run(made, {name: 1})
+
+
+def test_feeds_of_sizes_that_are_not_part_of_the_graph_have_their_effect():
+    x, default = tf.placeholder(tf.float32, [None, 3]), tf.placeholder_with_default(4, [])
+    shape, number = tf.shape(x), tf.constant(1)
+    rows, columns, more = tf.ones([shape[0]]), tf.ones([shape[1]]), tf.ones([default])
+    with tf.Session() as session:
+        assert session.run(rows, {shape: [5, 3]}).shape == (5,)
+        assert session.run(columns, {shape: [5, 3]}).shape == (3,)
+        assert session.run(columns, {x: [[1, 2, 3]]}).shape == (3,)
+        assert session.run(more, {default: 2}).shape == (2,)
+        assert session.run(number + 1, {number: 2}) == 3

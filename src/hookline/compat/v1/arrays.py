@@ -15,7 +15,7 @@ from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.ignored import unknown
 from hookline.compat.v1.integers import dims_array
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
-from hookline.compat.v1.statics import Shape
+from hookline.compat.v1.statics import Rank, Shape
 from hookline.compat.v1.table import functions, row
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
@@ -155,7 +155,7 @@ def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> A
 
 def rank(input: Any, name: str | None = None) -> Any:
     """`tf.rank`."""
-    return _of_shape(lambda dims: np.asarray(len(dims), np.int32), name or "Rank", input, lambda input: _INT)
+    return _of_shape(lambda dims: np.asarray(len(dims), np.int32), name or "Rank", input, lambda input: _INT, Rank)
 
 
 def _counted_in(out_type: Any, found: Any) -> Any:
@@ -163,12 +163,12 @@ def _counted_in(out_type: Any, found: Any) -> Any:
     return found if dtypes.canonical(out_type) == np.int32 else math.FUNCTIONS["cast"](found, out_type)
 
 
-def _of_shape(of: Any, name: str, input: Any, spec: Any) -> Any:
+def _of_shape(of: Any, name: str, input: Any, spec: Any, kind: type[Shape] = Shape) -> Any:
     get_default_graph()
     tensor = convert_to_tensor(input)
     if texts.is_text(tensor):
         return texts.of_text(lambda input: of(np.shape(input)), name, {"input": tensor})
-    return Shape(lambda input: of(jnp.shape(input)), name, {"input": tensor}, spec=spec).output
+    return kind(lambda input: of(jnp.shape(input)), name, {"input": tensor}, spec=spec).output
 
 
 _INT = jax.ShapeDtypeStruct((), np.int32)

@@ -35,6 +35,10 @@ class Unknown(Exception):
 class Sizes(Function):
     """An operation whose value is the shape of its input, which is known when a program is traced."""
 
+    def of(self, dims: np.ndarray) -> np.ndarray:
+        """Returns its value for the dimensions of its input."""
+        return dims
+
 
 def symbolic(tensor: Tensor) -> Any:
     """Returns the integers that a tensor will hold, as NumPy's; open dimensions are symbols.
@@ -57,7 +61,7 @@ def _evaluated(tensor: Tensor) -> Any:
     if getattr(op, "kind", "") == WITH_DEFAULT:
         raise Unknown
     if isinstance(op, Sizes):
-        return take_path(of_dims(op.inputs[0]), tensor.path)
+        return take_path(op.of(of_dims(op.inputs[0])), tensor.path)
     if not isinstance(op, Function) or getattr(op, "twin", op) is None:
         raise Unknown
     value_of = _number if getattr(op, "kind", "") in _PACKS else symbolic
@@ -127,6 +131,35 @@ def say_sizes(tensor: Tensor) -> None:
         op.compiled_in = True
         if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
             left += op.inputs
+
+
+def build_in(tensor: Tensor) -> None:
+    """Says of a tensor whose value became a part of the graph, and of what it is computed of, that no feed changes it.
+
+    The shape of a tensor that is open may be fed: what was built in is the rest of it.
+    """
+    left = [tensor]
+    while left:
+        tensor = left.pop()
+        op: Any = tensor.op
+        if not isinstance(tensor.op, Sizes):
+            left += op.inputs
+        found = {part.path for part in (tensor, op.output) if is_settled(part)}
+        op.built_in = found | getattr(op, "built_in", set())
+
+
+def check_feed(tensor: Tensor) -> None:
+    """Checks that a feed of a tensor has its effect.
+
+    Raises:
+        ValueError: The value of the tensor is a part of the graph already.
+    """
+    if tensor.path in getattr(tensor.op, "built_in", ()):
+        raise ValueError(
+            f"feed_dict: {tensor.name!r} (made at {tensor.op.location}) cannot be fed: a size or an axis was built of "
+            f"its number, which is part of the graph already. Make it with tf.placeholder_with_default, whose number "
+            f"each run may give."
+        )
 
 
 def of_dims(tensor: Tensor) -> np.ndarray:

@@ -56,6 +56,14 @@ def _sum_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
     return np.sum(x, axis=_axis(axis), keepdims=bool(keepdims))
 
 
+def _largest_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
+    return np.max(x, axis=_axis(axis), keepdims=bool(keepdims))
+
+
+def _smallest_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
+    return np.min(x, axis=_axis(axis), keepdims=bool(keepdims))
+
+
 def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any) -> Any:
     if min(jnp.ndim(a), jnp.ndim(b)) < 2:
         raise ValueError(f"Shape must be rank 2 but is rank {min(jnp.ndim(a), jnp.ndim(b))}")
@@ -175,7 +183,7 @@ TABLE = [
             "tanh": jnp.tanh,
         }
     ),
-    row("negative", "x, name=None", jnp.negative, "Neg"),
+    row("negative", "x, name=None", jnp.negative, "Neg", twin=lambda x: -x),
     row("round", "x, name=None", jnp.round),
     *_binary(
         {
@@ -229,9 +237,9 @@ TABLE = [
     row("reduce_prod", _REDUCED,
         _reduction(jnp.prod), "Prod", twin=_prod_of_dims),
     row("reduce_max", _REDUCED,
-        _reduction(jnp.max), "Max"),
+        _reduction(jnp.max), "Max", twin=_largest_of_dims),
     row("reduce_min", _REDUCED,
-        _reduction(jnp.min), "Min"),
+        _reduction(jnp.min), "Min", twin=_smallest_of_dims),
     row("reduce_all", _REDUCED,
         _reduction(jnp.all), "All"),
     row("reduce_any", _REDUCED,

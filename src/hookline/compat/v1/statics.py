@@ -119,7 +119,9 @@ class Node(Function):
             if self.kind == "Reshape":
                 return self._reshaped(args["tensor"], args["shape"])
             is_plain = isinstance(error, TypeError | ValueError | IndexError)
-            if held or self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
+            if held:
+                return open_results.of(self.kind, args)
+            if self._must_fit(args) or not is_plain or not sizes.are_all_tried(given):
                 return specs.UNKNOWN
             raise self._misfit(sizes.clash(self.kind, given, error), given) from error
 
@@ -241,6 +243,14 @@ class Shape(Node, Sizes):
     """The shape of a tensor."""
 
 
+class Rank(Shape):
+    """The number of a tensor's dimensions."""
+
+    def of(self, dims: np.ndarray) -> np.ndarray:
+        """See `Sizes`."""
+        return np.asarray(len(dims), np.int32)
+
+
 def _is_symbolic(value: Any) -> bool:
     return any(
         getattr(getattr(leaf, "dtype", None), "kind", "") == "O" or hasattr(leaf, "scope")
@@ -258,7 +268,10 @@ def known(value: Any) -> Any:
             found = integers.apart(leaf)
         except Unknown:
             return leaf
-        return leaf if _is_symbolic(found) else np.asarray(found)
+        if _is_symbolic(found):
+            return leaf
+        integers.build_in(leaf)
+        return np.asarray(found)
 
     value = as_ints(value)
     return jax.tree.map(replaced, value, is_leaf=lambda leaf: leaf is None)

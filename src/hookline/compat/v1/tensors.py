@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session, texts
+from hookline.compat.v1 import default_session, integers, texts
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical, string
 from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.shapes import TensorShape, as_ints
@@ -136,8 +136,9 @@ class Tensor(core.Tensor):
         """Returns a fed value as an array of the tensor's dtype: floats are cut to integers, as TensorFlow does.
 
         Raises:
-            ValueError: It has another shape than the tensor.
+            ValueError: It has another shape than the tensor, or the tensor's value is a part of the graph already.
         """
+        integers.check_feed(self)
         spec, wanted, forms = getattr(self.op, "fed_forms", (None, None, ()))
         if spec is self.spec and type(value) is np.ndarray and (value.dtype, value.shape) in forms:
             return np.asarray(value, wanted)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from hookline.compat.v1 import arrays, dtypes, math, nn, random
 from hookline.compat.v1.distributions.base import Distribution, joined
-from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1.nodes import convert_to_tensor, node
 
 _of, _nn, _moved = math.FUNCTIONS, nn.FUNCTIONS, arrays.FUNCTIONS
 
@@ -117,12 +121,22 @@ class Categorical(Distribution):
         return _moved["reshape"](_moved["transpose"](drawn), arrays.concat([wanted, shape[:-1]], 0))
 
     def _log_prob(self, value: Any) -> Any:
-        hot = _moved["one_hot"](value, arrays.shape(self.logits)[-1], dtype=self.logits.dtype)
-        return _of["reduce_sum"](hot * _nn["log_softmax"](self.logits), -1)
+        return node(_log_share, "log_share", {"value": value, "logits": self.logits})
 
     def _distance(self, other: Any) -> Any:
         apart = _nn["log_softmax"](self.logits) - _nn["log_softmax"](other.logits)
         return _of["reduce_sum"](_nn["softmax"](self.logits) * apart, -1)
+
+
+def _log_share(value: Any, logits: Any) -> Any:
+    """Returns the logarithms of the probabilities of classes: NaN for one that does not exist, as for its loss."""
+    shares = jax.nn.log_softmax(logits)
+    shape, classes = jnp.broadcast_shapes(jnp.shape(value), shares.shape[:-1]), shares.shape[-1]
+    value = jnp.broadcast_to(jnp.asarray(value).astype(np.int32), shape)
+    exists = (value >= 0) & (value < classes)
+    places = jnp.where(exists, value, 0)[..., None]
+    found = jnp.take_along_axis(jnp.broadcast_to(shares, (*shape, classes)), places, -1)[..., 0]
+    return jnp.where(exists, found, np.nan)
 
 
 def _check_one(who: Distribution, logits: Any, probs: Any) -> None:
