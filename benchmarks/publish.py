@@ -18,7 +18,7 @@ def sentence(found: dict) -> str:
     run, whole, hand = rows["Session.run"], rows["monitored, standard hooks, NaN check"], rows["by hand, NaN check"]
     bare = "bare jitted step"
     text = (
-        f"To a step of {rows[bare]['micros']:.0f} µs, `Session.run` adds {run['added'][bare]:.0f} µs, a monitored "
+        f"To a step of {rows[bare]['micros']:.0f} µs, `Session.run` adds {_micros(run['added'][bare])}, a monitored "
         f"session with the five usual hooks and the NaN check {whole['added'][bare]:.0f} µs, and a loop by hand that "
         f"does the same jobs {hand['added'][bare]:.0f} µs"
     )
@@ -26,6 +26,10 @@ def sentence(found: dict) -> str:
     if tensorflow is not None:
         text += f"; TensorFlow's hooks take {tensorflow['micros'] / whole['micros']:.1f} times as long a step as these"
     return f"{text} ({found['machine']}, {found['date']}; `docs/performance.md`)."
+
+
+def _micros(added: float) -> str:
+    return f"{added:.0f} µs" if added >= 0.5 else "nothing that can be measured"
 
 
 def put(path: Path, text: str) -> None:
