@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -196,7 +196,7 @@ class Operation:
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        compiled_in: Whether XLA has to know a value that is fed for it: each other value is compiled anew.
+        compiled_in: Operations for which XLA has to know a value that is fed for it: with them each is compiled anew.
         outside: A copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
 
@@ -206,7 +206,7 @@ class Operation:
 
     type = "Operation"
     host_only = False
-    compiled_in = False
+    compiled_in: Sequence[Operation] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return super().__new__(get_default_graph().class_of(cls))

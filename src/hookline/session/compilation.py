@@ -51,8 +51,8 @@ class Compilations:
         logger.info("Compiling a program (%s): %s.", cause, self._what)
         if self.traces == _MANY:
             logger.warning(
-                "A program was compiled %d times, the last time because %s. Each new shape is compiled anew: pad "
-                "batches to one shape, or to few; so is each new number that sizes depend on. It computes %s.",
+                "A program was compiled %d times, the last time because %s. Each new shape is compiled anew, and each "
+                "new number that sizes depend on: pad batches to one shape, or to few. It computes %s.",
                 _MANY,
                 cause,
                 self._what,

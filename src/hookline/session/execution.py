@@ -75,10 +75,11 @@ class Execution:
         if self.program is not None:
             # What a remote update made of its variables is asked for only where somebody wants it.
             results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))
+            computed = frozenset(self.program.plan.operations)
             self.device = DeviceStage(
                 plan,
                 self.program,
-                [input_getter(plan, tensor, programs.constants) for tensor in self.program.inputs],
+                [input_getter(plan, tensor, programs.constants, computed) for tensor in self.program.inputs],
                 choice.mask,
                 store,
                 latches,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,17 +67,21 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
     return _getter(plan, element, places)
 
 
-def input_getter(plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any]) -> Getter:
+def input_getter(
+    plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Container[Operation]
+) -> Getter:
     """Returns a function that finds the value of an input of the program.
 
     Args:
         plan: The plan of the run.
         tensor: The input.
         constants: Large constants that are on the device already: they would travel from the host on every run.
+        computed: The operations of the program: some of them may have to be compiled with the number that is fed.
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
         get = _getter(plan, tensor, {})
-        is_known = tensor.op.compiled_in and plan.fed_place(tensor) is not None
+        readers = tensor.op.compiled_in if plan.fed_place(tensor) is not None else ()
+        is_known = any(reader in computed for reader in readers)
         return (lambda run: CompiledIn(get(run))) if is_known else get
     if tensor.op not in constants:
         constants[tensor.op] = tensor.op.on_device()

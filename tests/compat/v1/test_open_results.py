@@ -162,6 +162,16 @@ def test_each_fed_size_is_a_program_of_its_own_and_the_log_says_so(given, caplog
     assert "Placeholder:0 is 2, it was 3" in caplog.text
 
 
+def test_a_fed_number_is_compiled_in_only_where_a_size_depends_on_it(given, caplog):
+    number, rows = tf.to_float(given.size) + 1, tf.zeros([given.size * 2])
+
+    with caplog.at_level(logging.INFO, "hookline"), tf.Session() as session:
+        assert [session.run(number, {given.size: size}) for size in (3, 2, 4)] == [4, 3, 5]
+        assert caplog.text.count("Compiling a program") == 1
+        assert [session.run(rows, {given.size: size}).shape for size in (3, 2)] == [(6,), (4,)]
+    assert caplog.text.count("Compiling a program") == 3
+
+
 def test_a_size_may_be_computed_of_what_is_fed_and_of_constants(given):
     half = given.size // tf.constant(2)
     by_default = tf.placeholder_with_default(4, [])

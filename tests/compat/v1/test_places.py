@@ -19,16 +19,25 @@ from hookline.compat.v1.examples.tutorials.mnist import input_data
 from hookline.compat.v1.compat import v1 as tf
 from hookline.compat.v1.contrib import layers, rnn, seq2seq
 from hookline.compat.v1.contrib.framework.python.ops import arg_scope
-from hookline.compat.v1.contrib.layers.python.layers import batch_norm
+from hookline.compat.v1.contrib.framework.python.ops import variables as framework_variables
+from hookline.compat.v1.contrib.framework.python.ops.variables import get_or_create_global_step
+from hookline.compat.v1.contrib.layers.python.layers import batch_norm, initializers, regularizers, utils
+from hookline.compat.v1.contrib.layers.python.layers.initializers import xavier_initializer
+from hookline.compat.v1.contrib.layers.python.layers.layers import batch_norm as batch_norm_of_layers
 from hookline.compat.v1.contrib.learn.python.learn.datasets.mnist import read_data_sets
 from hookline.compat.v1.core.framework import summary_pb2
-from hookline.compat.v1.core.protobuf import config_pb2
+from hookline.compat.v1.core.framework import graph_pb2
+from hookline.compat.v1.core.protobuf import config_pb2, saver_pb2
 from hookline.compat.v1.python.client import device_lib, timeline
 from hookline.compat.v1.python.framework import constant_op, dtypes, errors, graph_util, ops
 from hookline.compat.v1.python.layers import base
 from hookline.compat.v1.python.lib.io import tf_record
 from hookline.compat.v1.python.ops import array_ops, control_flow_ops, init_ops, math_ops, nn_ops, rnn_cell
 from hookline.compat.v1.python.ops import variable_scope as vs
+from hookline.compat.v1.python.ops.distributions import categorical, normal
+from hookline.compat.v1.python.saved_model import tag_constants
+from hookline.compat.v1.python.summary.writer.writer import FileWriter
+from hookline.compat.v1.python.util import deprecation
 from hookline.compat.v1.python.platform import flags, gfile, tf_logging as logging
 from hookline.compat.v1.python.training import moving_averages, optimizer, session_run_hook
 from hookline.compat.v1.python.util import nest
@@ -45,7 +54,12 @@ same = [
     (summary_pb2.Summary, tf.Summary), (config_pb2.ConfigProto, tf.ConfigProto), (base, tf.layers),
     (config_pb2.RunOptions, tf.RunOptions), (optimizer.Optimizer, tf.train.Optimizer),
     (session_run_hook.SessionRunHook, tf.train.SessionRunHook), (tf_record, tf.python_io), (cells, rnn),
-    (nest.flatten, tf.contrib.framework.nest.flatten),
+    (nest.flatten, tf.contrib.framework.nest.flatten), (batch_norm_of_layers, batch_norm),
+    (xavier_initializer, tf.contrib.layers.xavier_initializer), (initializers.xavier_initializer, xavier_initializer),
+    (regularizers.l2_regularizer, tf.contrib.layers.l2_regularizer), (normal.Normal, tf.distributions.Normal),
+    (get_or_create_global_step, tf.train.get_or_create_global_step), (FileWriter, tf.summary.FileWriter),
+    (framework_variables.get_or_create_global_step, get_or_create_global_step),
+    (categorical.Categorical, tf.distributions.Categorical),
 ]
 wrong = [place for place, (one, other) in enumerate(same) if one is not other]
 assert not wrong, wrong
@@ -63,6 +77,9 @@ def test_import_lines_find_what_they_name_before_anything_else_was_imported():
     [
         ("contrib.learn", "Estimator", r"tf\.contrib\.learn\.Estimator\. The nearest thing: tf\.train"),
         ("contrib.rnn", "BasicLSTMCell", r"tf\.contrib\.rnn\.BasicLSTMCell\. The nearest thing: .*jax\.lax\.scan"),
+        ("contrib.slim", "nets", r"tf\.contrib\.slim\.nets\. The nearest thing: .*docs/models\.md"),
+        ("contrib.slim.nets", "vgg", r"tf\.contrib\.slim\.nets\.vgg\. The nearest thing: .*docs/models\.md"),
+        ("python.saved_model.tag_constants", "SERVING", r"tf\.saved_model\.SERVING\. .* tf\.train\.Saver"),
         ("python.ops.rnn_cell", "GRUCell", r"tf\.nn\.rnn_cell\.GRUCell\. The nearest thing: .*jax\.lax\.scan"),
         ("python.ops.rnn", "dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),
         ("python.ops.array_ops", "exand_dims", r"tf\.python\.ops\.array_ops\.exand_dims.*array_ops\.expand_dims"),

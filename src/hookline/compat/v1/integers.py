@@ -13,7 +13,7 @@ import numpy as np
 from hookline.compat.v1 import sizes
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
-from hookline.graph.graph import Function
+from hookline.graph.graph import Function, Operation
 from hookline.graph.nodes import Constant
 from hookline.graph.views import take_path
 
@@ -123,12 +123,17 @@ def _nested(value: Any) -> np.ndarray:
     return elements(symbolic(value) if isinstance(value, Tensor) else value).astype(object)
 
 
-def say_sizes(tensor: Tensor) -> None:
-    """Says of a tensor of which XLA has to know the value, and of what it is computed of, that feeds are known, too."""
+def say_sizes(tensor: Tensor, reader: Operation) -> None:
+    """Says of a tensor of which XLA has to know the value, and of what it is computed of, that feeds are known, too.
+
+    Args:
+        tensor: As above.
+        reader: The operation that XLA compiles with the value.
+    """
     left = [tensor]
     while left:
         op = left.pop().op
-        op.compiled_in = True
+        op.compiled_in = [*op.compiled_in, reader]
         if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
             left += op.inputs
 

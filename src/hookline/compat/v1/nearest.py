@@ -34,6 +34,7 @@ NEAREST: dict[str, str] = {
     "tf.contrib.opt": "tf.train, or hookline.train.Optimizer with Optax",
     "tf.contrib.predictor": "tf.train.Saver.restore in a tf.Session",
     "tf.contrib.rnn": _CELL,
+    "tf.contrib.slim.nets": "a Flax or Equinox model through hookline.op (docs/models.md)",
     "tf.contrib.staging": "tf.data, which reads ahead",
     "tf.contrib.summary": "tf.summary",
     "tf.contrib.tensorboard": "tf.summary.FileWriter",

@@ -32,9 +32,7 @@ def of(kind: str, args: dict[str, Any]) -> Any:
         return specs.UNKNOWN
     try:
         dtype, dims = _RULES[kind](types.SimpleNamespace(**args))
-    except integers.Unknown:
-        return specs.UNKNOWN
-    except ValueError:  # What does not fit is said by the run.
+    except (integers.Unknown, ValueError):  # What does not fit is said by the run.
         return specs.UNKNOWN
     found = specs.declared(dtype, [None if dim is None or dim < 0 else dim for dim in dims])
     return [found, jax.ShapeDtypeStruct(found.shape, np.int32)] if kind == "TopKV2" else found

@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any
 
-from hookline.compat.v1 import contrib, gfile, machine, mnist, moving_averages
+from hookline.compat.v1 import contrib, distributions, gfile, machine, mnist, moving_averages
 from hookline.compat.v1.contrib import projector
 from hookline.compat.v1.namespace import Gathered, Namespace
 from hookline.compat.v1.nearest import NEAREST
@@ -22,6 +22,8 @@ _OPERATIONS = (
     *("math", "parsing", "random", "resource_variable", "script", "sparse", "standard", "state", "string"),
 )
 _OF_OPERATIONS = ("framework_ops", "gradients", "gradients_impl", "variable_scope", "variables")
+_OF_DISTRIBUTIONS = ("bernoulli", "categorical", "distribution", "kullback_leibler", "normal", "uniform")
+_OF_LAYERS = ("initializers", "layers", "regularizers", "utils")
 _OF_NN = ("candidate_sampling_ops", "embedding_ops", "nn", "nn_impl", "nn_ops", "rnn")
 _OF_FRAMEWORK = ("constant_op", "dtypes", "ops", "random_seed", "sparse_tensor", "tensor_shape", "tensor_util")
 _OF_TRAINING = (
@@ -31,8 +33,11 @@ _OF_TRAINING = (
 )
 
 _PLACES: dict[str, types.ModuleType] = {
-    "contrib.layers.python.layers": contrib.layers,
-    **dict.fromkeys(("contrib.framework.python.ops", "contrib.framework.python.framework"), contrib.framework),
+    "contrib.layers.python.layers": Gathered("tf.contrib.layers", [contrib.layers]),
+    **dict.fromkeys((f"contrib.layers.python.layers.{name}" for name in _OF_LAYERS), contrib.layers),
+    "contrib.framework.python.framework": contrib.framework,
+    "contrib.framework.python.ops": Gathered("tf.contrib.framework", [contrib.framework]),
+    "contrib.framework.python.ops.variables": contrib.framework,
     **dict.fromkeys((*_DATASETS, "examples.tutorials.mnist.input_data"), mnist),
     "contrib.losses": contrib.losses,
     "contrib.slim": contrib.slim,
@@ -40,6 +45,8 @@ _PLACES: dict[str, types.ModuleType] = {
     "contrib.tensorboard.plugins.projector": projector,
     "python.client.device_lib": Namespace("device_lib", {"list_local_devices": machine.list_local_devices}),
     "python.lib.io.file_io": gfile,
+    "python.ops.distributions": Gathered("tf.distributions", [distributions]),
+    **dict.fromkeys((f"python.ops.distributions.{name}" for name in _OF_DISTRIBUTIONS), distributions),
     "python.training.moving_averages": moving_averages,
     "python.util.nest": Namespace("nest", vars(contrib.framework.nest)),
 }
@@ -51,7 +58,8 @@ _GATHERED: dict[str, str] = {
     **dict.fromkeys((f"python.framework.{name}" for name in _OF_FRAMEWORK), "tf"),
     **dict.fromkeys((f"python.training.{name}" for name in _OF_TRAINING), "train"),
     **dict.fromkeys((f"python.ops.{name}" for name in _OF_NN), "nn"),
-    **dict.fromkeys(("core.framework.summary_pb2", "core.util.event_pb2", "core.protobuf.config_pb2"), "tf"),
+    **dict.fromkeys(("core.framework.graph_pb2", "core.framework.summary_pb2", "core.util.event_pb2"), "tf"),
+    **dict.fromkeys(("core.protobuf.config_pb2", "core.protobuf.saver_pb2"), "tf"),
     **dict.fromkeys(("python.client.session", "python.framework.function"), "tf"),
     "python.framework.errors": "errors",
     "python.framework.errors_impl": "errors",
@@ -69,7 +77,7 @@ _GATHERED: dict[str, str] = {
     "python.platform.gfile": "gfile",
     "python.platform.test": "test",
     "python.platform.tf_logging": "logging",
-    "python.summary.summary": "summary",
+    **dict.fromkeys(("python.summary.summary", "python.summary.writer.writer"), "summary"),
 }
 """What is made of namespaces of `tf`, or is one of them."""
 
@@ -80,7 +88,8 @@ _NOTHING: dict[str, str] = {
     "python.ops.ctc_ops": "tf.nn",
     "python.ops.rnn_cell": "tf.nn.rnn_cell",
     "python.ops.rnn_cell_impl": "tf.nn.rnn_cell",
-    "python.saved_model": "tf.saved_model",
+    **dict.fromkeys(("python.saved_model", "python.saved_model.tag_constants"), "tf.saved_model"),
+    "python.util.deprecation": "tf.python.util.deprecation",
 }
 """What can be imported, and says of each name what is nearest to it; as does all that has advice in `tf.contrib`."""
 

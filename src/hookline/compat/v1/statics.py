@@ -60,7 +60,7 @@ class Node(Function):
         self.type = name.rpartition("/")[2]
         for key in must:
             for tensor in _tensors(args.get(key)):
-                integers.say_sizes(tensor)
+                integers.say_sizes(tensor, self)
 
     @staticmethod
     def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
