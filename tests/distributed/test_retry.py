@@ -435,14 +435,17 @@ def test_an_update_that_a_closed_session_left_undecided_holds_nobody_back():
         DirectTransport.call(sums.network, *late).get()
 
 
-def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monkeypatch):
+def test_a_session_closes_though_the_servers_cannot_be_told_what_it_gave_up(monkeypatch, caplog):
     sums, session, _ = with_an_undecided_update(max_staleness=0)
 
     def fail(server, method, *args):
         raise errors.UnavailableError(None, None, "Parameter server 0 cannot be reached")
 
     monkeypatch.setattr(sums.network, "call", fail)
-    session.close()
+    with caplog.at_level("INFO"):
+        session.close()
+    assert session.closed
+    assert "not told that an update was given up: Parameter server 0 cannot be reached" in caplog.text
 
 
 def test_what_another_thread_leaves_undecided_while_a_run_comes_to_the_gate_is_not_forgotten(monkeypatch):
