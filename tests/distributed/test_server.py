@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import hookline as hl
 from hookline import clock, errors
-from hookline.distributed.ballots import UNDECIDED_SECS
+from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.staging import CUT_SECS, STAGED_SECS
+from hookline.distributed.staging import ASK_SECS, CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
@@ -94,6 +94,11 @@ class Servers:
 
     def train(self, transaction, value=1, **options):
         return self.commit(transaction, [self.entry(0, value), Apply("global_step/assign_add", [])], **options)
+
+    def others_train(self, number, owner=1):
+        """An owner looks for parts that it has kept for long whenever another one comes."""
+        self.stage(("other", number), owner, 6)
+        assert self.train(("other", number), 6, owners=[owner]).accepted
 
     def value(self, server):
         return int(held(self.call(server, "pull", self.tickets[server], [f"v{server}"]).values, f"v{server}"))
@@ -324,16 +329,66 @@ def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_d
     servers = Servers(2)
     with FakeClock() as fake:
         servers.stage(("silent", 1), 1, 5)
-        fake.advance(STAGED_SECS + 1)
-        servers.stage(("other", 1), 1, 6)
+        for number in range(2):
+            assert ("silent", 1) in servers.transport.servers[1]._staged
+            fake.advance(STAGED_SECS / 2 + 1)
+            servers.others_train(number)
+
+        assert not servers.transport.servers[1]._staged
+        with pytest.raises(errors.AbortedError, match="shut out"):
+            servers.train(("silent", 1), 5, owners=[1])
+        # What it still sends is dropped at once.
+        servers.stage(("silent", 2), 1, 5)
         servers.transport.deliver_all()
 
-        with pytest.raises(errors.AbortedError, match="silent"):
-            servers.train(("silent", 1), 5, owners=[1])
-        servers.train(("other", 1), 6, owners=[1])
+    assert servers.value(1) == 6 * 31 + 6
+    assert not servers.transport.servers[1]._staged
 
-    assert servers.value(1) == 6
-    assert ("silent", 1) not in servers.transport.servers[1]._staged
+
+def test_a_worker_whose_request_lies_at_the_step_server_waits_for_a_busy_owner_and_is_not_shut_out():
+    servers = Servers(3)
+    with FakeClock() as fake:
+        servers.stage(("patient", 1), 1, 5)
+        asked = servers.ask(("patient", 1), [servers.entry(0, 4)], owners=[1, 2])
+        # Server 2 compiles something; the part lies there, too.
+        for number in range(8):
+            fake.advance(ASK_SECS + 1)
+            servers.others_train(number)
+        servers.stage(("patient", 1), 2, 7)
+        servers.transport.deliver_all()
+
+    assert asked.get().accepted
+    assert [servers.call(i, "pull", servers.tickets[i], [f"v{i}"]).transactions for i in (1, 2)] == [10, 2]
+    assert servers.value(2) == 7
+
+
+def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_part_is_not_late():
+    servers = Servers(2)
+    with FakeClock() as fake:
+        servers.stage(("patient", 1), 1, 5)
+        # The step server compiles something, and then reads what has come meanwhile, the owner's questions first.
+        for number in range(3):
+            fake.advance(ASK_SECS + 1)
+            servers.stage(("other", number), 1, 6)
+        servers.transport.deliver_all()
+        fake.advance(LATE_SECS / 2)
+        assert servers.train(("patient", 1), 5, owners=[1]).accepted
+
+    assert servers.value(1) == 5
+
+
+def test_who_has_gone_before_all_its_parts_came_is_shut_out_although_its_request_came():
+    servers = Servers(3)
+    with FakeClock() as fake:
+        servers.stage(("gone", 1), 1, 5)
+        asked = servers.ask(("gone", 1), [servers.entry(0, 4)], owners=[1, 2])
+        for number in range(int(UNDECIDED_SECS / ASK_SECS) + 1):
+            fake.advance(ASK_SECS)
+            servers.others_train(number)
+
+    with pytest.raises(errors.AbortedError, match="shut out"):
+        asked.get()
+    assert not servers.transport.servers[1]._staged
 
 
 def test_a_request_without_parts_is_not_kept_for_ever():
@@ -342,7 +397,7 @@ def test_a_request_without_parts_is_not_kept_for_ever():
         asked = servers.ask(("silent", 1), [servers.entry(0, 4)], owners=[1])
         fake.advance(UNDECIDED_SECS + 1)
         assert servers.train(("other", 1), 6).step == 1
-    with pytest.raises(errors.AbortedError, match="silent"):
+    with pytest.raises(errors.AbortedError, match="shut out"):
         asked.get()
     assert servers.value(0) == 6
 
@@ -464,6 +519,7 @@ class Sent:
         self.unsent = [0, *self.owners]
         self.asked = None
         self.parts = {}
+        self.since = None
         self.decided = False
 
     def complete(self):
@@ -538,6 +594,18 @@ class Protocol(RuleBasedStateMachine):
             told -= 1
         posted.extend(acks)
 
+    @rule(worker=workers, busy=st.integers(1, 2))
+    def train_while_an_owner_is_busy(self, worker, busy):
+        """All is on its way, and one owner does not read its part yet."""
+        if worker in self.open or self.lost or self.servers.count < 3:
+            return
+        self.begin(worker, {0: 1, 1: 1, 2: 1}, None, 0)
+        sent = self.open[worker]
+        for server in (1, 2, 0):
+            if server != busy and not sent.decided:
+                sent.unsent.remove(server)
+                self.send_to(sent, server)
+
     @rule(worker=workers, which=st.integers(0, 2))
     def send(self, worker, which):
         """One message of a transaction; the worker sends them at once, but they travel apart."""
@@ -546,6 +614,8 @@ class Protocol(RuleBasedStateMachine):
             self.send_to(sent, sent.unsent.pop(which % len(sent.unsent)))
 
     def send_to(self, sent, server):
+        if sent.since is None:
+            sent.since = self.clock.monotonic()
         if server != 0:
             sent.parts[server] = self.servers.stage(sent.name, server, sent.values[server])
             return
@@ -557,6 +627,7 @@ class Protocol(RuleBasedStateMachine):
 
     def look(self):
         """Takes the decisions that have come: after each message there is at most one."""
+        self.see_who_is_out()
         for sent in [*self.open.values(), *self.left]:
             if sent.asked is None or sent.decided or not sent.asked.done():
                 continue
@@ -578,6 +649,15 @@ class Protocol(RuleBasedStateMachine):
                 while sent.unsent:
                     # It was refused early, while these were under way.
                     self.send_to(sent, sent.unsent.pop())
+
+    def see_who_is_out(self):
+        """Nobody is shut out but whose request was missing for long, or one of its parts for very long."""
+        out = self.servers.transport.servers[0]._senders._out
+        for sent in [*self.open.values(), *self.left]:
+            if sent.name[0] in out - self.out and not sent.decided and sent.since is not None:
+                limit = STAGED_SECS if sent.asked is None else UNDECIDED_SECS
+                assert self.clock.monotonic() - sent.since > limit
+        self.out |= out
 
     @rule(worker=workers)
     def die(self, worker):
@@ -691,21 +771,31 @@ class Protocol(RuleBasedStateMachine):
         self.servers.transport.posted.extend(left)
         self.fresh()
 
+    @rule(secs=st.sampled_from([LATE_SECS, ASK_SECS + 1, STAGED_SECS + 1]))
+    def time_passes(self, secs):
+        """Owners may be busy in it, and workers silent."""
+        self.clock.advance(secs)
+
     @rule(worker=workers, luck=st.integers(0, 2))
     def everybody_else_is_silent_for_long(self, worker, luck):
+        """Who has not sent its request is shut out; whose request is here waits for its other parts."""
         if luck != 2 or self.lost or self.sealed or self.servers.count == 1:
             return
         self.settle()
-        self.clock.advance(STAGED_SECS + 1)
-        self.out |= {sent.name[0] for sent in [*self.open.values(), *self.left] if sent.parts and not sent.decided}
         self.die(worker)
-        self.lives += 1
-        transaction = (self.senders[worker], self.lives)
-        for server in range(1, self.servers.count):
-            self.servers.stage(transaction, server, 1)
-        self.servers.call(0, "outcome", self.servers.tickets[0], transaction, range(1, self.servers.count))
-        self.settle()
-        assert not any(server._staged for server in self.servers.transport.servers)
+        silent = [sent for sent in [*self.open.values(), *self.left] if sent.parts and not sent.decided]
+        gone = {sent.name[0] for sent in silent if sent.asked is None}
+        for _ in range(2):
+            self.clock.advance(ASK_SECS + 1)
+            self.lives += 1
+            transaction = (self.senders[worker], self.lives)
+            for server in range(1, self.servers.count):
+                self.servers.stage(transaction, server, 1)
+            self.servers.call(0, "outcome", self.servers.tickets[0], transaction, range(1, self.servers.count))
+            self.settle()
+        assert gone <= self.out
+        for server in self.servers.transport.servers:
+            assert {sender for sender, _ in server._staged._parts} <= {sent.name[0] for sent in silent} - gone
 
     @invariant()
     def the_global_step_counts_accepted_updates(self):

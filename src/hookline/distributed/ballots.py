@@ -14,6 +14,9 @@ from hookline.distributed.state import Entry
 UNDECIDED_SECS = 10 * STAGED_SECS
 """How long the step server waits for parts of which no owner has said anything."""
 
+LATE_SECS = 10.0
+"""How long a request may come after an owner has asked about its part: it may lie unread at a busy step server."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -41,6 +44,7 @@ class _Ballot:
         self.number = number
         self.request: Request | None = None
         self.votes: dict[int, BaseException | None] = {}
+        self.missed: dict[int, float] = {}
         self.since = clock.monotonic()
 
 
@@ -92,6 +96,14 @@ class Ballots:
         if ballot is not None:
             ballot.votes[owner] = failure
         return ballot is not None
+
+    def misses(self, transaction: Transaction, owner: int) -> bool:
+        """Whether the request is missing, although the owner of a part has asked about it before, `LATE_SECS` ago."""
+        ballot = self._ballot(transaction)
+        if ballot is None or ballot.request is not None:
+            return False
+        now = clock.monotonic()
+        return now - ballot.missed.setdefault(owner, now) >= LATE_SECS
 
     def _find(self, transaction: Transaction) -> _Ballot | None:
         ballot = self._open.get(transaction[0])
@@ -146,8 +158,9 @@ class Senders:
             raise errors.AbortedError(
                 None,
                 None,
-                f"Worker {sender} was silent for {STAGED_SECS:g} s in the middle of a transaction and was shut out: "
-                f"nothing of it was applied. It has to start a new session.",
+                f"Worker {sender} was shut out in the middle of a transaction: its request was missing for "
+                f"{STAGED_SECS:g} s, or a part of it for {UNDECIDED_SECS:g} s. Nothing of it was applied. The worker "
+                f"has to start a new session.",
             )
         if self.is_decided(transaction):
             raise _sent_twice(transaction)
@@ -171,12 +184,10 @@ class Senders:
             raise errors.InternalError(None, None, f"Transaction {transaction} is not the last one of its sender.")
         return accepted
 
-    def shut_out(self, transaction: Transaction) -> bool:
-        """Excludes the sender of a transaction, unless the transaction is already decided; returns whether it did."""
-        if self.is_decided(transaction):
-            return False
-        self._out.add(transaction[0])
-        return True
+    def shut_out(self, transaction: Transaction) -> None:
+        """Excludes the sender of a transaction, unless the transaction is already decided."""
+        if not self.is_decided(transaction):
+            self._out.add(transaction[0])
 
     def refuse(self, transaction: Transaction) -> None:
         """Records that a transaction is refused, unless it is already decided."""

@@ -67,7 +67,7 @@ class Decider(Owner):
     ) -> None:
         """Hears from the owner of a part that it is staged, or why it cannot be."""
         self._check(ticket)
-        if self._senders.is_decided(transaction) or not self._ballots.vote(transaction, owner, failure):
+        if not self._senders.may_send(transaction) or not self._ballots.vote(transaction, owner, failure):
             # Comes after the message that applies it, if it was accepted.
             self._sending.send([owner], "drop", transaction)
         else:
@@ -147,21 +147,23 @@ class Decider(Owner):
         return committed
 
     def fence(self, ticket: Ticket, transaction: Transaction, owner: int) -> None:
-        """Excludes a sender and makes `owner` drop its parts, unless the transaction has been decided by now."""
-        self._check(ticket)
-        if self._shut_out(transaction):
-            self._sending.send([owner], "drop_sender", transaction[0])
-        else:
-            # Comes after the message that applies it, if it was accepted.
-            self._sending.send([owner], "drop", transaction)
+        """Hears that `owner` has kept a part for long, and makes it drop the part unless it is still to be decided.
 
-    def _shut_out(self, transaction: Transaction) -> bool:
-        """Excludes the sender of a transaction, unless this is already decided; returns whether it did."""
-        if not self._senders.shut_out(transaction):
-            return False
+        A sender whose request is missing as well is excluded, because it seems to have gone. One whose request is here
+        has done its share: it waits for another owner, which may be busy.
+        """
+        self._check(ticket)
+        if self._senders.may_send(transaction):
+            if not self._ballots.misses(transaction, owner):
+                return  # the owner asks again
+            self._shut_out(transaction)
+        # Comes after the message that applies it, if it was accepted.
+        self._sending.send([owner], "drop", transaction)
+
+    def _shut_out(self, transaction: Transaction) -> None:
+        """Excludes the sender of a transaction, unless this is already decided."""
+        self._senders.shut_out(transaction)
         self._decide_if_ready(transaction)
-        self._ballots.close(transaction)
-        return True
 
     def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
         """Makes every server keep its values after all transactions so far, for `collect`.

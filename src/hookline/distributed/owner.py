@@ -10,7 +10,7 @@ from hookline import errors
 from hookline.distributed.identity import Member
 from hookline.distributed.messages import Inbox, Outbox
 from hookline.distributed.protocol import Epoch, Peers, Pulled, Ticket, Transaction
-from hookline.distributed.staging import STAGED_SECS, Cuts, Part, Staging
+from hookline.distributed.staging import ASK_SECS, Cuts, Part, Staging
 from hookline.distributed.state import Entry, ServerState
 from hookline.distributed.wire import Leaves, Structure
 
@@ -65,7 +65,7 @@ class Owner(Member):
         part = Part(entries, pull)
         self._staged.add(transaction, part)
         self._sending.call(0, "staged", transaction, self._index)
-        for silent in self._staged.silent(STAGED_SECS):
+        for silent in self._staged.silent(ASK_SECS):
             self._sending.call(0, "fence", silent, self._index)
         return part.answer if pull else None
 
@@ -85,9 +85,6 @@ class Owner(Member):
         if kind == "cut":
             name, names = args
             self._cuts.add(name, self._state.values(names))
-        elif kind == "drop_sender":
-            for part in self._staged.pop_sender(args[0]):
-                self._answer(part)
         else:
             part = self._staged.pop(args[0])
             if kind == "apply":

@@ -12,8 +12,10 @@ from hookline.distributed.state import Entry
 from hookline.distributed.wire import Leaves
 
 STAGED_SECS = 60.0
-"""How long a part may stay staged before its owner asks the step server to shut its sender out."""
+"""How long a part is kept at least while its sender's request has not come to the step server."""
 
+ASK_SECS = STAGED_SECS / 2
+"""How long a part may stay staged before its owner asks the step server about it, and before it asks again."""
 
 CUT_SECS = 300.0
 """How long the values of a snapshot are kept for whoever has asked for it: longer than a lost message may take."""
@@ -62,10 +64,6 @@ class Staging:
     def pop(self, transaction: Transaction) -> Part | None:
         """Returns a part that is still staged, once."""
         return self._parts.pop(transaction, None)
-
-    def pop_sender(self, sender: str) -> list[Part]:
-        """Returns all parts of a sender, once."""
-        return [self._parts.pop(transaction) for transaction in list(self._parts) if transaction[0] == sender]
 
     def pop_all(self) -> list[Part]:
         """Returns all parts, once."""
