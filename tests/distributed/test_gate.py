@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+import hookline as hl
 from hookline import errors
 from hookline.distributed.gate import LEASE_SECS, Gate
 from hookline.distributed.protocol import Epoch
 from hookline.distributed.server import ParameterServer
+from hookline.distributed.state import Apply, Put
+from hookline.distributed.updates import portable
+from hookline.distributed.wire import flatten
 from hookline.testing import FakeClock
 
 WORKERS = 4
@@ -136,6 +141,44 @@ def test_who_gives_signs_of_life_is_waited_for():
             gate.renew("slow")
             assert gate.admit("other", 0) is None
         gate.check("slow")
+
+
+def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
+    """Who waits at the gate looks at the clock meanwhile."""
+    compiles, go_on, compiling = threading.Event(), threading.Event(), None
+
+    def slow(old):
+        if threading.current_thread() is compiling:
+            compiles.set()
+            assert go_on.wait(60)
+        return old + 1
+
+    with hl.Graph().as_default():
+        update = portable(hl.update(hl.Variable(np.float32(0), name="v"), slow).op)
+    server, epoch = ParameterServer(), Epoch("epoch", ("",), None, {}, {}, {}, 0)
+    epoch = epoch._replace(incarnations=(server.status().incarnation,))
+    server.begin(epoch, 0, None)
+    ticket = (epoch.incarnations[0], "epoch")
+    server.register(ticket, [update])
+    server.commit(ticket, ("chief sets", 1), [Put("v", *flatten(np.float32(0)))])
+
+    with FakeClock() as clock:
+        assert server.admit(ticket, "alive", 1, 0, 0.0) is not None
+        compiling = threading.Thread(
+            target=server.receive, args=(("commit", ticket, ("chief sets", 2), [Apply(update.name, [])]),)
+        )
+        compiling.start()
+        assert compiles.wait(60)
+        try:
+            for _ in range(3):
+                clock.advance(LEASE_SECS * 0.9)
+                sign = threading.Thread(target=server.receive, args=(("renew", ticket, "alive"),), daemon=True)
+                sign.start()
+                sign.join(5)
+                assert server.admit(ticket, "other", 1, 0, 0.0) is None
+        finally:
+            go_on.set()
+            compiling.join()
 
 
 @pytest.mark.parametrize("late", ["admit", "leave"])

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from hookline.distributed.wire import Leaves
 
-WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "pull_behind", "collect")
-"""The methods that block. They run in threads of their own, all others one at a time."""
+WAITING = ("wait_until_ready", "wait_for_step", "wait_delivered", "admit", "renew", "pull_behind", "collect")
+"""The methods that block, or must not wait for others. They run in threads of their own, all others one at a time."""
 
 DECIDED = ("stage", "commit")
 """The methods whose answer comes when a transaction is decided; until then they hold nobody up."""

@@ -156,10 +156,11 @@ class ParameterServer(Decider):
             return (*found[0], tuple(self._sending.marks)) if found else None
 
     def renew(self, ticket: Ticket, sender: str) -> None:
-        """Records that an admitted worker is alive."""
+        """Records that an admitted worker is alive, also while an update is compiled."""
+        gate = self._gate
         self._check(ticket)
-        if self._gate is not None:
-            self._gate.renew(sender)
+        if gate is not None:
+            gate.renew(sender)
 
     def leave(self, ticket: Ticket, sender: str, run: int) -> None:
         """Records that a run of a worker, admitted or still waiting for it, ends without an update."""
