@@ -275,6 +275,23 @@ def test_a_head_that_comes_back_in_time_is_nothing(fake_clock):
             assert guarded.call(0, "status") == "status"
 
 
+def test_a_head_that_is_missed_once_after_a_long_step_is_nothing(fake_clock):
+    """Or after the process was stopped: nobody looked meanwhile."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{sock.getsockname()[1]}")
+        for look in range(3):
+            fake_clock.advance(600)
+            assert guarded.call(0, "status") == "status"
+            if look == 0:
+                sock.listen()
+            elif look == 1:
+                sock.close()
+    fake_clock.advance(connection.HEAD_GRACE_SECS)
+    with pytest.raises(errors.InternalError, match="has not answered"):
+        guarded.call(0, "status")
+
+
 @pytest.fixture
 def fake_clock():
     from hookline.testing import FakeClock

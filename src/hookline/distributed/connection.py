@@ -238,7 +238,8 @@ class GuardedTransport:
 
     def __init__(self, inner: RayTransport, address: str) -> None:
         self._inner, self._address = inner, address
-        self._checked = self._seen = clock.monotonic()
+        self._checked = clock.monotonic()
+        self._missed: float | None = None
 
     @property
     def count(self) -> int:
@@ -267,11 +268,13 @@ class GuardedTransport:
     def _check(self, now: float) -> None:
         self._checked = now
         if listens(self._address):
-            self._seen = now
-        elif now - self._seen >= HEAD_GRACE_SECS:
+            self._missed = None
+            return
+        # Nobody looks during a long step, or while the process is stopped; so that time says nothing about the head.
+        self._missed = now if self._missed is None else self._missed
+        if now - self._missed >= HEAD_GRACE_SECS:
             raise _head_gone(self._address)
-        else:
-            logger.warning("The Ray head at %s does not answer.", self._address)
+        logger.warning("The Ray head at %s does not answer.", self._address)
 
 
 def listens(address: str, timeout_secs: float = 1.0) -> bool:
