@@ -23,7 +23,7 @@ from hookline.distributed.transport import DirectTransport
 from hookline.graph.keys import GraphKeys
 from hookline.testing import FakeClock, read_events
 
-from .targets import Target, until
+from .targets import Target, apart, until
 
 
 class Model:
@@ -643,6 +643,26 @@ def test_a_variable_of_any_tree_is_read_as_it_was_made():
 
     assert float(session.run(drawn)) == pytest.approx(float(jax.random.normal(jax.random.key(4)) + 4), rel=1e-2)
     assert session.snapshot()["tree"]["half"][0].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("name", ["left", "right"])
+def test_an_update_that_does_not_fit_a_variable_s_new_shape_fails_alone(name):
+    """Nothing says the shapes of this variable; the same update has fitted before."""
+    with hl.Graph().as_default() as graph:
+        x = hl.placeholder(np.float32, (None,), name="x")
+        v = hl.Variable(hl.host_op(lambda: np.zeros(2, np.float32))(), name=name)
+        put, add = v.assign(x), v.assign_add(x)
+        init = hl.global_variables_initializer()
+    session = hl.Session(apart(in_process(2)), graph=graph)
+    session.run(init)
+    for size in (2, 3):
+        session.run(put, {x: np.ones(size, np.float32)})
+        session.run(add, {x: np.ones(size, np.float32)})
+
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        session.run(add, {x: np.ones(2, np.float32)})
+
+    assert session.run(v).tolist() == [2, 2, 2]
 
 
 def test_an_update_may_read_what_another_of_the_run_wrote():

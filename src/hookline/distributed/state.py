@@ -109,10 +109,11 @@ class ServerState:
         """Raises the errors that `apply` would raise for types and missing values, but changes nothing."""
         prepared = self.prepare(entries)
         if prepared.program is not None:
-            shapes = [(np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(prepared.inputs)]
-            key = (id(prepared.program), tuple(shapes))
+            # A variable of unknown structure may have got another shape since.
+            given = (*self._olds(prepared.program), prepared.inputs)
+            key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
             if key not in self._checked:
-                jax.eval_shape(prepared.program.dry, *self._olds(prepared.program), prepared.inputs)
+                jax.eval_shape(prepared.program.dry, *given)
                 self._checked.add(key)
 
     def prepare(self, entries: Sequence[Entry]) -> Prepared:
