@@ -16,6 +16,7 @@ import hookline as hl
 from hookline import clock, errors
 from hookline.distributed import Cluster
 from hookline.distributed.protocol import WAITING
+from hookline.distributed.pulls import FRESH_SECS
 from hookline.distributed.ray_actors import RayTransport
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.staleness_hook import StalenessHook
@@ -399,17 +400,35 @@ def test_staleness_counts_the_updates_of_others(servers):
     transport = in_process(servers)
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)
-    chief.run()
-    worker.run()
-    assert (chief.session.store.staleness(), worker.session.store.staleness()) == ((1, 0.0, 0), (1, 0.0, 0))
-    chief.run()
-    for _ in range(3):
+    with FakeClock():
+        chief.run()
         worker.run()
-    chief.run()
+        assert (chief.session.store.staleness(), worker.session.store.staleness()) == ((1, 0.0, 0), (1, 0.0, 0))
+        chief.run()
+        for _ in range(3):
+            worker.run()
+        chief.run()
 
     # The chief's first run has values from before the worker's; its second from before the worker's three.
     assert chief.session.store.staleness() == (2, 2.0, 3)
     assert chief.session.store.staleness() == (0, 0.0, 0)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overlap):
+    """Those that came with its last update are as old as that."""
+    transport = in_process(2)
+    chief, worker = Model(Target(transport, overlap=overlap)), Model(Target(transport, 1))
+    with FakeClock() as fake:
+        chief.session.run(chief.init)
+        chief.run()
+        for _ in range(3):
+            worker.run()
+        chief.session.store.staleness()
+        fake.advance(FRESH_SECS * 2)
+        chief.run()
+
+    assert chief.session.store.staleness() == (1, 0.0, 0)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -605,9 +624,9 @@ def test_a_chief_that_died_in_init_fn_runs_it_again():
 def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
     transport = in_process(2)
     model = Model(Target(transport, overlap=True))
-    model.session.run(model.init)
-
-    losses = [float(model.run([model.loss, model.train])[0]) for _ in range(4)]
+    with FakeClock():
+        model.session.run(model.init)
+        losses = [float(model.run([model.loss, model.train])[0]) for _ in range(4)]
 
     assert losses[0] == losses[1] > losses[2] > losses[3]
     assert model.session.store.staleness() == (4, 0.75, 1)

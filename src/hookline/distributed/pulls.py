@@ -13,6 +13,9 @@ from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.transport import Reply, Transport
 from hookline.distributed.wire import Leaves, unpack_all
 
+FRESH_SECS = 1.0
+"""How long values that came ahead may wait for their run. After longer, others have gone on, and a pull is cheap."""
+
 _POLL_SECS = 1.0
 
 
@@ -41,17 +44,24 @@ class _Ahead:
     def __init__(self) -> None:
         self.ready: dict[str, tuple[int, Leaves]] = {}
         self.coming: dict[int, list[tuple[list[str], Reply]]] = {}
+        self._since = clock.monotonic()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the run before has just ended."""
+        return clock.monotonic() - self._since <= FRESH_SECS
 
     def store(self, pulled: Pulled) -> None:
         """Keeps values that have arrived."""
+        self._since = clock.monotonic()
         self.ready.update((name, (pulled.transactions, leaves)) for name, leaves in pulled.values.items())
 
 
 class Pulls:
     """Values on their way to one worker.
 
-    Values that come with a submit, or are pulled while a run computes, serve only the next run, because others change
-    the values in the meantime.
+    Values that come with a submit, or are pulled while a run computes, serve only the next run, and only if it follows
+    at once, because others change the values in the meantime.
 
     Args:
         transport: Calls the servers.
@@ -81,7 +91,8 @@ class Pulls:
 
     def begin_run(self) -> None:
         """Starts a run: the values prefetched for it become current."""
-        self._ahead, self._next = self._next, _Ahead()
+        self._ahead = self._next if self._next.fresh else _Ahead()
+        self._next = _Ahead()
         self._taken: dict[int, dict[str, None]] = {}
         self._used: dict[int, int] = {}
 
