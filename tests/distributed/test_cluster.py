@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import stat
@@ -52,17 +53,41 @@ def test_the_chief_is_task_0_and_worker_i_is_task_i_plus_1():
         ({"num_workers": 0}, "num_workers >= 1, got 0"),
         ({"num_servers": 0}, "num_servers >= 1, got 0"),
         ({"job": ""}, "job name"),
+        ({"job": 3}, "job name"),
+        ({"address": None}, "got None"),
+        ({"address": "h:65536"}, "got 'h:65536'"),
+        ({"num_servers": 1.5}, "a whole number as num_servers, got 1.5"),
+        ({"task_index": "0"}, "a whole number as task_index, got '0'"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Cluster(**{"address": "h:1", **arguments})
 
 
-@pytest.mark.parametrize("arguments", [{"wait_secs": 0}, {"connect_secs": -1}, {"call_secs": 0}, {"max_staleness": -1}])
-def test_a_wrong_option_is_refused_by_name(arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        ClusterOptions(**arguments)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wait_secs", 0),
+        ("connect_secs", -1),
+        ("call_secs", 0),
+        ("call_secs", math.nan),
+        ("call_secs", math.inf),
+        ("call_secs", "60"),
+        ("max_staleness", -1),
+        ("max_staleness", math.nan),
+        ("placement", ["w"]),
+        ("placement", {"w": "1"}),
+        ("placement", {"w": -1}),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"^ClusterOptions requires .*{name}"):
+        ClusterOptions(**{name: value})
+
+
+def test_a_worker_may_wait_for_the_chief_without_end():
+    assert ClusterOptions(wait_secs=math.inf).wait_secs == math.inf
 
 
 def test_tf_config_tells_the_task_and_the_numbers():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from hookline.arguments import instance, number, whole
 from hookline.distributed import connection
 from hookline.distributed.environment import Task, find_task
 from hookline.distributed.ray_actors import RayTransport
@@ -39,6 +41,9 @@ class ClusterOptions:
         over_ray: Whether servers are called over Ray alone, which is slower, and listen on no ports of their own, for
             networks that let only Ray through. The chief's setting counts. With `RAY_USE_TLS` it is always so.
 
+    Raises:
+        TypeError, ValueError: A setting is invalid.
+
     Example:
         >>> ClusterOptions(placement={"embedding": 1}, max_staleness=8).wait_secs
         1800.0
@@ -54,11 +59,18 @@ class ClusterOptions:
     over_ray: bool = False
 
     def __post_init__(self) -> None:
+        who = type(self).__name__
         for name in ("connect_secs", "wait_secs", "call_secs"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"ClusterOptions requires {name} > 0, got {getattr(self, name)}.")
-        if self.max_staleness is not None and self.max_staleness < 0:
-            raise ValueError(f"ClusterOptions requires max_staleness >= 0 or None, got {self.max_staleness}.")
+            if number(who, name, getattr(self, name)) <= 0:
+                raise ValueError(f"{who} requires {name} > 0, got {getattr(self, name)}.")
+        if math.isinf(self.call_secs):
+            raise ValueError(
+                f"{who} requires a call_secs that ends, got inf: nobody would notice a server that is away."
+            )
+        if self.max_staleness is not None:
+            whole(who, "max_staleness", self.max_staleness, at_least=0)
+        for prefix, server in (instance(who, "placement", self.placement, Mapping) or {}).items():
+            whole(who, f"placement[{prefix!r}]", server, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +90,7 @@ class Cluster:
         options: Further settings.
 
     Raises:
-        ValueError: An argument is invalid.
+        TypeError, ValueError: An argument is invalid.
 
     Example:
         >>> cluster = Cluster("10.0.0.1:6379", "worker", 0, num_workers=4, num_servers=2)
@@ -99,17 +111,17 @@ class Cluster:
     options: ClusterOptions = dataclasses.field(default_factory=ClusterOptions)
 
     def __post_init__(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit():
+        host, _, port = str(self.address).rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise ValueError(
                 f"Cluster requires the address of a Ray head, 'host:port', got {self.address!r}. `hookline launch` "
                 f"starts a private Ray cluster and tells its address."
             )
         for name in ("num_workers", "num_servers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Cluster requires {name} >= 1, got {getattr(self, name)}.")
-        if not self.job:
-            raise ValueError("Cluster requires a job name that is not empty.")
+            whole("Cluster", name, getattr(self, name), at_least=1)
+        whole("Cluster", "task_index", self.task_index)
+        if not self.job or not isinstance(self.job, str):
+            raise ValueError(f"Cluster requires a job name, a text that is not empty, got {self.job!r}.")
         Task(self.task_type, self.task_index).check(self.num_workers)
 
     @classmethod
