@@ -13,7 +13,7 @@ hookline steps, from the raw calls and the steps inside the worker alone:
 
     calls = 1 with one server, 2 with several (a worker's own, and that of an owner with the step server)
     trip  = calls * small trip + (trip - small trip) / servers       raw calls of one worker
-    busy  = calls * small busy + (busy - small busy) / servers       raw calls of all workers: seconds a call
+    busy  = servers * small busy + (busy - small busy) / servers     raw calls of all workers: seconds a call
     rate  = min(workers / (inside + trip), 1 / (busy + inside))
 
 with `inside` the time of a step over a server inside the worker. "Small" is the smallest size.
@@ -267,10 +267,13 @@ def predicted(median: dict[str, float], size: str, servers: int, workers: int) -
     def secs(kind: str, of: str, together: int) -> float:
         return 1 / median[f"{kind}|{of}|0|{together}"]
 
+    def share(small_calls: int, together: int) -> float:
+        least = secs("raw", small, together)
+        return small_calls * least + (secs("raw", size, together) - least) / servers
+
     inside = secs("inside", size, 1)
-    trip, busy = (
-        calls * secs("raw", small, n) + (secs("raw", size, n) - secs("raw", small, n)) / servers for n in (1, workers)
-    )
+    # The step server has a message of each other server, and one to it, beside the worker's call.
+    trip, busy = share(calls, 1), share(servers, workers)
     return min(workers / (inside + trip), 1 / (busy + inside))
 
 
