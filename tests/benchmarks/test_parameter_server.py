@@ -1,0 +1,65 @@
+"""The table of docs/distributed.md holds what its model says, and the sentences below it what the table says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+
+
+class Row(NamedTuple):
+    size: str
+    servers: int
+    workers: int
+    raw: float
+    ours: float
+    theirs: float
+    says: float
+
+
+def rows():
+    found = []
+    for line in re.findall(r"^\| (4 .B \|.*) \|$", DOCS.split("<!-- parameter_server.py -->")[1], re.MULTILINE):
+        size, servers, workers, raw, _, ours, theirs, *_, says = line.split(" | ")
+        found.append(Row(size, int(servers), int(workers), float(raw), float(ours), float(theirs), float(says)))
+    return found
+
+
+def test_the_model_says_what_the_docs_say_of_it():
+    spec = importlib.util.spec_from_file_location("parameter_server", ROOT / "benchmarks" / "parameter_server.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    median = {f"raw|{row.size}|0|{row.workers}": row.raw for row in rows()}
+    for size, milliseconds in re.findall(
+        r"(4 .B): ([\d.]+) ms", DOCS.split("A step over a server inside the worker")[1]
+    ):
+        median[f"inside|{size}|0|1"] = 1000 / float(milliseconds)
+
+    assert len(rows()) == 18
+    for row in rows():
+        # As the section above the table has it.
+        c, values = 1 / median[f"raw|4 KB|0|{row.workers}"], 1 / row.raw
+        a, trip = 1 / median["raw|4 KB|0|1"], 1 / median[f"raw|{row.size}|0|1"]
+        inside = 1 / median[f"inside|{row.size}|0|1"]
+        t = row.servers * c + (values - c) / row.servers
+        R = (1 if row.servers == 1 else 2) * a + (trip - a) / row.servers
+        expected = min(row.workers / (inside + R), 1 / (t + inside))
+        assert benchmark.predicted(median, row.size, row.servers, row.workers) == pytest.approx(expected)
+        assert row.says == pytest.approx(expected, rel=0.01)
+
+
+def test_the_sentences_say_what_the_table_says():
+    ratios = [row.ours / row.theirs for row in rows()]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times as fast as TensorFlow's in every row" in DOCS
+    two = [row.ours / row.theirs for row in rows() if row.servers == 2]
+    assert f"with two servers, {min(two):.1f} to {max(two):.1f} times" in DOCS
+    several = max(row.says / row.ours for row in rows() if row.size == "4 MB" and row.servers > 1)
+    small = max(row.says / row.ours for row in rows() if row.size == "4 KB")
+    assert f"optimistic by up to {several:.1f} times with several" in DOCS
+    assert f"with 4 KB by up to {small:.0f} times" in DOCS
