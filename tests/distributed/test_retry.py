@@ -18,6 +18,8 @@ from hookline.distributed.plain import NotPlainError
 from hookline.distributed.transport import DirectTransport
 from hookline.testing import FakeClock
 
+from .targets import Target
+
 BATCHES = [1, 2, 4, 8, 16, 32]
 
 
@@ -497,6 +499,29 @@ def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock
             clock.advance(LEASE_SECS / 4)
     alive.close()
     assert set(renewed) == {"alive"}
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_variables_that_a_chief_adds_are_known_to_all_although_a_message_was_lost(server):
+    network = Network(2)
+    graphs = [hl.Graph(), hl.Graph()]
+    for graph in graphs:
+        with graph.as_default():
+            hl.Variable(np.float32(1), name="v")
+    chief = hl.Session(network, graph=graphs[0])
+    chief.run(graphs[0].get_operation_by_name("v/initializer"))
+    for graph in graphs:
+        with graph.as_default():
+            hl.Variable(np.float32(2), name="later")
+    init = graphs[0].get_operation_by_name("later/initializer")
+
+    network.lose("register", after=server, late=True)
+    with pytest.raises(errors.UnavailableError):
+        chief.run(init)
+    chief.run(init)
+
+    worker = hl.Session(Target(network, 1), graph=graphs[1])
+    assert float(worker.run("later:0")) == 2
 
 
 def test_values_that_are_set_during_a_run_do_not_end_it():

@@ -185,13 +185,13 @@ class Membership:
         for server in range(count):
             self._transport.call(server, "begin", epoch, server, peers).get()
         self._set(epoch)
-        self._send(list(ready.values()))
+        self._send(list(ready.values()), owners)
         self._agreed = set(ready)
 
-    def _send(self, updates: Sequence[PortableUpdate], *grown: Mapping[str, Any]) -> None:
+    def _send(self, updates: Sequence[PortableUpdate], owners: Mapping[str, int], *grown: Mapping[str, Any]) -> None:
         parts: dict[int, list[PortableUpdate]] = {}
         for update in updates:
-            parts.setdefault(self._owners[update.variables[0]], []).append(update)
+            parts.setdefault(owners[update.variables[0]], []).append(update)
         try:
             calls = [
                 self._transport.call(server, "register", self._tickets[server], parts.get(server, ()), *grown)
@@ -235,10 +235,12 @@ class Membership:
         # The chief's graph has grown since the epoch began.
         variables = self._remote_variables()
         new = [variable for variable in variables if variable.op.name not in self._owners]
-        self._owners = place(
+        owners = place(
             variables, self._remote_updates(), self._transport.count, placed=self._owners, hints=self._placement
         )
-        self._send(ready, shared_variables(new), {variable.op.name: self._owners[variable.op.name] for variable in new})
+        self._send(ready, owners, shared_variables(new), {v.op.name: owners[v.op.name] for v in new})
+        # Now that all servers have answered; otherwise the variables are new again the next time.
+        self._owners = owners
         self._agreed.update(update.name for update in ready)
 
     def portable(self, update: Update) -> PortableUpdate:
