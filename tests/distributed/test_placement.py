@@ -5,8 +5,12 @@ import optax
 import pytest
 
 import hookline as hl
+from hookline.distributed import ParameterServer
 from hookline.distributed.placement import place
+from hookline.distributed.transport import DirectTransport
 from hookline.graph.variable import Update
+
+from .targets import Target
 
 
 def placed(servers, variables=None, **options):
@@ -76,3 +80,16 @@ def test_what_has_a_place_keeps_it():
     old, new = hl.Variable(jnp.zeros(1), name="old"), hl.Variable(jnp.zeros(9), name="new")
 
     assert placed(2, [old, new], placed={"old": 1}) == {"old": 1, "new": 0}
+
+
+def test_a_hint_that_concerns_no_variable_is_warned_of(caplog):
+    v = hl.Variable(1.0, name="embedding/table")
+    transport = DirectTransport([ParameterServer(), ParameterServer()])
+
+    session = hl.Session(Target(transport, placement={"embeding": 1, "embedding": 1}))
+    session.run(hl.global_variables_initializer())
+
+    (warning,) = [record.getMessage() for record in caplog.records if "placement" in record.getMessage()]
+    assert warning == "The hint placement['embeding'] has no effect: there is no shared variable of such a name."
+    assert float(session.run(v)) == 1
+    assert transport.servers[1].status().held == {"embedding/table"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline import errors
-from hookline.distributed.placement import place
+from hookline.distributed.placement import place, without_effect
 from hookline.distributed.protocol import Epoch, Status, Ticket
 from hookline.distributed.transport import Transport
 from hookline.distributed.updates import PortableUpdate, check_same, portable, shared_variables
@@ -169,6 +169,8 @@ class Membership:
         global_step = get_global_step(self._graph)
         count = self._transport.count
         owners = place(variables, updates, count, global_step=global_step, hints=self._placement)
+        for prefix in without_effect(self._placement, variables):
+            logger.warning("The hint placement[%r] has no effect: there is no shared variable of such a name.", prefix)
         ready = {update.name: self.portable(update) for update in updates}
         epoch = Epoch(
             name=uuid.uuid4().hex,

@@ -123,7 +123,7 @@ def _home(group: Sequence[Variable], fixed: Mapping[str, int]) -> int | None:
 
 def _hint(variable: Variable, hints: Mapping[str, int], servers: int) -> int | None:
     name, device = variable.op.name, getattr(variable, "device", None)
-    matching = [prefix for prefix in hints if name == prefix or name.startswith(prefix.rstrip("/") + "/")]
+    matching = [prefix for prefix in hints if _covers(prefix, name)]
     wanted = hints[max(matching, key=len)] if matching else None
     if isinstance(device, str):
         match = re.search(r"(?:ps|task):(\d+)$", device)
@@ -135,6 +135,21 @@ def _hint(variable: Variable, hints: Mapping[str, int], servers: int) -> int | N
             f"Variable {name!r} is to live on server {wanted}, but there are {servers}: 0 to {servers - 1}."
         )
     return wanted
+
+
+def _covers(prefix: str, name: str) -> bool:
+    return name == prefix or name.startswith(prefix.rstrip("/") + "/")
+
+
+def without_effect(hints: Iterable[str], variables: Sequence[Variable]) -> list[str]:
+    """Returns the hints that concern no variable, for instance because of a slip of the pen.
+
+    Example:
+        >>> import hookline as hl
+        >>> without_effect(["net", "nett"], [hl.Variable(0.0, name="net/w")])
+        ['nett']
+    """
+    return [prefix for prefix in hints if not any(_covers(prefix, variable.op.name) for variable in variables)]
 
 
 def _nbytes(variable: Variable) -> int:
