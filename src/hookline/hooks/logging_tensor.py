@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -266,9 +267,12 @@ def _leaf_text(leaf: Any) -> str:
         return str(leaf)
     array = np.asarray(leaf)
     if isinstance(number := array[()], np.floating):
-        # Only very large and very small numbers print with an exponent, and `str` takes a tenth of the time.
-        text = str(number) if abs(float(number)) >= 1e-4 else "e"
-        return _positional(number) if "e" in text else text
+        # NumPy's own function takes ten times as long as `str`, which gives the same digits.
+        text = str(number)
+        if "e" not in text:
+            return text
+        text = format(Decimal(text), "f")
+        return text if "." in text else f"{text}.0"
     if not issubclass(array.dtype.type, np.floating):  # bfloat16 and its like, which NumPy cannot format
         array = array.astype(np.float32)
     return np.array2string(array, formatter={"float_kind": _positional})

@@ -35,11 +35,8 @@ class StopRequest:
 class _Results:
     """The results of one run on their way to the hooks; a run that a callback starts has its own."""
 
-    __slots__ = ("_rest", "_values")
-
-    def __init__(self) -> None:
-        self._rest: Iterator[tuple[int, Callback]] = iter(())
-        self._values: tuple[SessionRunContext, Any, RunOptions, RunMetadata]
+    _rest: Iterator[tuple[int, Callback]] = iter(())
+    _values: tuple[SessionRunContext, Any, RunOptions, RunMetadata]
 
     def arrived(
         self,
@@ -141,7 +138,7 @@ class HookedSession:
             result = run(due, fetches, feed_dict, options, run_metadata)
             if pacing is not None and pacing.overdue:
                 pacing.plan()
-            if options is None and not self._stop.requested and isinstance(fetches, Tensor | Operation | str):
+            if options is None and not self._stop.requested:
                 self._let_pass(fetches, feeds=bool(feed_dict))
             return result
         except BaseException as exc:
@@ -153,9 +150,13 @@ class HookedSession:
 
     def _let_pass(self, fetches: Any, *, feeds: bool) -> None:
         """Lets runs like the last one pass until a hook is due."""
-        pacing = self._pacing
-        riders, foreseen = (self._everyone, Foreseen()) if pacing is None else pacing.foreseen()
-        if foreseen.runs > 0 and not riders.riding and not self.raw.shared:
+        if self._pacing is not None:
+            riders, foreseen = self._pacing.always, self._pacing.foreseen()
+        elif not self._everyone.riding and not self.raw.shared and isinstance(fetches, Tensor | Operation | str):
+            riders, foreseen = self._everyone, Foreseen()
+        else:
+            return
+        if foreseen is not None:
             self._quiet.begin(self.raw, fetches, riders.watched if riders.watches else None, foreseen, feeds=feeds)
 
     def let_go(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
@@ -44,23 +44,9 @@ def _asks_on_some_runs(hook: Any) -> bool:
     return bare(hook) is not hook and any(needs)
 
 
-class _Due(NamedTuple):
-    """When a hook must be seen next.
-
-    Args:
-        hook: The hook.
-        step: At this global step.
-        secs: At this reading of the clock.
-        run: On this run, counted from the first.
-    """
-
-    hook: Any
-    step: float
-    secs: float
-    run: float
-
-
-_NEVER_DUE = _Due(None, math.inf, math.inf, math.inf)
+# A hook, and when it must be seen next: at a global step, at a reading of the clock, or on a run, from 1 on.
+_Due = tuple[Any, float, float, float]
+_NEVER_DUE: _Due = None, math.inf, math.inf, math.inf
 
 
 class Pacing:
@@ -81,12 +67,12 @@ class Pacing:
         everyone: All of them as they ride.
 
     Attributes:
+        always: Who rides where nobody is due: those that look at every step.
         overdue: Whether those that ride on this run must be asked anew after it.
     """
 
     __slots__ = (
         "_alarms",
-        "_always",
         "_changes",
         "_due_run",
         "_due_secs",
@@ -110,6 +96,7 @@ class Pacing:
         "_run",
         "_session",
         "_unpaced",
+        "always",
         "overdue",
     )
 
@@ -125,11 +112,11 @@ class Pacing:
                 self._paced.append((hook, says))
             else:
                 self._unpaced.append(hook)
-        self._always = self._riding = everyone
+        self.always = self._riding = everyone
         self._riderships: dict[frozenset[int], Ridership] = {}
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
-        self._dues: list[_Due] = []
+        self._dues: dict[int, _Due] = {}
         self._run = self._due_run = self._everyone_run = 0
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
@@ -188,19 +175,23 @@ class Pacing:
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
         self.overdue = self._run >= self._due_run or reach >= self._due_step or now >= self._due_secs
         if self.overdue:
-            due = [d.hook for d in self._dues if self._run >= d.run or reach >= d.step or now >= d.secs]
-            self._riding = self._of((*self._always.hooks, *due)) if due else self._always
+            riding = list(self.always.hooks)
+            for hook, at_step, at_secs, at_run in self._dues.values():
+                if reach >= at_step or now >= at_secs or self._run >= at_run:
+                    riding.append(hook)
+            self._riding = self._of(riding)
             return self._riding
         # Where the gain is not known, the step of each run is looked at.
         if foreseen or (known is not None and fetches is self._fetches and not self._changes):
             self._free = self._runs_before(reach)
-        return self._always
+        return self.always
 
-    def foreseen(self) -> tuple[Ridership, Foreseen]:
-        """Returns with whom runs like the last one may follow before somebody is due, and which they are."""
+    def foreseen(self) -> Foreseen | None:
+        """Returns the runs like the last one that may follow before somebody is due; None if that may be the next."""
+        if self._free <= 0 or self.always.riding:
+            return None
         step = self._session.known_global_step
-        runs = 0 if step is None else self._free
-        return self._always, Foreseen(runs, self._due_secs, step, self._planned_gain, self._alarms)
+        return None if step is None else Foreseen(self._free, self._due_secs, step, self._planned_gain, self._alarms)
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
@@ -242,13 +233,12 @@ class Pacing:
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
         always: list[Any] = list(self._unpaced)
-        dues: list[_Due] = []
-        waiting = {id(due.hook): due for due in self._dues}
-        for hook in self._riding.hooks:  # What the others say counts from the run on which they were called.
-            waiting.pop(id(hook), None)
+        dues: dict[int, _Due] = {}
+        called = {*map(id, self._riding.hooks)}
         for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
-            if id(hook) in waiting:
-                dues.append(waiting[id(hook)])
+            known = self._dues.get(id(hook))
+            if known is not None and id(hook) not in called:  # What it said counts from the run on which it was called.
+                dues[id(hook)] = known
                 continue
             steps = steps_until_trigger(step) if steps_until_trigger else math.inf
             secs = secs_until_trigger() if secs_until_trigger else math.inf
@@ -258,7 +248,7 @@ class Pacing:
                     always.append(hook)
                     continue
                 at = clock.monotonic() + secs if secs < math.inf else math.inf
-                dues.append(_Due(hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)))
+                dues[id(hook)] = hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)
             except TypeError:
                 raise TypeError(
                     f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
@@ -268,12 +258,12 @@ class Pacing:
         self._dues = dues
         if self._run >= self._everyone_run:
             self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        _, at_steps, at_secs, at_runs = zip(_NEVER_DUE, *dues, strict=True)
+        _, at_steps, at_secs, at_runs = zip(_NEVER_DUE, *dues.values(), strict=True)
         self._due_step, self._due_secs, self._due_run = min(at_steps), min(at_secs), min(at_runs)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
         at_once = len(always) > len(self._unpaced)
         self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1
         if at_once:
             self._due_run = min(self._due_run, self._run + self._patience)
-        self._always = self._of(always)
+        self.always = self._of(always)
         self._free = self._runs_before(step) if self._foreseen and not always else 0

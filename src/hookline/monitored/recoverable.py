@@ -82,32 +82,28 @@ class RecoverableSession:
         return self._persist(lambda session: session.call(lambda: function(session)))
 
     def _persist(self, attempt: Callable[..., T], *args: Any) -> T:
-        if not self._shared:
-            return self._attempted(None, attempt, args)
+        if self._failure is not None:
+            raise self._failure
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
-        retry = Retry()
+        retry = Retry() if self._shared else None
         token = RETRY.set(retry)
         try:
-            return self._attempted(retry, attempt, args)
+            while True:
+                try:
+                    result = attempt(self._session, *args)
+                except PREEMPTION_ERRORS as exc:
+                    # What hooks do to the new session is not part of the run.
+                    RETRY.set(None)
+                    self._recover(exc)
+                    if retry is not None:
+                        retry.begin_again()
+                        RETRY.set(retry)
+                    continue
+                if self._attempts:
+                    self._note_progress(repeats=retry is not None and retry.repeats)
+                return result
         finally:
             RETRY.reset(token)
-
-    def _attempted(self, retry: Retry | None, attempt: Callable[..., T], args: tuple[Any, ...]) -> T:
-        while True:
-            session = self.live()
-            try:
-                result = attempt(session, *args)
-            except PREEMPTION_ERRORS as exc:
-                # What hooks do to the new session is not part of the run.
-                RETRY.set(None)
-                self._recover(exc)
-                if retry is not None:
-                    retry.begin_again()
-                    RETRY.set(retry)
-                continue
-            if self._attempts:
-                self._note_progress(repeats=retry is not None and retry.repeats)
-            return result
 
     def should_stop(self) -> bool:
         """Returns whether to stop. Never raises: `close` raises an error that a thread has reported.

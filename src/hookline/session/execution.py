@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import call
 from typing import Any
 
 import numpy as np
@@ -96,7 +98,7 @@ class Execution:
         """Returns the results that the run has not waited for."""
         if self.launch is not None:  # It has made no room for what the host computes.
             run.begin()
-        return self.hosts.late_results(run, session, lambda: assemble([get(run) for get in self._late_getters]))
+        return self.hosts.late_results(run, session, lambda: assemble([*map(call, self._late_getters, repeat(run))]))
 
 
 def _counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:

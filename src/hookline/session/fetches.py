@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import repeat
+from operator import call, itemgetter
 from typing import Any
 
 from hookline.graph.graph import Graph, Operation, Tensor
@@ -75,16 +77,15 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
     """
     elements: list[Tensor | Operation] = []
 
-    def element(leaf: Any) -> Assemble:
+    def place_of(leaf: Any) -> int:
         try:
             elements.append(graph.as_graph_element(leaf))
         except (TypeError, KeyError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(_cannot(leaf, error.args[0])) from None
-        place = len(elements) - 1
-        return lambda values: values[place]
+        return len(elements) - 1
 
-    return elements, _assembly(fetches, element)
+    return elements, _assembly(fetches, place_of)
 
 
 def leaves(fetches: Any) -> Iterator[Any]:
@@ -99,7 +100,13 @@ def leaves(fetches: Any) -> Iterator[Any]:
 
 def mapped(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
     """Returns a fetch structure with `value_of(element)` in place of each element."""
-    return _assembly(fetches, lambda leaf: lambda _: value_of(leaf))(())
+    values: list[Any] = []
+
+    def place_of(leaf: Any) -> int:
+        values.append(value_of(leaf))
+        return len(values) - 1
+
+    return _assembly(fetches, place_of)(values)
 
 
 def _is_element(fetches: Any) -> bool:
@@ -116,26 +123,24 @@ def _parts(fetches: Any) -> list[Any] | None:
     return None if fields is None else list(fields[0].values())
 
 
-def _assembly(fetches: Any, element: Callable[[Any], Assemble]) -> Assemble:
-    """Returns a function from values to a structure like `fetches`; `element` makes such functions of its leaves."""
+def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:
+    """Returns a function from values to a structure like `fetches`; `place_of` says where those of its leaves are."""
+    # Not comprehensions, which are calls: a run with hooks comes so seldom that each call is slow.
     if isinstance(fetches, list | tuple):
-        parts = [_assembly(item, element) for item in fetches]
-        kind = type(fetches)
-        if kind is list or kind is tuple:
-            return lambda values: kind([part(values) for part in parts])
-        make: Any = getattr(kind, "_make", kind)
-        return lambda values: make([part(values) for part in parts])
+        parts = [_assembly(item, place_of) for item in fetches]
+        make: Any = getattr(type(fetches), "_make", type(fetches))
+        return lambda values: make([*map(call, parts, repeat(values))])
     if isinstance(fetches, dict):
-        named = {key: _assembly(item, element) for key, item in fetches.items()}
+        named = {key: _assembly(item, place_of) for key, item in fetches.items()}
         if type(fetches) is dict:
-            return lambda values: {key: part(values) for key, part in named.items()}
+            return lambda values: dict(zip(named, map(call, named.values(), repeat(values)), strict=True))
         return functools.partial(_fill, copy.copy(fetches), named)
     fields = None if _is_element(fetches) else fields_of(fetches)
     if fields is not None:
-        named = {name: _assembly(item, element) for name, item in fields[0].items()}
+        named = {name: _assembly(item, place_of) for name, item in fields[0].items()}
         form = copy.copy(fetches)
         return lambda values: with_fields(form, {name: part(values) for name, part in named.items()})
-    return element(fetches)
+    return itemgetter(place_of(fetches))
 
 
 def _fill(form: dict[Any, Any], parts: dict[Any, Assemble], values: Sequence[Any]) -> dict[Any, Any]:

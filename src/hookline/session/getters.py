@@ -125,4 +125,4 @@ def _getter(
     if isinstance(op, Constant):
         constant = take_path(op.value, path)
         return lambda run: constant
-    return lambda run: take_path(run.hosts[op], path)
+    return (lambda run: take_path(run.hosts[op], path)) if path else lambda run: run.hosts[op]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from operator import call
 from typing import Any
 
 import jax
@@ -53,8 +55,10 @@ class HostStage:
             for operation in plan.early
         )
         self._late = [*input_tensors(self.deferred, lambda tensor: True), *(e for e in late if isinstance(e, Tensor))]
-        # Of each operation what it takes from the program: the places in `pulled` and among the outputs.
-        self._pulls: dict[Operation, list[tuple[int, int]]] = {}
+        # Of each operation what it takes from the program: the place among the outputs, by that in `pulled`.
+        self._pulls: dict[Operation, dict[int, int]] = {}
+        # Which of `pulled` are arrays of numbers, which are read faster alone than through a tree.
+        self._plain = {i for i, tensor in enumerate(self.pulled) if _is_plain(tensor.spec)}
         # Where among the outputs what is late comes from: where one array is, and where more may be.
         self._late_arrays: list[int] = []
         self._late_trees: list[int] = []
@@ -63,8 +67,7 @@ class HostStage:
         """Says where among the outputs of the program each tensor is."""
         for operation in self._arguments:
             wanted = {tensor.key for tensor in operation.inputs}
-            pulls = [(i, places[tensor.key]) for i, tensor in enumerate(self.pulled) if tensor.key in wanted]
-            self._pulls[operation] = pulls
+            self._pulls[operation] = {i: places[t.key] for i, t in enumerate(self.pulled) if t.key in wanted}
         found = [tensor for tensor in self._late if tensor.key in places]
         self._late_arrays = [places[tensor.key] for tensor in found if specs.is_array(tensor.spec)]
         self._late_trees = [places[tensor.key] for tensor in found if not specs.is_array(tensor.spec)]
@@ -72,13 +75,14 @@ class HostStage:
     def compute(self, operations: Sequence[OnHost], run: Run, session: Any) -> None:
         """Runs some of them, in creation order, on the values that the run has so far."""
         if run.outputs and self.pulled:
-            found = {i: place for operation in operations for i, place in self._pulls[operation]}
-            values = [run.outputs[place] for place in found.values()]
-            # One array is read faster than through a tree.
-            read = [np.asarray(values[0])] if len(values) == 1 and _is_plain(values[0]) else jax.device_get(values)
-            run.pulled.update(zip(found, read, strict=True))
+            found: dict[int, int] = {}
+            for operation in operations:
+                found.update(self._pulls[operation])
+            values = [*map(run.outputs.__getitem__, found.values())]
+            alone = len(found) == 1 and self._plain.issuperset(found)
+            run.pulled.update(zip(found, [np.asarray(values[0])] if alone else jax.device_get(values), strict=True))
         for operation in operations:
-            given = [get(run) for get in self._arguments[operation]]
+            given = [*map(call, self._arguments[operation], repeat(run))]
             if isinstance(operation, SessionCall):
                 run.hosts[operation] = operation.fn(session, *given)
                 continue
@@ -106,14 +110,14 @@ class HostStage:
             self.compute(self.deferred, run, session)
             return results()
 
-        arrays = [run.outputs[place] for place in self._late_arrays]
+        arrays = [*map(run.outputs.__getitem__, self._late_arrays)]
         if self._late_trees:
             arrays += jax.tree.leaves([run.outputs[place] for place in self._late_trees])
         return LateResults(compute, arrays)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, jax.Array) and isinstance(value.dtype, np.dtype)  # Not a random key.
+def _is_plain(spec: Any) -> bool:
+    return specs.is_array(spec) and isinstance(spec.dtype, np.dtype)  # Not random keys.
 
 
 def _deferred(plan: Plan, awaited: Sequence[Tensor | Operation]) -> list[OnHost]:

@@ -123,14 +123,10 @@ class PlanCache:
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
-        def put_together(values: Sequence[Any]) -> list[Any]:
-            results: list[Any] = [None] * len(watched.fetches)
-            for place, result in zip(now, assemble_now(values), strict=True):
-                results[place] = result
-            return results
-
         def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
-            results = put_together(values[len(elements) :])
+            results: list[Any] = [None] * len(watched.fetches)
+            for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
+                results[place] = result
             if late:
                 whole = execution.late_results(run, session, assemble_late)
                 for part, place in enumerate(late):
@@ -139,7 +135,7 @@ class PlanCache:
 
         nothing = None
         if isinstance(fetches, Operation) and not late and all(isinstance(element, Operation) for element in wanted):
-            nothing = None, tuple(put_together([None] * len(wanted)))
+            nothing = None, assemble_watched([None] * (1 + len(wanted)), Run(), None)
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )

@@ -7,6 +7,8 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import call
 from typing import Any, NamedTuple
 
 import jax
@@ -360,7 +362,7 @@ class Session(_OfGraph):
             self.check_run()
         if prepared.nothing is not None:
             return prepared.nothing
-        results = self.returned([get(run) for get in execution.getters])
+        results = self.returned([*map(call, execution.getters, repeat(run))])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
