@@ -70,7 +70,7 @@ bench: $(BENCH_READY)
 	@$(BIN)/python benchmarks/publish.py
 
 bench-quick: $(READY)
-	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300 --long-rounds 5
 
 bench-peers: $(TF_PYTHON)
 

@@ -24,10 +24,14 @@ import hookline as hl
 from hookline import train
 
 BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
+WHOLE = "monitored, standard hooks, NaN check"
 STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
 
-LONG_EXAMPLES = 16384
-"""In the batch of a step that takes a millisecond or more."""
+LONG = {
+    "16384 examples in the batch, on all cores": {"examples": 16384},
+    "sequences of 200, on one core": {"length": 200},
+}
+"""Batches whose step takes a millisecond or more."""
 
 Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
 
@@ -48,16 +52,16 @@ MONITORED: dict[str, Hooks] = {
     "monitored, no hooks": lambda loss, folder: [],
     "monitored, NaN check": lambda loss, folder: [train.NanTensorHook(loss)],
     "monitored, standard hooks": standard,
-    "monitored, standard hooks, NaN check": lambda loss, folder: [*standard(loss, folder), train.NanTensorHook(loss)],
+    WHOLE: lambda loss, folder: [*standard(loss, folder), train.NanTensorHook(loss)],
 }
 
 
 class Contestants:
     """What is measured; sessions are open as long as the stack is."""
 
-    def __init__(self, stack: contextlib.ExitStack, examples: int = 32) -> None:
+    def __init__(self, stack: contextlib.ExitStack, **batch: int) -> None:
         self._stack = stack
-        self._batch = tiny_step.batch(examples)
+        self._batch = tiny_step.batch(**batch)
 
     def folder(self) -> str:
         return self._stack.enter_context(tempfile.TemporaryDirectory())
@@ -90,10 +94,23 @@ class Contestants:
 
     def _built(self, fed: bool) -> tuple[hl.Tensor, hl.Operation, dict[hl.Tensor, Any]]:
         if not fed:
-            return *tiny_step.graph(*self._batch), {}
+            return *tiny_step.graph(*map(hl.constant, self._batch)), {}
         images = hl.placeholder("float32", [None, 32], name="x")
         labels = hl.placeholder("float32", [None, 1], name="y")
         return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
+
+
+def measure_long(batch: dict[str, int], *, rounds: int) -> dict[str, interleaved.Row]:
+    """Times a longer step: the bare one twice, which shows how well this machine can tell two contestants apart."""
+    with contextlib.ExitStack() as stack:
+        made = Contestants(stack, **batch)
+        runs = {
+            BARE: made.bare(),
+            f"{BARE}, again": made.bare(),
+            WHOLE: made.monitored(MONITORED[WHOLE]),
+            HAND_NAN: made.by_hand(checks_nan=True),
+        }
+        return interleaved.measure(runs, rounds=rounds, steps=100, turns=5, references=(BARE, HAND_NAN))
 
 
 def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
@@ -116,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--long-rounds", type=int, default=201, help="of 100 steps that take a millisecond or more")
     parser.add_argument("--results", type=Path, help="where to write bench.json and bench.md")
     args = parser.parse_args()
     # Log lines are made, and go nowhere: on a terminal or a disk they would measure that.
@@ -134,15 +152,11 @@ def main() -> None:
         if tensorflow is not None:
             runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
-    with contextlib.ExitStack() as stack:
-        made = Contestants(stack, LONG_EXAMPLES)
-        whole = "monitored, standard hooks, NaN check"
-        runs = {BARE: made.bare(), HAND_NAN: made.by_hand(checks_nan=True), whole: made.monitored(MONITORED[whole])}
-        long = interleaved.measure(
-            runs, rounds=args.rounds, steps=max(args.steps // 10, 1), references=(BARE, HAND_NAN)
-        )
-    text = f"{interleaved.table(rows)}\n\nThe same with {LONG_EXAMPLES} examples in the batch:\n\n"
-    text += f"{interleaved.table(long, decimals=3)}\n\nStandard hooks: {STANDARD}.\n"
+    text, parts = interleaved.table(rows), {"rows": rows}
+    for name, batch in LONG.items():
+        parts[name] = measure_long(batch, rounds=args.long_rounds)
+        text += f"\n\nThe same with {name}:\n\n{interleaved.table(parts[name], decimals=3)}"
+    text += f"\n\nStandard hooks: {STANDARD}.\n"
     about = interleaved.machine()
     text += (
         f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"
@@ -150,7 +164,7 @@ def main() -> None:
     print(text)
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)
-        interleaved.write(args.results / "bench.json", {"rows": rows, "long": long})
+        interleaved.write(args.results / "bench.json", parts)
         (args.results / "bench.md").write_text(text)
         draw(rows, args.results / "bench.svg")
 

@@ -30,7 +30,7 @@ class Idle(train.SessionRunHook):
 
 def idle_hooks(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
     with hl.Graph().as_default():
-        _, train_op = tiny_step.graph(*tiny_step.batch())
+        _, train_op = tiny_step.graph(*map(hl.constant, tiny_step.batch()))
         session = stack.enter_context(train.MonitoredSession(hooks=[Idle() for _ in range(count)]))
     return interleaved.stepwise(lambda: session.run(train_op))
 
@@ -38,7 +38,7 @@ def idle_hooks(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
 def nodes(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
     """The step, and beside it so many nodes that no run needs."""
     with hl.Graph().as_default():
-        _, train_op = tiny_step.graph(*tiny_step.batch())
+        _, train_op = tiny_step.graph(*map(hl.constant, tiny_step.batch()))
         last = hl.constant(1.0)
         for _ in range(count):
             last = last + 1.0
@@ -60,7 +60,7 @@ def leaves(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
 def fetches(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
     """The step, and a list of so many scalars."""
     with hl.Graph().as_default():
-        loss, train_op = tiny_step.graph(*tiny_step.batch())
+        loss, train_op = tiny_step.graph(*map(hl.constant, tiny_step.batch()))
         wanted = [train_op, *(loss * float(i) for i in range(count))]
         session = stack.enter_context(hl.Session())
         session.run(hl.global_variables_initializer())

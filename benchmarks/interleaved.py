@@ -47,23 +47,29 @@ def stepwise(run: Callable[[], object]) -> Run:
 
 
 def measure(
-    contestants: Mapping[str, Run], *, rounds: int, steps: int, references: tuple[str, ...] = ()
+    contestants: Mapping[str, Run], *, rounds: int, steps: int, turns: int = 1, references: tuple[str, ...] = ()
 ) -> dict[str, Row]:
     """Times each contestant in each round.
 
     Args:
         contestants: By name. A first round, which compiles, does not count.
         rounds: How many rounds.
-        steps: How many steps in a round; a contestant may be given fewer steps as `(run, steps)`.
+        steps: How many steps in a round.
+        turns: In how many turns each contestant makes them. More of them make rounds more alike on a machine whose
+            speed changes; fewer let contestants run ahead of the device.
         references: To whom ratios are given.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run(steps)
-            if number:
-                times[name].append((time.perf_counter() - start) / steps * 1e6)
+        secs = dict.fromkeys(contestants, 0.0)
+        for turn in range(turns):
+            for name, run in contestants.items():
+                start = time.perf_counter()
+                run(steps * (turn + 1) // turns - steps * turn // turns)
+                secs[name] += time.perf_counter() - start
+        if number:
+            for name, spent in secs.items():
+                times[name].append(spent / steps * 1e6)
     return {name: _row(values, {r: times[r] for r in references if r in times}) for name, values in times.items()}
 
 

@@ -25,13 +25,20 @@ def init() -> Params:
 
 
 def loss_of(p: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.mean((jnp.tanh(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"] - y) ** 2)
+    """Of features, or of sequences of them, whose hidden state goes from one to the next."""
+    if x.ndim == 2:
+        hidden = jnp.tanh(x @ p["w1"] + p["b1"])
+    else:
+        start = jnp.zeros((x.shape[1], p["b1"].size))
+        hidden, _ = jax.lax.scan(lambda h, row: (jnp.tanh(row @ p["w1"] + p["b1"] + h), None), start, x)
+    return jnp.mean((hidden @ p["w2"] + p["b2"] - y) ** 2)
 
 
-def batch(examples: int = 32) -> tuple[jax.Array, jax.Array]:
-    """Returns a batch that is on the device."""
+def batch(examples: int = 32, length: int | None = None) -> tuple[jax.Array, jax.Array]:
+    """Returns a batch that is on the device; of sequences, if a length is given."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(examples, 32)), rng.normal(size=(examples, 1))
+    shape = (examples, 32) if length is None else (length, examples, 32)
+    x, y = rng.normal(size=shape), rng.normal(size=(examples, 1))
     return jnp.asarray(x, "float32"), jnp.asarray(y, "float32")
 
 
@@ -49,7 +56,7 @@ def state():
 
 
 def graph(x, y) -> tuple[hl.Tensor, hl.Operation]:
-    """Builds the step in the default graph, on tensors or on arrays; returns its loss and its train op."""
+    """Builds the step in the default graph; returns its loss and its train op."""
     params = hl.Variable(init, name="params")
     loss = hl.op(loss_of, name="loss")(params, x, y)
     hl.summary.scalar("loss", loss)
