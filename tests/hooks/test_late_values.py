@@ -50,6 +50,94 @@ def test_a_line_is_logged_once_its_values_are_there(training, caplog):
     assert [record.getMessage() for record in caplog.records] == ["1", "3", "5"]
 
 
+class Late:
+    """What a device would still have to compute, until it is told to be there."""
+
+    def __init__(self):
+        self.there = False
+
+    def is_ready(self):
+        return self.there
+
+    def block_until_ready(self):
+        return self
+
+
+class Waiting(train.SessionRunHook):
+    """Asks for something on the first run, and waits for it."""
+
+    def __init__(self, late):
+        self.late, self.called, self.read = late, [], []
+        self.values = train.LateValues(lambda value: self.read.append((value, self.called[-1])))
+
+    def after_run(self, run_context, run_values):
+        self.called.append(run_context.runs)
+        if self.called == [0]:
+            self.values.add(LateResults(lambda: "value", [self.late]))
+        self.values.write_ready()
+
+    def steps_until_trigger(self, global_step):
+        return 1000
+
+    def waits_for(self):
+        return self.values.first
+
+
+@pytest.mark.parametrize("beside", [[], [train.SessionRunHook()], [Timing(list)]], ids=["alone", "idle", "every run"])
+def test_a_hook_that_waits_is_called_on_the_run_that_begins_when_its_results_are_there(beside):
+    train_op = train.get_or_create_global_step().assign_add(1)
+    hook = Waiting(Late())
+    with train.MonitoredSession(hooks=[hook, *beside]) as session:
+        for _ in range(20):
+            session.run(train_op)
+        assert hook.called == [0]
+        hook.late.there = True
+        for _ in range(20):
+            session.run(train_op)
+    assert hook.called == [0, 20]
+    assert hook.read == [("value", 20)]
+
+
+def test_a_hook_that_waits_for_something_else_than_late_results_is_told_so():
+    class Wrong(Waiting):
+        def waits_for(self):
+            return 3
+
+        def steps_until_trigger(self, global_step):
+            return 1000
+
+    train_op = train.get_or_create_global_step().assign_add(1)
+    with (
+        pytest.raises(TypeError, match="hook Wrong must return a LateResults .or None. from waits_for, got 3"),
+        train.MonitoredSession(hooks=[Wrong(Late())]) as session,
+    ):
+        session.run(train_op)
+
+
+def test_no_hook_rides_while_the_device_computes_what_it_asked_for(training, tmp_path):
+    train_op, loss = training
+    summary.scalar("loss", loss)
+    asked = []
+
+    class Counting(train.LoggingTensorHook):
+        def before_run(self, run_context):
+            asked.append(run_context.runs)
+            return super().before_run(run_context)
+
+        def steps_until_trigger(self, global_step):
+            return super().steps_until_trigger(global_step)
+
+    hooks = [
+        Counting({"loss": loss}, every_n_iter=100),
+        train.SummarySaverHook(save_steps=100, output_dir=str(tmp_path), summary_op=summary.merge_all()),
+        train.ProgressHook({"loss": loss}, every_secs=1000),
+    ]
+    with train.MonitoredSession(hooks=hooks) as session:
+        for _ in range(12):
+            session.run(train_op)
+    assert len(asked) < 6, f"called on the runs {asked}, of which one was due and one brought its value"
+
+
 def test_summaries_are_encoded_once_they_are_there(training, tmp_path):
     train_op, loss = training
     threads, encoded = set(), []

@@ -136,7 +136,7 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Seven more callbacks are looked up by name and are not defined here, so that a hook
+    Hooks are called in list order. Eight more callbacks are looked up by name and are not defined here, so that a hook
     without them costs nothing:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
@@ -154,9 +154,11 @@ class SessionRunHook:
     - `secs_until_trigger() -> float`: the number of seconds after which the next run must be seen, also before that
       step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
       with this method alone may be left out until then.
-
     - `runs_until_trigger() -> int`: the number of runs after which the hook must be seen, also before that step; for a
       hook that counts runs, with `run_context.runs`.
+    - `waits_for() -> LateResults | None`: results that the hook has asked for with `late=True` and has not read yet. It
+      is called on the first run that begins when they have arrived, also before those; runs that begin earlier need not
+      call it. Has an effect beside one of the three above.
     - `may_fetch()`: all that the hook may ever ask for, as of `SessionRunArgs.fetches`. Asked for once, when the
       session is created. The runs that hooks watch share one program; what was said here is in it from the start, and
       anything else makes another program when it is first seen.
@@ -175,7 +177,7 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Differences: the seven optional callbacks, and what it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the eight optional callbacks, and what it may say of its order.
     """
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.

@@ -17,7 +17,8 @@ class LateValues:
 
     A hook that formats or writes a value in the `after_run` of its own run makes the loop wait for the device. With
     this it need not: it adds the results, hands on what has arrived in each `after_run`, and the rest in `settle` and
-    `end`. While something is on its way, `steps_until_trigger` answers 1.
+    `end`. A hook that is not called on every run returns `first` from `waits_for`, so that it is called when something
+    has arrived.
 
     Args:
         write: `write(results, *more)` is called with the results, in the structure of the hook's fetches, and with what
@@ -48,6 +49,11 @@ class LateValues:
     def __len__(self) -> int:
         """Returns how many results are on their way."""
         return len(self._waiting)
+
+    @property
+    def first(self) -> LateResults | None:
+        """The results that are handed on next; None if nothing is on its way."""
+        return self._waiting[0][0] if self._waiting else None
 
     def add(self, results: Any, *more: Any) -> None:
         """Keeps the results of a run.

@@ -22,7 +22,7 @@ from hookline.hooks.triggers import NEVER, Trigger
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
-    from hookline.session import Session
+    from hookline.session import LateResults, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -208,13 +208,15 @@ class LoggingTensorHook(SessionRunHook):
 
     def steps_until_trigger(self, global_step: int) -> int:
         """Returns when the next line is due; where it counts runs, steps do not matter."""
-        if self._late:
-            return 1
         return NEVER if self._counts_runs else self.trigger.steps_until_trigger(global_step)
 
     def runs_until_trigger(self) -> int:
         """Returns when the next line is due, where it counts runs."""
         return self.trigger.steps_until_trigger(self._runs - 1) if self._counts_runs else NEVER
+
+    def waits_for(self) -> LateResults | None:
+        """Returns the values that are logged next."""
+        return self._late.first
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next line is due."""

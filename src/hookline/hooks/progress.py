@@ -21,7 +21,7 @@ from hookline.hooks.triggers import Trigger
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
-    from hookline.session import Session
+    from hookline.session import LateResults, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -167,13 +167,17 @@ class ProgressHook(SessionRunHook):
         self._finish()
 
     def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; 1 while values are on their way, and in the runs at the start."""
-        if self._late or not self._seen:
+        """Returns when the next line is due; 1 in the runs at the start."""
+        if not self._seen:
             return 1
         steps = self._pace.steps_until_trigger(global_step)
         if self._last_step is not None and global_step < self._last_step:
             steps = min(steps, self._last_step - global_step)
         return steps
+
+    def waits_for(self) -> LateResults | None:
+        """Returns the values that are shown next."""
+        return self._late.first
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next line is due."""

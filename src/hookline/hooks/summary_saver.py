@@ -17,7 +17,7 @@ from hookline.summary import FileWriter, FileWriterCache
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.graph import Tensor
-    from hookline.session import Session
+    from hookline.session import LateResults, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -218,9 +218,11 @@ class SummarySaverHook(SessionRunHook):
         """Returns when the next summaries are due."""
         if not self._writes or (self._started and self._args is None):
             return NEVER
-        if self._late:
-            return 1
         return self.trigger.steps_until_trigger(global_step) if self._started else 1
+
+    def waits_for(self) -> LateResults | None:
+        """Returns the values that are written next."""
+        return self._late.first
 
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next summaries are due."""

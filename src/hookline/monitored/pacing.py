@@ -12,7 +12,7 @@ from hookline.hooks.when import bare
 from hookline.monitored.hook_list import Callback, HookList, describe, override
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.ridership import Ridership
-from hookline.session import Session
+from hookline.session import LateResults, Session
 from hookline.session.feeds import feed_key
 
 _LOOK_AGAIN_RUNS = 64
@@ -44,17 +44,19 @@ def _asks_on_some_runs(hook: Any) -> bool:
     return bare(hook) is not hook and any(needs)
 
 
-# A hook, and when it must be seen next: at a global step, at a reading of the clock, or on a run, from 1 on.
-_Due = tuple[Any, float, float, float]
-_NEVER_DUE: _Due = None, math.inf, math.inf, math.inf
+# A hook, and when it must be seen next: at a global step, at a reading of the clock, on a run (from 1 on), or when
+# results have arrived.
+_Due = tuple[Any, float, float, float, LateResults | None]
+_NEVER_DUE: _Due = None, math.inf, math.inf, math.inf, None
 
 
 class Pacing:
     """Decides before each run who rides along: those that look at every step, and whoever is due.
 
     A hook says through `steps_until_trigger(global_step)` in how many steps it must be seen next, through
-    `secs_until_trigger()` in how many seconds (then the clock is read once before each run), and through
-    `runs_until_trigger()` on which run. How many steps a run gains the session knows beforehand from the fetches. Where
+    `secs_until_trigger()` in how many seconds (then the clock is read once before each run), through
+    `runs_until_trigger()` on which run, and through `waits_for()` for which results (then each run looks whether they
+    are there). How many steps a run gains the session knows beforehand from the fetches. Where
     the device alone knows, the largest gain seen lately is assumed; a run that gains more still is followed by one on
     which everyone is seen. Being seen too often is harmless. Everyone is seen when a latch has latched, and every 64
     runs where runs take no steps, or unknown ones.
@@ -73,6 +75,7 @@ class Pacing:
 
     __slots__ = (
         "_alarms",
+        "_awaited",
         "_changes",
         "_due_run",
         "_due_secs",
@@ -104,12 +107,12 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        self._paced: list[tuple[Any, list[Callback | None]]] = []
+        self._paced: list[tuple[Any, list[Callback | None], Callback | None]] = []
         self._unpaced: list[Any] = []
         for hook in everyone.hooks:
             says = [override(hook, name) for name in _SAYS_WHEN]
             if any(says) and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
-                self._paced.append((hook, says))
+                self._paced.append((hook, says, override(hook, "waits_for")))
             else:
                 self._unpaced.append(hook)
         self.always = self._riding = everyone
@@ -117,6 +120,7 @@ class Pacing:
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
         self._dues: dict[int, _Due] = {}
+        self._awaited: tuple[LateResults, ...] = ()
         self._run = self._due_run = self._everyone_run = 0
         self._gain = self._gain_since_plan = 1
         self._fetches: Any = _NONE_YET
@@ -174,10 +178,12 @@ class Pacing:
             return self._riding
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
         self.overdue = self._run >= self._due_run or reach >= self._due_step or now >= self._due_secs
+        for results in self._awaited:
+            self.overdue = self.overdue or results.is_ready()
         if self.overdue:
             riding = list(self.always.hooks)
-            for hook, at_step, at_secs, at_run in self._dues.values():
-                if reach >= at_step or now >= at_secs or self._run >= at_run:
+            for hook, at_step, at_secs, at_run, results in self._dues.values():
+                if reach >= at_step or now >= at_secs or self._run >= at_run or (results and results.is_ready()):
                     riding.append(hook)
             self._riding = self._of(riding)
             return self._riding
@@ -191,7 +197,9 @@ class Pacing:
         if self._free <= 0 or self.always.riding:
             return None
         step = self._session.known_global_step
-        return None if step is None else Foreseen(self._free, self._due_secs, step, self._planned_gain, self._alarms)
+        if step is None:
+            return None
+        return Foreseen(self._free, self._due_secs, step, self._planned_gain, self._alarms, self._awaited)
 
     def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
@@ -235,7 +243,7 @@ class Pacing:
         always: list[Any] = list(self._unpaced)
         dues: dict[int, _Due] = {}
         called = {*map(id, self._riding.hooks)}
-        for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger) in self._paced:
+        for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger), waits_for in self._paced:
             known = self._dues.get(id(hook))
             if known is not None and id(hook) not in called:  # What it said counts from the run on which it was called.
                 dues[id(hook)] = known
@@ -243,12 +251,18 @@ class Pacing:
             steps = steps_until_trigger(step) if steps_until_trigger else math.inf
             secs = secs_until_trigger() if secs_until_trigger else math.inf
             runs = runs_until_trigger() if runs_until_trigger else math.inf
+            results = waits_for() if waits_for else None
+            if results is not None and not isinstance(results, LateResults):
+                raise TypeError(
+                    f"The {describe(hook)} must return a LateResults (or None) from waits_for, got {results!r}."
+                )
             try:
                 if steps <= 1 or secs <= 0 or runs <= 1:
                     always.append(hook)
                     continue
                 at = clock.monotonic() + secs if secs < math.inf else math.inf
-                dues[id(hook)] = hook, step + steps, at, self._run + (int(runs) if runs < math.inf else runs)
+                at_run = self._run + (int(runs) if runs < math.inf else runs)
+                dues[id(hook)] = hook, step + steps, at, at_run, results
             except TypeError:
                 raise TypeError(
                     f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
@@ -258,7 +272,8 @@ class Pacing:
         self._dues = dues
         if self._run >= self._everyone_run:
             self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        _, at_steps, at_secs, at_runs = zip(_NEVER_DUE, *dues.values(), strict=True)
+        _, at_steps, at_secs, at_runs, awaited = zip(_NEVER_DUE, *dues.values(), strict=True)
+        self._awaited = tuple(filter(None, awaited))
         self._due_step, self._due_secs, self._due_run = min(at_steps), min(at_secs), min(at_runs)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
         at_once = len(always) > len(self._unpaced)

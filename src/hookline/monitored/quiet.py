@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import Session, Watched
+from hookline.session import LateResults, Session, Watched
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
 NOT_RUN = object()
@@ -25,6 +25,7 @@ class Foreseen(NamedTuple):
         step: The global step before the first; None where no hook rides ever.
         gain: By how much each of them advances it.
         alarms: The session's count of latches that had latched when this was foreseen.
+        awaited: Results that hooks wait for: with the arrival of one, the next run is no longer among them.
     """
 
     runs: float = math.inf
@@ -32,6 +33,7 @@ class Foreseen(NamedTuple):
     step: int | None = None
     gain: int = 0
     alarms: int = 0
+    awaited: tuple[LateResults, ...] = ()
 
 
 class Quiet:
@@ -51,6 +53,7 @@ class Quiet:
 
     __slots__ = (
         "_alarms",
+        "_awaited",
         "_expected",
         "_gain",
         "_made",
@@ -83,7 +86,7 @@ class Quiet:
         """
         self._session, self._watched = session, watched
         self._prepared = None if feeds else session.prepared(fetches, watched)
-        self._runs, self._until, self._expected, self._gain, self._alarms = foreseen
+        self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
         self.fetches = fetches
 
     def end(self) -> int:
@@ -96,6 +99,7 @@ class Quiet:
         self._runs = self._until = 0.0
         self._expected: int | None = None
         self._made = self._gain = self._alarms = 0
+        self._awaited: tuple[LateResults, ...] = ()
         return made
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
@@ -116,6 +120,9 @@ class Quiet:
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
+        for results in self._awaited:
+            if results.is_ready():
+                return NOT_RUN
         writes = session.writes
         try:
             if self._prepared is not None and feed_dict is None:

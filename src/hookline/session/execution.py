@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from operator import call
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from hookline.graph.graph import Operation, Tensor
 from hookline.graph.variable import Variable
 from hookline.session.device_stage import DeviceStage
 from hookline.session.feeds import feeder
+from hookline.session.fetches import called
 from hookline.session.getters import Run, counter, fetch_getter, input_getter
 from hookline.session.host_stage import HostStage
 from hookline.session.latches import Latches
@@ -98,7 +98,7 @@ class Execution:
         """Returns the results that the run has not waited for."""
         if self.launch is not None:  # It has made no room for what the host computes.
             run.begin()
-        return self.hosts.late_results(run, session, lambda: assemble([*map(call, self._late_getters, repeat(run))]))
+        return self.hosts.late_results(run, session, lambda: assemble([*map(called, self._late_getters, repeat(run))]))
 
 
 def _counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:

@@ -14,6 +14,11 @@ from hookline.session.fields import fields_of, with_fields
 
 Assemble = Callable[[Sequence[Any]], Any]
 
+called: Any = call
+"""`map(called, functions, repeat(value))` calls each of the functions, and nothing in between.
+
+A comprehension would be one call more. That counts in a run with hooks, which comes so seldom that each call is slow.
+"""
 
 # Kinds of operation, met so far: asking what kind a thing is takes longer than anything else here.
 _OWN_KEYS: set[type] = {str}
@@ -125,15 +130,14 @@ def _parts(fetches: Any) -> list[Any] | None:
 
 def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:
     """Returns a function from values to a structure like `fetches`; `place_of` says where those of its leaves are."""
-    # Not comprehensions, which are calls: a run with hooks comes so seldom that each call is slow.
     if isinstance(fetches, list | tuple):
         parts = [_assembly(item, place_of) for item in fetches]
         make: Any = getattr(type(fetches), "_make", type(fetches))
-        return lambda values: make([*map(call, parts, repeat(values))])
+        return lambda values: make([*map(called, parts, repeat(values))])
     if isinstance(fetches, dict):
         named = {key: _assembly(item, place_of) for key, item in fetches.items()}
         if type(fetches) is dict:
-            return lambda values: dict(zip(named, map(call, named.values(), repeat(values)), strict=True))
+            return lambda values: dict(zip(named, map(called, named.values(), repeat(values)), strict=True))
         return functools.partial(_fill, copy.copy(fetches), named)
     fields = None if _is_element(fetches) else fields_of(fetches)
     if fields is not None:

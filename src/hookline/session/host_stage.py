@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from operator import call
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import HostCall, SessionCall
 from hookline.graph.variable import Update, VariableRead
+from hookline.session.fetches import called
 from hookline.session.getters import Run, argument_getter
 from hookline.session.late import LateResults
 from hookline.session.plan import Key, Plan, input_tensors
@@ -82,7 +82,7 @@ class HostStage:
             alone = len(found) == 1 and self._plain.issuperset(found)
             run.pulled.update(zip(found, [np.asarray(values[0])] if alone else jax.device_get(values), strict=True))
         for operation in operations:
-            given = [*map(call, self._arguments[operation], repeat(run))]
+            given = [*map(called, self._arguments[operation], repeat(run))]
             if isinstance(operation, SessionCall):
                 run.hosts[operation] = operation.fn(session, *given)
                 continue

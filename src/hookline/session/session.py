@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from operator import call
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +23,7 @@ from hookline.session.config import SessionConfig
 from hookline.session.device_stage import explained
 from hookline.session.execution import Execution
 from hookline.session.feeds import fed_parts, flat_feeds
+from hookline.session.fetches import called
 from hookline.session.getters import Run
 from hookline.session.latches import Latches
 from hookline.session.local_store import local_store
@@ -362,7 +362,7 @@ class Session(_OfGraph):
             self.check_run()
         if prepared.nothing is not None:
             return prepared.nothing
-        results = self.returned([*map(call, execution.getters, repeat(run))])
+        results = self.returned([*map(called, execution.getters, repeat(run))])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
