@@ -123,4 +123,6 @@ def test_what_the_machine_has():
 
 def test_linspace_has_two_names():
     with tf.Graph().as_default(), tf.Session() as session:
-        np.testing.assert_allclose(session.run(tf.linspace(0.0, 1.0, 5)), session.run(tf.lin_space(0.0, 1.0, 5)))
+        one, other = tf.linspace(0.0, 1.0, 5), tf.lin_space(0.0, 1.0, 5)
+        np.testing.assert_allclose(session.run(one), session.run(other))
+        assert [one.op.name, other.op.name] == ["LinSpace", "LinSpace_1"]

@@ -168,6 +168,11 @@ def check_feed(tensor: Tensor) -> None:
 
 
 def of_dims(tensor: Tensor) -> np.ndarray:
+    """Returns the shape of a tensor as an array, in which open dimensions are symbols.
+
+    Raises:
+        Unknown: Not even its rank is known.
+    """
     spec, names = tensor.spec, _APART.get()
     if names is not None and specs.is_array(spec):
         name = names.setdefault(tensor.key, f"of{len(names)}")
@@ -208,6 +213,7 @@ def apart(tensor: Tensor) -> Any:
 
 
 def is_rest(dim: Any) -> bool:
+    """Whether a dimension that is asked for is -1: what the others leave."""
     return isinstance(dim, int) and dim < 0
 
 
@@ -222,12 +228,14 @@ def remaining(shape: list[Any], dims: list[Any]) -> int | None:
 
 
 def elements(value: Any) -> np.ndarray:
+    """Returns numbers and symbols as an array: `np.asarray` would ask a symbol alone for its value."""
     if hasattr(value, "scope"):
         return dims_array([value]).reshape(())
     return np.asarray(value)
 
 
 def parts(shape: Any) -> list[Any]:
+    """Returns what a shape is given by as a list: its dimensions, or the one tensor that holds them."""
     return list(shape) if isinstance(shape, list | tuple) else [shape]
 
 
@@ -244,6 +252,7 @@ def _settled(tensor: Tensor) -> Any:
 
 
 def is_settled(tensor: Tensor) -> bool:
+    """Whether all its elements are known while the graph is built, and the same whatever the open dimensions are."""
     return bool(np.all(_settled(tensor)))
 
 

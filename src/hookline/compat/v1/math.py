@@ -258,8 +258,8 @@ TABLE = [
     row("unsorted_segment_min", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_min)),
     row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max)),
     row("range", "@start, @limit=None, @delta=1, -dtype=None, name=None", _range, "range", twin=_range),
-    row("lin_space", "start, stop, @num, name=None", lambda start, stop, num: jnp.linspace(start, stop, num)),
-    row("linspace", "start, stop, @num, name=None", lambda start, stop, num: jnp.linspace(start, stop, num)),
+    row("lin_space", "start, stop, @num, name=None", jnp.linspace, "LinSpace"),
+    row("linspace", "start, stop, @num, name=None", jnp.linspace, "LinSpace"),
     row("trace", "x, name=None", lambda x: jnp.trace(x, axis1=-2, axis2=-1)),
 ]  # fmt: skip
 

@@ -167,7 +167,6 @@ _RULES: dict[str, Callable[[Any], Any]] = {
     "BroadcastTo": lambda op: (_dtype(op.input), _numbers(op.shape)),
     "Fill": lambda op: (_dtype(op.value), _numbers(op.dims)),
     "LinSpace": _spaced,
-    "Linspace": _spaced,
     "Pad": _padded,
     "Reshape": lambda op: (_dtype(op.tensor), _numbers(op.shape)),
     "ResizeBilinear": _bilinear,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline import clock
-from hookline.compat.v1 import math
-from hookline.compat.v1.checks import check_numerics
+from hookline.compat.v1 import checks, math
 from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_collection, get_default_graph, name_scope
 from hookline.compat.v1.hooks import StopAtStepHook
 from hookline.compat.v1.ignored import ignored, unknown
@@ -79,14 +78,10 @@ def create_train_op(
         pairs = clip_gradient_norms(pairs, clip_gradient_norm)
     applied = optimizer.apply_gradients(pairs, global_step=step)
     with name_scope("train_op"):
-        checked = _checked(loss) if check_numerics else loss
+        checked = checks.check_numerics(loss, "LossTensor is inf or nan") if check_numerics else loss
         made = _behind([applied], checked, "control_dependency")
     get_default_graph().add_to_collection(GraphKeys.TRAIN_OP, made)
     return made
-
-
-def _checked(loss: Any) -> Any:
-    return check_numerics(loss, "LossTensor is inf or nan")
 
 
 def _behind(operations: Sequence[Any], tensor: Any, name: str) -> Any:
@@ -134,7 +129,10 @@ def train(
         step, loss = get_or_create_global_step() if global_step is None else global_step, None
         after = _behind([train_op], step, "global_step_after")
         begin = None if init_fn is None else lambda scaffold, session: init_fn(session)
-        scaffold = Scaffold(init_op, init_feed_dict, begin, ready_op, None, local_init_op, summary_op, saver)
+        scaffold = Scaffold(
+            init_op=init_op, init_feed_dict=init_feed_dict, init_fn=begin, ready_op=ready_op,
+            local_init_op=local_init_op, summary_op=summary_op, saver=saver,
+        )  # fmt: skip
         hooks = [] if number_of_steps is None else [StopAtStepHook(last_step=number_of_steps)]
         with MonitoredTrainingSession(
             master, is_chief, None if logdir is None else os.fspath(logdir), scaffold, hooks,
