@@ -217,6 +217,11 @@ def test_variables_of_the_model():
     assert [slim.get_variables(), slim.get_model_variables(), tf.get_collection("mine")] == [[v, w], [w], [w]]
     assert [slim.get_variables_by_name("w"), slim.get_variables_by_suffix("w")] == [[w], [w]]
     assert [slim.has_arg_scope(fn) for fn in (slim.variable, slim.softmax)] == [True, False]
+    with slim.arg_scope([slim.variable], trainable=False):
+        other, u = slim.variable("o", []), slim.model_variable("u", [], device="/cpu:0", partitioner=None)
+    assert [x in tf.trainable_variables() for x in (other, u)] == [False, True]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such'"):
+        slim.model_variable("n", [], no_such=1)
     assert len(tf.losses.get_regularization_losses()) == 1
 
 

@@ -39,6 +39,22 @@ def test_a_saver_saves_what_was_there_when_it_was_made(tmp_path):
         assert sess.run(weight) == trained
 
 
+def test_the_checkpoints_of_a_monitored_session_list_variables_alone(tmp_path):
+    weight = tf.Variable([2.0, 1.0], name="weight")
+    step = tf.train.get_or_create_global_step()
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(weight), step)
+    with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as sess:
+        sess.run(train_op)
+    reader = tf.train.NewCheckpointReader(tf.train.latest_checkpoint(str(tmp_path)))
+
+    # As TensorFlow lists it; the states of hooks are in the checkpoint, too.
+    assert tf.train.list_variables(str(tmp_path)) == [("global_step", []), ("weight", [2])]
+    assert tf.contrib.framework.list_variables(str(tmp_path)) == tf.train.list_variables(str(tmp_path))
+    assert reader.get_variable_to_shape_map() == {"global_step": [], "weight": [2]}
+    assert set(reader.get_variable_to_dtype_map()) == {"global_step", "weight"}
+    assert reader.has_tensor("weight")
+
+
 def test_a_saver_wants_variables():
     with pytest.raises(ValueError, match="there are no variables to save"):
         tf.train.Saver()

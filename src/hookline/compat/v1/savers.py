@@ -110,8 +110,12 @@ _TENSORFLOWS = (
 )
 
 
+_HOOKS = "hooks/"
+"""Before the names of what hooks keep in the checkpoints of monitored sessions: no variables, so not listed."""
+
+
 class CheckpointReader:
-    """Reads the values in a checkpoint by their names.
+    """Reads the variables in a checkpoint by their names.
 
     References:
         The reader that `tf.train.NewCheckpointReader` and `tf.train.load_checkpoint` return.
@@ -119,10 +123,10 @@ class CheckpointReader:
 
     def __init__(self, filepattern: str) -> None:
         self._path = os.fspath(filepattern)
-        self._shapes = dict(core.list_variables(self._path))
+        self._shapes = dict(list_variables(self._path))
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Returns whether there is a value of that name."""
+        """Returns whether there is a variable of that name."""
         return tensor_str in self._shapes
 
     def get_tensor(self, tensor_str: str) -> np.ndarray:
@@ -130,12 +134,22 @@ class CheckpointReader:
         return np.asarray(core.load_variable(self._path, tensor_str))
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """Returns the shapes of all values, by name."""
+        """Returns the shapes of all variables, by name."""
         return {name: list(shape) for name, shape in self._shapes.items()}
 
     def get_variable_to_dtype_map(self) -> dict[str, Any]:
-        """Returns the dtypes of all values, by name."""
+        """Returns the dtypes of all variables, by name."""
         return {name: self.get_tensor(name).dtype for name in self._shapes}
+
+
+def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
+    """Returns the names and shapes of the variables in a checkpoint, or in the newest one of a directory.
+
+    References:
+        `tf.train.list_variables`. What else hookline's checkpoints hold, `hookline.train.list_variables` lists, too.
+    """
+    found = core.list_variables(ckpt_dir_or_file)
+    return [(name, list(shape)) for name, shape in found if not name.startswith(_HOOKS)]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:

@@ -10,7 +10,6 @@ from hookline.checkpoint import (
     get_checkpoint_state,
     init_from_checkpoint,
     latest_checkpoint,
-    list_variables,
     load_variable,
     warm_start,
 )
@@ -51,7 +50,7 @@ from hookline.compat.v1.queues import (
     string_input_producer,
 )
 from hookline.compat.v1.savers import CheckpointReader as NewCheckpointReader
-from hookline.compat.v1.savers import Saver, load_checkpoint, write_graph
+from hookline.compat.v1.savers import Saver, list_variables, load_checkpoint, write_graph
 from hookline.compat.v1.schedules import (
     cosine_decay,
     cosine_decay_restarts,

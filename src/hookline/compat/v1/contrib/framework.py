@@ -14,12 +14,12 @@ from hookline.checkpoint import (
     assign_from_checkpoint,
     assign_from_checkpoint_fn,
     init_from_checkpoint,
-    list_variables,
     load_variable,
 )
 from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
-from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1.ignored import unknown
 from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.savers import list_variables, load_checkpoint
 from hookline.compat.v1.variable_scopes import get_variable
 from hookline.graph import Tensor, create_global_step, get_global_step, get_or_create_global_step
 
@@ -41,6 +41,7 @@ __all__ = [
     "has_arg_scope",
     "init_from_checkpoint",
     "list_variables",
+    "load_checkpoint",
     "load_variable",
     "model_variable",
     "nest",
@@ -49,6 +50,7 @@ __all__ = [
 
 __getattr__, __dir__ = offered("tf.contrib.framework", lambda: __all__)
 
+_PLACING = ("caching_device", "device", "partitioner", "use_resource", "synchronization", "aggregation")
 _defaults: list[dict[str, dict[str, Any]]] = [{}]
 
 
@@ -142,11 +144,10 @@ def variable(
     regularizer: Any = None,
     trainable: bool = True,
     collections: Sequence[str] | None = None,
-    caching_device: Any = None,
-    device: Any = None,
+    **further: Any,
 ) -> Any:
     """Returns the variable of a name, in collections: by default that of all global ones."""
-    ignored("tf.contrib.framework.variable", caching_device=caching_device, device=device)
+    unknown("tf.contrib.framework.variable", further, *_PLACING)
     keys = list(dict.fromkeys(collections or [GraphKeys.GLOBAL_VARIABLES]))
     return get_variable(name, shape, dtype, initializer, regularizer, trainable, keys)
 
@@ -160,12 +161,14 @@ def model_variable(
     regularizer: Any = None,
     trainable: bool = True,
     collections: Sequence[str] | None = None,
-    caching_device: Any = None,
-    device: Any = None,
+    **further: Any,
 ) -> Any:
     """Returns the variable of a name, which is one of the model."""
-    keys = [*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
-    made = variable(name, shape, dtype, initializer, regularizer, trainable, keys, caching_device, device)
+    made = variable(
+        # By name, so that what a scope says of `variable` does not hold here.
+        name, shape=shape, dtype=dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
+        collections=[*(collections or []), GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES], **further,
+    )  # fmt: skip
     add_model_variable(made)
     return made
 
