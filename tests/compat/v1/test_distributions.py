@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,25 @@ def test_a_uniform_variable_and_a_vector():
     np.testing.assert_allclose(found[1:5], [np.log(2), -3.0310242, 3.5310242, 1.3068528], rtol=1e-6)
     assert 1 <= found[5].min() < 1.1 < 2.9 < found[5].max() < 3
     assert vector.sample(3).shape.as_list() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "nearest"),
+    [
+        (lambda: ds.Normal(0.0, 1.0), "quantile", "hookline.op with jax.scipy.stats"),
+        (lambda: ds.Normal(0.0, 1.0), "stdev", "tf.distributions.Normal.stddev"),
+        (lambda: ds.Bernoulli(0.5), "batch_shape", "hookline.op with jax.scipy.stats"),
+        (lambda: tf.contrib.distributions.MultivariateNormalDiag([0.0]), "event_shape", "hookline.op with"),
+    ],
+)
+def test_a_distribution_says_what_it_has_not(made, name, nearest):
+    random = made()
+    where = f"tf.{'contrib.' * ('Diag' in type(random).__name__)}distributions.{type(random).__name__}"
+    with pytest.raises(
+        AttributeError, match=re.escape(f"hookline has no {where}.{name}. The nearest thing: {nearest}")
+    ):
+        getattr(random, name)
+    assert not hasattr(random, name)
 
 
 def test_what_cannot_be_is_said():

@@ -8,6 +8,7 @@ _RECORDS = "hookline.data, or tf.py_func of what a package reads"
 _IMAGES = "tf.py_func of what an image package decodes (PIL.Image.open), in Dataset.map"
 _QUEUES = "tf.train.batch and shuffle_batch, or tf.data"
 _DISTANCES = "hookline.op with jax.scipy.stats, or Distrax through it"
+_KINDS = ("Bernoulli", "Categorical", "Normal", "Uniform")
 _SPARSE = "arrays that are full: tf.sparse_tensor_to_dense"
 _SEGMENTS = "tf.unsorted_segment_sum, tf.unsorted_segment_mean, which are told how many segments there are"
 _HASH = "tf.py_func with zlib.crc32"
@@ -123,12 +124,14 @@ ELSE: dict[str, str] = {
     "tf.GraphKeys": "any text: it names a collection of your own",
     "tf.app": "absl.app",
     "tf.contrib.distributions": _DISTANCES,
+    "tf.contrib.distributions.MultivariateNormalDiag": _DISTANCES,
     "tf.contrib.seq2seq": _CELL,
     "tf.config": "jax.config",
     "tf.data": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.data.Dataset": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.data.experimental": "tf.data.Dataset.from_generator, or hookline.data",
     "tf.distributions": _DISTANCES,
+    **{f"tf.distributions.{kind}": _DISTANCES for kind in _KINDS},
     "tf.dtypes": "tf.float32 and its like, which are those of JAX",
     "tf.errors": "tf.errors.OpError, which all of them are",
     "tf.estimator": _LOOP,

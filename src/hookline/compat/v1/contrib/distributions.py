@@ -36,6 +36,8 @@ class MultivariateNormalDiag(Normal):
         `tf.contrib.distributions.MultivariateNormalDiag`, without `scale_identity_multiplier`.
     """
 
+    place = "tf.contrib.distributions"
+
     def __init__(
         self,
         loc: Any = None,

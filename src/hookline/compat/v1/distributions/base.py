@@ -7,6 +7,7 @@ from typing import Any
 from hookline.compat.v1 import arrays, dtypes, math
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.ignored import ignored
+from hookline.compat.v1.namespace import missing
 from hookline.compat.v1.nodes import convert_to_tensor
 
 
@@ -22,9 +23,16 @@ class Distribution:
         `tf.distributions.Distribution`.
     """
 
+    place = "tf.distributions"
+    """The namespace in which scripts find it."""
+
     def __init__(self, validate_args: bool, allow_nan_stats: bool, name: str) -> None:
-        ignored(f"tf.distributions.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
+        ignored(f"{self.place}.{type(self).__name__}", validate_args=validate_args, allow_nan=not allow_nan_stats)
         self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self)
+        return missing(f"{kind.place}.{kind.__name__}", lambda: dir(kind))(name)
 
     def sample(self, sample_shape: Any = (), seed: int | None = None, name: str = "sample") -> Any:
         """Returns random values: of `sample_shape`, and then of the shape of the parameters."""
