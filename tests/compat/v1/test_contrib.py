@@ -283,3 +283,24 @@ def test_a_loop_of_slim(tmp_path, caplog):
     assert tf.train.latest_checkpoint(tmp_path).endswith("model.ckpt-4")
     with pytest.raises(NotImplementedError, match="write the loop"):
         slim.learning.train(train_op, None, train_step_fn=print)
+
+
+def test_how_large_a_model_is(capsys):
+    small_net()
+
+    assert slim.model_analyzer.analyze_vars(tf.trainable_variables(), print_info=True) == (8, 32)
+    assert "f/weights:0 (float32_ref 3x2) [6, bytes: 24]" in capsys.readouterr().out
+
+
+def test_what_the_graph_tells_is_chosen_at_once():
+    utils, flag = slim.utils, tf.placeholder_with_default(True, [])
+    x = tf.placeholder(tf.float32, [None, 3])
+
+    assert [utils.smart_cond(pred, lambda: 1, lambda: 2) for pred in (True, False, tf.constant(False))] == [1, 2, 2]
+    assert [utils.constant_value(value) for value in (flag, tf.shape(x))] == [None, None]
+    assert utils.constant_value(tf.shape(x)[1]) == 3
+    chosen = utils.smart_cond(flag, lambda: tf.constant(1), lambda: tf.constant(2))
+    with tf.Session() as sess:
+        assert [sess.run(chosen), sess.run(chosen, {flag: False})] == [1, 2]
+    with pytest.raises(TypeError, match="smart_cond requires two functions"):
+        utils.smart_cond(True)

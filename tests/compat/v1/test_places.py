@@ -25,6 +25,15 @@ from hookline.compat.v1.contrib.layers.python.layers import batch_norm, initiali
 from hookline.compat.v1.contrib.layers.python.layers.initializers import xavier_initializer
 from hookline.compat.v1.contrib.layers.python.layers.layers import batch_norm as batch_norm_of_layers
 from hookline.compat.v1.contrib.learn.python.learn.datasets.mnist import read_data_sets
+from hookline.compat.v1.contrib.data import Dataset
+from hookline.compat.v1.contrib.framework.python.framework.checkpoint_utils import list_variables
+from hookline.compat.v1.contrib.framework.python.ops.arg_scope import add_arg_scope
+from hookline.compat.v1.contrib.rnn.python.ops import core_rnn_cell
+from hookline.compat.v1.contrib.slim.nets import inception
+from hookline.compat.v1.contrib.slim.python.slim import learning, model_analyzer
+from hookline.compat.v1.contrib.slim.python.slim.nets import resnet_v2, vgg
+from hookline.compat.v1.contrib.util import constant_value
+from hookline.compat.v1.core.example import example_pb2
 from hookline.compat.v1.core.framework import summary_pb2
 from hookline.compat.v1.core.framework import graph_pb2
 from hookline.compat.v1.core.protobuf import config_pb2, saver_pb2
@@ -33,7 +42,16 @@ from hookline.compat.v1.python.framework import constant_op, dtypes, errors, gra
 from hookline.compat.v1.python.layers import base
 from hookline.compat.v1.python.lib.io import tf_record
 from hookline.compat.v1.python.ops import array_ops, control_flow_ops, init_ops, math_ops, nn_ops, rnn_cell
+from hookline.compat.v1.keras import layers as keras_layers
+from hookline.compat.v1.python import pywrap_tensorflow
+from hookline.compat.v1.python.framework import tensor_util
+from hookline.compat.v1.python.keras import backend
+from hookline.compat.v1.python.ops import metrics_impl, tensor_array_ops
+from hookline.compat.v1.python.ops.control_flow_ops import with_dependencies
 from hookline.compat.v1.python.ops import variable_scope as vs
+from hookline.compat.v1.python.summary.summary_iterator import summary_iterator
+from hookline.compat.v1.python.summary.writer.writer_cache import FileWriterCache
+from hookline.compat.v1.python.util import compat
 from hookline.compat.v1.python.ops.distributions import categorical, normal
 from hookline.compat.v1.python.saved_model import tag_constants
 from hookline.compat.v1.python.summary.writer.writer import FileWriter
@@ -59,7 +77,11 @@ same = [
     (regularizers.l2_regularizer, tf.contrib.layers.l2_regularizer), (normal.Normal, tf.distributions.Normal),
     (get_or_create_global_step, tf.train.get_or_create_global_step), (FileWriter, tf.summary.FileWriter),
     (framework_variables.get_or_create_global_step, get_or_create_global_step),
-    (categorical.Categorical, tf.distributions.Categorical),
+    (categorical.Categorical, tf.distributions.Categorical), (Dataset, tf.data.Dataset), (utils, tf.contrib.slim.utils),
+    (list_variables, tf.train.list_variables), (add_arg_scope, tf.contrib.framework.add_arg_scope),
+    (learning, slim.learning), (model_analyzer, slim.model_analyzer), (tensor_util.constant_value, constant_value),
+    (pywrap_tensorflow.NewCheckpointReader, tf.train.NewCheckpointReader), (metrics_impl.auc, tf.metrics.auc),
+    (summary_iterator, tf.train.summary_iterator), (FileWriterCache, tf.summary.FileWriterCache), (compat, tf.compat),
 ]
 wrong = [place for place, (one, other) in enumerate(same) if one is not other]
 assert not wrong, wrong
@@ -78,7 +100,7 @@ def test_import_lines_find_what_they_name_before_anything_else_was_imported():
         ("contrib.learn", "Estimator", r"tf\.contrib\.learn\.Estimator\. The nearest thing: tf\.train"),
         ("contrib.rnn", "BasicLSTMCell", r"tf\.contrib\.rnn\.BasicLSTMCell\. The nearest thing: .*jax\.lax\.scan"),
         ("contrib.slim", "nets", r"tf\.contrib\.slim\.nets\. The nearest thing: .*docs/models\.md"),
-        ("contrib.slim.nets", "vgg", r"tf\.contrib\.slim\.nets\.vgg\. The nearest thing: .*docs/models\.md"),
+        ("contrib.slim.nets.vgg", "vgg_16", r"tf\.contrib\.slim\.nets\.vgg_16\. The nearest thing: .*docs/models\.md"),
         ("python.saved_model.tag_constants", "SERVING", r"tf\.saved_model\.SERVING\. .* tf\.train\.Saver"),
         ("python.ops.rnn_cell", "GRUCell", r"tf\.nn\.rnn_cell\.GRUCell\. The nearest thing: .*jax\.lax\.scan"),
         ("python.ops.rnn", "dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),
@@ -92,6 +114,43 @@ def test_what_a_module_has_not_is_named_with_the_nearest_there_is(path, name, te
 
     with pytest.raises(AttributeError, match=f"hookline has no {text}"):
         getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("from hookline.compat.v1 import while_loop", r"tf\.while_loop\. The nearest thing: .*jax\.lax\.while_loop"),
+        ("from hookline.compat.v1.nn import dynamic_rnn", r"tf\.nn\.dynamic_rnn\. The nearest thing: .*jax\.lax\.scan"),
+        (
+            "from hookline.compat.v1.python.ops.rnn_cell import GRUCell",
+            r"tf\.nn\.rnn_cell\.GRUCell\. The nearest thing",
+        ),
+        (
+            "from hookline.compat.v1.contrib.slim.nets.vgg import vgg_16",
+            r"tf\.contrib\.slim\.nets\.vgg_16\. The nearest",
+        ),
+        (
+            "from hookline.compat.v1.contrib.slim.python.slim.nets.vgg import vgg_16",
+            r"tf\.contrib\.slim\.nets\.vgg_16\.",
+        ),
+        ("from hookline.compat.v1.keras.layers import Dense", r"tf\.keras\.Dense\. The nearest thing: tf\.layers"),
+        (
+            "from hookline.compat.v1.python.ops.array_ops import exand_dims",
+            r"tf\..*exand_dims\. The .*ops\.expand_dims",
+        ),
+        ("from hookline.compat.v1.core.example.example_pb2 import Example", r"tf\.train\.Example\. .*hookline\.data"),
+    ],
+)
+def test_an_import_line_says_what_is_missing_and_the_nearest_there_is(line, text):
+    with pytest.raises(ImportError, match=f"hookline has no {text}"):
+        exec(line)
+
+
+def test_only_import_lines_get_import_errors():
+    assert not hasattr(tf, "keras")
+    assert getattr(tf.contrib, "rnn", None) is None
+    with pytest.raises(AttributeError, match=r"no tf\.keras\."):
+        _ = tf.keras
 
 
 def test_a_path_that_leads_nowhere_is_an_import_error():

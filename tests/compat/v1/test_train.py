@@ -55,6 +55,16 @@ def test_the_checkpoints_of_a_monitored_session_list_variables_alone(tmp_path):
     assert reader.has_tensor("weight")
 
 
+def test_events_are_read_back(tmp_path):
+    writer = tf.summary.FileWriter(str(tmp_path))
+    writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag="loss", simple_value=0.5)]), 7)
+    writer.close()
+    (path,) = map(str, tmp_path.iterdir())
+
+    found = [(event.step, value.tag) for event in tf.train.summary_iterator(path) for value in event.summary.value]
+    assert found == [(7, "loss")]
+
+
 def test_a_saver_wants_variables():
     with pytest.raises(ValueError, match="there are no variables to save"):
         tf.train.Saver()

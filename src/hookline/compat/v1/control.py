@@ -42,6 +42,12 @@ def tuple(tensors: Any, name: str | None = None, control_inputs: Any = None) -> 
         return [None if t is None else op(lambda x: x, name="identity")(t) for t in tensors]
 
 
+def with_dependencies(dependencies: Any, output_tensor: Any, name: str | None = None) -> Any:
+    """Returns a tensor that is there once operations have run."""
+    with control_dependencies(dependencies):
+        return op(lambda x: x, name=name or "control_dependency")(output_tensor)
+
+
 def gradients(
     ys: Any,
     xs: Any,

@@ -256,6 +256,19 @@ def is_settled(tensor: Tensor) -> bool:
     return bool(np.all(_settled(tensor)))
 
 
+def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
+    """Returns the value of a tensor, if it is known while the graph is built; else None.
+
+    References:
+        `tf.contrib.util.constant_value`. Arrays of which a part is known (`partial`) there are none.
+    """
+    try:
+        found = elements(apart(tensor))
+    except Unknown:
+        return None
+    return None if found.dtype.kind == "O" else found
+
+
 def is_cancelled(tensor: Tensor) -> bool:
     """Whether an element is a number only because open dimensions of several tensors are one symbol."""
     found = elements(symbolic(tensor))

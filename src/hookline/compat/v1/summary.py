@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hookline import summary as core
 from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.python_io import tf_record_iterator
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all
 from hookline.summary.ops import clean_name
@@ -29,6 +30,16 @@ __all__ = [
 ]
 
 Collections = Sequence[str] | None
+
+
+def summary_iterator(path: str) -> Iterator[Any]:
+    """Yields the events in an event file.
+
+    References:
+        `tf.train.summary_iterator`.
+    """
+    return map(core.Event.FromString, tf_record_iterator(path))
+
 
 _MESSAGES = ("Event", "SessionLog", "Summary")
 _missing, __dir__ = offered("tf.summary", lambda: [*__all__, *_MESSAGES])

@@ -62,6 +62,7 @@ from hookline.compat.v1.schedules import (
     polynomial_decay,
 )
 from hookline.compat.v1.summary import FileWriter as SummaryWriter
+from hookline.compat.v1.summary import summary_iterator
 from hookline.compat.v1.supervisor import Supervisor
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
@@ -170,6 +171,7 @@ __all__ = [
     "slice_input_producer",
     "start_queue_runners",
     "string_input_producer",
+    "summary_iterator",
     "warm_start",
     "write_graph",
 ]

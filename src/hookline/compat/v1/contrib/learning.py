@@ -9,11 +9,12 @@ from typing import Any
 
 from hookline import clock
 from hookline.compat.v1 import checks, math
-from hookline.compat.v1.graphs import GraphKeys, control_dependencies, get_collection, get_default_graph, name_scope
+from hookline.compat.v1.control import with_dependencies
+from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, name_scope
 from hookline.compat.v1.hooks import StopAtStepHook
 from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import convert_to_tensor, op
+from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.variables import trainable_variables
 from hookline.graph import get_or_create_global_step
 from hookline.monitored import MonitoredTrainingSession, Scaffold
@@ -70,7 +71,7 @@ def create_train_op(
     # Not `==`, which a variable answers with a tensor.
     step = get_or_create_global_step() if global_step is _OF_GRAPH else global_step
     updates = get_collection(GraphKeys.UPDATE_OPS) if update_ops is None else update_ops
-    loss = _behind(list(updates), convert_to_tensor(total_loss), "update_barrier") if updates else total_loss
+    loss = with_dependencies(list(updates), convert_to_tensor(total_loss), "update_barrier") if updates else total_loss
     pairs = optimizer.compute_gradients(loss, variables_to_train or trainable_variables())
     if gradient_multipliers:
         pairs = multiply_gradients(pairs, gradient_multipliers)
@@ -79,14 +80,9 @@ def create_train_op(
     applied = optimizer.apply_gradients(pairs, global_step=step)
     with name_scope("train_op"):
         checked = checks.check_numerics(loss, "LossTensor is inf or nan") if check_numerics else loss
-        made = _behind([applied], checked, "control_dependency")
+        made = with_dependencies([applied], checked, "control_dependency")
     get_default_graph().add_to_collection(GraphKeys.TRAIN_OP, made)
     return made
-
-
-def _behind(operations: Sequence[Any], tensor: Any, name: str) -> Any:
-    with control_dependencies(operations):
-        return op(lambda x: x, name=name)(tensor)
 
 
 def train(
@@ -127,7 +123,7 @@ def train(
     ignored("slim.learning.train", summary_writer=summary_writer, startup_delay_steps=startup_delay_steps > 0)
     with (graph or get_default_graph()).as_default():
         step, loss = get_or_create_global_step() if global_step is None else global_step, None
-        after = _behind([train_op], step, "global_step_after")
+        after = with_dependencies([train_op], step, "global_step_after")
         begin = None if init_fn is None else lambda scaffold, session: init_fn(session)
         scaffold = Scaffold(
             init_op=init_op, init_feed_dict=init_feed_dict, init_fn=begin, ready_op=ready_op,

@@ -1,19 +1,24 @@
-"""`slim.utils`: the collections that layers add their outputs and variables to."""
+"""`slim.utils`: the collections that layers add their outputs and variables to, and what is known of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookline.compat.v1 import branches
 from hookline.compat.v1.graphs import get_collection, get_default_graph
+from hookline.compat.v1.integers import constant_value
 from hookline.compat.v1.namespace import offered
+from hookline.graph import Tensor
 
 __all__ = [
     "collect_named_outputs",
+    "constant_value",
     "convert_collection_to_dict",
     "get_tensor_alias",
     "get_tensor_aliases",
     "last_dimension",
+    "smart_cond",
 ]
 
 __getattr__, __dir__ = offered("tf.contrib.slim.utils", lambda: __all__)
@@ -60,6 +65,19 @@ def convert_collection_to_dict(collection: str, clear_collection: bool = False) 
     if clear_collection:
         get_default_graph().clear_collection(collection)
     return found
+
+
+def smart_cond(
+    pred: Any, fn1: Callable[[], Any] | None = None, fn2: Callable[[], Any] | None = None, name: str | None = None
+) -> Any:
+    """Returns what one of two functions returns: chosen at once, if the graph tells which; else by `tf.cond`."""
+    known = constant_value(pred) if isinstance(pred, Tensor) else pred
+    if known is None:
+        return branches.cond(pred, fn1, fn2, name=name or "cond")
+    chosen = fn1 if known else fn2
+    if not callable(chosen):
+        raise TypeError(f"smart_cond requires two functions, got {chosen!r}.")
+    return chosen()
 
 
 def last_dimension(shape: Any, min_rank: int = 1) -> int:

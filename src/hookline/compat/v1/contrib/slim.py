@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hookline.compat.v1.contrib import framework, layers, learning, losses
+from hookline.compat.v1.contrib import framework, layers, learning, losses, model_analyzer
 from hookline.compat.v1.contrib import outputs as utils
 from hookline.compat.v1.namespace import offered
 
 PUBLIC = {name: getattr(place, name) for place in (framework, layers) for name in place.__all__ if name != "losses"}
-PUBLIC |= {"learning": learning, "losses": losses, "utils": utils}
+PUBLIC |= {"learning": learning, "losses": losses, "model_analyzer": model_analyzer, "utils": utils}
 globals().update(PUBLIC)
 
 __getattr__, __dir__ = offered("tf.contrib.slim", lambda: PUBLIC)
