@@ -73,6 +73,20 @@ def test_lists_assign_and_load():
         assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
 
 
+def test_a_variable_is_evaluated_in_the_session_that_comes_first():
+    v, step = tf.Variable([1.0]), tf.train.get_or_create_global_step()
+    sess = tf.Session()
+    sess.run(tf.global_variables_initializer())
+
+    # Tensors take a feed_dict there, in TensorFlow as here.
+    assert [v.eval(sess), v.eval(session=sess), step.eval(sess), (v + 1).eval({v: [2.0]}, sess)] == [
+        [1.0],
+        [1.0],
+        0,
+        [3.0],
+    ]
+
+
 def test_the_global_step_has_the_methods_of_a_variable():
     step = tf.train.get_or_create_global_step()
     count = tf.assign_add(step, 2)

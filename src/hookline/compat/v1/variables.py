@@ -80,6 +80,12 @@ class Variable(Tensor, core.Variable):
         """Returns the variable: a tensor as any other."""
         return self
 
+    def eval(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, session: Any = None, feed_dict: Any = None
+    ) -> Any:
+        """Returns its value in a session, by default the default one: unlike a tensor's, its first argument."""
+        return super().eval(feed_dict, session)
+
     def initialized_value(self) -> Any:
         """Returns its value where it has one before the run, and else its initial value: for another variable's."""
         spec: Any = self.spec
