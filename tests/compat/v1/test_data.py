@@ -166,6 +166,21 @@ def test_an_initializable_iterator_is_fed_and_begins_again():
         assert float(sess.run(total)) == 8.0
 
 
+def test_an_iterator_may_begin_before_a_script_asks_for_its_elements():
+    values = hl.placeholder("float32", [None])
+    iterator = Dataset.from_tensor_slices(values).make_initializable_iterator()
+    with hl.Session() as one, hl.Session() as other, hl.Session() as third:
+        one.run(iterator.initializer, {values: [1.0, 2.0, 3.0]})
+        other.run(iterator.initializer, {values: [7.0, 8.0]})
+        element = iterator.get_next()
+
+        assert [float(one.run(element)), float(other.run(element)), float(one.run(element))] == [1.0, 7.0, 2.0]
+        with pytest.raises(errors.FailedPreconditionError, match="initializer"):
+            third.run(element)
+        one.run(iterator.initializer, {values: [5.0]})
+        assert float(one.run(element)) == 5.0
+
+
 def test_one_iterator_for_training_and_evaluation():
     training, evaluation = Dataset.range(3).repeat(), Dataset.range(100, 102)
     iterator = data.Iterator.from_structure(training.output_types, training.output_shapes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterator as Elements
 from typing import Any, Protocol
@@ -66,6 +67,7 @@ class Iterator:
         self.element_spec, self._begin = spec, begin
         self._sources: list[Source] = []
         self._latest: _Stream | None = None
+        self._begun: weakref.WeakKeyDictionary[Session, _Stream] = weakref.WeakKeyDictionary()
         self.initializer: Operation | None = None
 
     @property
@@ -100,6 +102,9 @@ class Iterator:
         if len(parts) == 1 and parts[0].dtype not in (None, elements.STRING):
             node.dtype = parts[0].dtype  # pyright: ignore[reportAttributeAccessIssue] - where the rank is unknown
         self._sources.append(node)
+        for session, stream in list(self._begun.items()):
+            if not session.closed:
+                _turn(session, node, stream)
         return node, any(on_host) and len(parts) > 1
 
     def make_initializer(self, dataset: Dataset, name: str | None = None) -> Operation:
@@ -113,9 +118,9 @@ class Iterator:
         def initialise(session: Session, *values: Any) -> None:
             given = {tensor: jax.device_get(value) for tensor, value in zip(inputs, values, strict=True)}
             stream = _Stream(dataset.make(Pass(given)))
+            self._begun[session] = stream
             for source in self._sources:
-                reader: Any = session.source(source)
-                reader.turn_to(stream)
+                _turn(session, source, stream)
 
         return SessionCall(name or "MakeIterator", initialise, inputs)
 
@@ -214,6 +219,12 @@ class _Reader(Reader):
         stream.read_by.add(self._node)
         self._sequence = stream
         self.go_to(START)
+
+
+def _turn(session: Session, source: Source, stream: _Stream) -> None:
+    """Lets an operation of an iterator read from a stream in a session."""
+    reader: Any = session.source(source)
+    reader.turn_to(stream)
 
 
 def make_one_shot_iterator(dataset: Dataset) -> Iterator:
