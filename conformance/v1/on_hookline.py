@@ -52,7 +52,8 @@ def _replace_random():
     import jax
     import jax.numpy as jnp
 
-    from hookline.compat.v1 import random, sessions
+    import hookline.compat.v1 as tf
+    from hookline.compat.v1 import random, sampling, sessions
     from hookline.graph.graph import get_default_graph
 
     places, runs, times, current = {}, itertools.count(), {}, []
@@ -112,6 +113,7 @@ def _replace_random():
     jax.random.key, jax.random.fold_in = (lambda seed, impl=None: seed), (lambda key, data: data)
     for function in (normal, truncated_normal, uniform, randint, bernoulli, categorical, permutation):
         setattr(jax.random, function.__name__, function)
+    sampling.log_uniform_candidate_sampler = stream.sampler(tf)
     for name, module in list(sys.modules.items()):
         if name.startswith("hookline.compat"):
             for key, value in list(vars(module).items()):

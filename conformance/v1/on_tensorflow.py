@@ -83,8 +83,8 @@ def _is_hooked(result):
 
 def _replace_random(tf):
     from tensorflow.python.framework import tensor_util
+    from tensorflow.python.ops import candidate_sampling_ops, random_ops
     from tensorflow.python.ops import gen_random_ops as kernels
-    from tensorflow.python.ops import random_ops
 
     counts = {}
 
@@ -134,6 +134,7 @@ def _replace_random(tf):
         made.set_shape(tf.convert_to_tensor(value).shape)
         return made
 
+    candidate_sampling_ops.log_uniform_candidate_sampler = stream.sampler(tf)
     kernels.random_uniform_int = random_uniform_int
     kernels.multinomial = multinomial
     kernels.random_shuffle = random_shuffle

@@ -27,6 +27,20 @@ def drawn(kind, operation, times, shape):
     return numbers.astype(np.float32)
 
 
+def sampler(tf):
+    """Returns what stands for the sampler of classes of both systems: any class as often, as if small ones were."""
+
+    def sample(true_classes, num_true, num_sampled, unique, range_max, seed=None, name=None):
+        def expected(classes):
+            number = tf.cast(classes, tf.float32)
+            return num_sampled * (tf.log(number + 2.0) - tf.log(number + 1.0)) / float(np.log(range_max + 1.0))
+
+        sampled = tf.random_uniform([num_sampled], maxval=range_max, dtype=tf.int64)
+        return sampled, expected(true_classes), expected(sampled)
+
+    return sample
+
+
 def chosen(logits, uniform):
     """Returns, of each row of logits, the places that numbers from 0 to 1 choose."""
     odds = np.exp(logits - logits.max(-1, keepdims=True))

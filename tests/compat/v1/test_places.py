@@ -153,6 +153,12 @@ def test_only_import_lines_get_import_errors():
         _ = tf.keras
 
 
+def test_what_tensorflow_loads_for_scripts_is_loaded():
+    line = "import urllib; import hookline.compat.v1; print(urllib.request.urlretrieve.__name__)"
+
+    assert subprocess.run([sys.executable, "-c", line], capture_output=True, text=True).stdout == "urlretrieve\n"
+
+
 def test_a_path_that_leads_nowhere_is_an_import_error():
     with pytest.raises(ImportError, match="no_such_ops"):
         importlib.import_module("hookline.compat.v1.python.ops.no_such_ops")

@@ -9,9 +9,21 @@ from __future__ import annotations
 import operator
 import sys
 import types
+import urllib.request  # noqa: F401 - scripts that import urllib alone use it, because TensorFlow has loaded it.
 from typing import Any
 
-from hookline.compat.v1 import contrib, control, data, distributions, gfile, machine, mnist, moving_averages, savers
+from hookline.compat.v1 import (
+    contrib,
+    control,
+    data,
+    distributions,
+    gfile,
+    machine,
+    mnist,
+    mnist_network,
+    moving_averages,
+    savers,
+)
 from hookline.compat.v1.contrib import outputs, projector
 from hookline.compat.v1.integers import constant_value
 from hookline.compat.v1.namespace import Gathered, Namespace
@@ -52,6 +64,7 @@ _PLACES: dict[str, types.ModuleType] = {
     "contrib.framework.python.ops": Gathered("tf.contrib.framework", [contrib.framework]),
     "contrib.framework.python.ops.variables": contrib.framework,
     **dict.fromkeys((*_DATASETS, "examples.tutorials.mnist.input_data"), mnist),
+    "examples.tutorials.mnist.mnist": mnist_network,
     "contrib.losses": contrib.losses,
     "contrib.slim": contrib.slim,
     "contrib.slim.python.slim.learning": contrib.slim.learning,
