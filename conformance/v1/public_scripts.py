@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import pickle
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from sklearn.datasets import load_digits
-
-from conformance.v1.runs import BUILD
+from conformance.v1.public_data import Put, births, cifar10_in, digits_csv, gym_beside, mnist_in, ratings_in, words_in
 
 
 class Public(NamedTuple):
@@ -30,46 +22,15 @@ class Public(NamedTuple):
     project: str
     path: str
     arguments: tuple[str, ...] = ()
-    data: Callable[[Path], None] | None = None
+    data: Put | None = None
     peer: str = "TF_PYTHON"
     secs: float = 300
 
 
-def mnist_in(folder: str, *, packed: bool = True) -> Callable[[Path], None]:
-    """Returns what puts the files of MNIST into a folder beside a script."""
-
-    def put(beside: Path) -> None:
-        shutil.copytree(BUILD / "mnist", beside / folder, dirs_exist_ok=True)
-        for path in () if packed else list((beside / folder).glob("*.gz")):
-            path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-
-    return put
-
-
-def cifar10_in(folder: str) -> Callable[[Path], None]:
-    """Returns what puts the files of CIFAR-10 for Python into a folder: digits in colours, with noise."""
-
-    def put(beside: Path) -> None:
-        (beside / folder).mkdir(parents=True, exist_ok=True)
-        digits, random = load_digits(), np.random.RandomState(0)
-        large = np.kron(digits.images, np.ones((1, 4, 4)))[:, None]
-        for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-            chosen = random.choice(len(large), 2000)
-            images = large[chosen] * random.uniform(8, 14, (2000, 3, 1, 1)) + random.uniform(0, 30, (2000, 3, 32, 32))
-            batch = {"data": images.astype(np.uint8).reshape(2000, 3072), "labels": digits.target[chosen].tolist()}
-            (beside / folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-        names = {"label_names": [f"digit {number}" for number in range(10)], "num_vis": 3072}
-        (beside / folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
-
-    return put
-
-
-def gym_beside(beside: Path) -> None:
-    """Puts a stand-in for Gym beside a script."""
-    shutil.copy(Path(__file__).with_name("stand_ins") / "gym.py", beside)
-
-
 _REINFORCED = "MorvanZhou/Reinforcement-learning-with-tensorflow"
+_LAZY = "lazyprogrammer/machine_learning_examples"
+_STANFORD = "chiphuyen/stanford-tensorflow-tutorials"
+_ratings = ratings_in("../Data/ml100k/movielens_100k.dat", 300, 400, 20_000)
 
 SCRIPTS = [
     Public("AYLIEN/gan-intro", "gan.py", ("--log-every=1",)),
@@ -147,4 +108,24 @@ SCRIPTS = [
     Public("wolfib/image-classification-CIFAR10-tf", "run_fc_model.py", data=cifar10_in("cifar-10-batches-py")),
     Public("y0ast/VAE-TensorFlow", "main.py"),
     Public("zhangqianhui/Conditional-GAN", "main.py", data=mnist_in("data/mnist", packed=False), peer="TF115_PYTHON"),
+    Public("MadryLab/mnist_challenge", "train.py"),
+    Public("aymericdamien/TensorFlow-Examples", "tensorflow_v1/examples/2_BasicModels/word2vec.py",
+           data=words_in("text8.zip")),
+    Public("aymericdamien/TensorFlow-Examples",
+           "tensorflow_v1/examples/5_DataManagement/tensorflow_dataset_api.py"),
+    Public("caicloud/tensorflow-tutorial",
+           "Deep_Learning_with_TensorFlow/1.4.0/Chapter05/5. MNIST最佳实践/mnist_train.py"),
+    Public("cheungdaven/DeepRec", "test/test_rating_pred.py", ("--model=MF",), _ratings),
+    Public("cheungdaven/DeepRec", "test/test_rating_pred.py", ("--model=NNMF",), _ratings),
+    Public("cheungdaven/DeepRec", "test/test_rating_pred.py", ("--model=NRR",), _ratings),
+    Public(_STANFORD, "examples/03_linreg_dataset.py", data=births),
+    Public(_STANFORD, "examples/03_logreg.py", data=mnist_in("data/mnist", packed=False)),
+    Public(_STANFORD, "examples/04_word2vec_visualize.py", data=words_in("data/text8.zip")),
+    Public(_STANFORD, "examples/07_convnet_layers.py", data=mnist_in("data/mnist", packed=False)),
+    Public(_LAZY, "ann_class2/batch_norm_tf.py", data=digits_csv),
+    Public(_LAZY, "ann_class2/dropout_tensorflow.py", data=digits_csv),
+    Public(_LAZY, "unsupervised_class2/autoencoder_tf.py", data=digits_csv),
+    Public(_LAZY, "unsupervised_class2/rbm_tf.py", data=digits_csv),
+    Public(_LAZY, "unsupervised_class3/vae_tf.py", data=digits_csv, peer="TF115_PYTHON"),
+    Public("sjwhhhi/tensorflow", "LeNet5/Lenet5.py"),
 ]  # fmt: skip
