@@ -7,9 +7,9 @@ import pytest
 from conformance.calls import calls
 
 import hookline.compat.v1 as tf
-from hookline.compat.v1 import arrays, image, linalg, math, nn
+from hookline.compat.v1 import arrays, image, linalg, math, nn, special
 
-TABLES = {"": [*math.TABLE, *arrays.TABLE, *linalg.TABLE], "nn.": nn.TABLE, "image.": image.TABLE}
+TABLES = {"": [*math.TABLE, *special.TABLE, *arrays.TABLE, *linalg.TABLE], "nn.": nn.TABLE, "image.": image.TABLE}
 
 # Rows that other functions are made of, which have calls themselves.
 CALLED_AS = {
@@ -55,6 +55,23 @@ def test_operations_are_named_as_in_tensorflow():
     names = [t.op.name for t in (tf.reduce_mean(x), tf.reduce_mean(x), tf.nn.relu(x), x + 1.0, -x, x < 1.0)]
 
     assert names == ["Mean", "Mean_1", "Relu", "add", "Neg", "Less"]
+
+
+def test_what_decomposes_a_matrix_returns_its_parts_in_the_order_of_tensorflow():
+    x = np.asarray([[2.0, 1.0], [1.0, 3.0], [0.0, 1.0]], "float32")
+    singular, left, right = tf.svd(x)
+    values, vectors = tf.self_adjoint_eig(x.T @ x)
+
+    np.testing.assert_allclose(value(tf.matmul(left * singular, right, transpose_b=True)), x, atol=1e-5)
+    np.testing.assert_allclose(value(tf.matmul(vectors * values, vectors, transpose_b=True)), x.T @ x, atol=1e-5)
+    np.testing.assert_allclose(value(tf.matmul(*tf.linalg.qr(x))), x, atol=1e-5)
+    np.testing.assert_allclose(value(tf.svd(x, compute_uv=False)) ** 2, value(values)[::-1], rtol=1e-5)
+
+
+def test_a_confusion_matrix_says_that_it_needs_the_number_of_classes():
+    assert value(tf.confusion_matrix([0, 1, 1], [1, 1, 1], 2)).tolist() == [[0, 1], [0, 2]]
+    with pytest.raises(ValueError, match="confusion_matrix requires num_classes"):
+        tf.confusion_matrix([0, 1], [1, 1])
 
 
 def test_a_wrong_argument_is_a_type_error_that_shows_the_signature():

@@ -71,6 +71,7 @@ TABLE = [
     row("tile", "input, @multiples, name=None", moved.tiled),
     row("pad", "tensor, @paddings, -mode='CONSTANT', name=None, -constant_values=0", moved.padded),
     row("reverse", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
+    row("reverse_v2", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
     row("reverse_sequence", "input, seq_lengths, @seq_axis=None, @batch_axis=None, name=None, @seq_dim=None, "
         "@batch_dim=None", moved.reverse_sequence),
     row("gather", "params, indices, ~validate_indices=None, name=None, @axis=None, -batch_dims=0", moved.gathered,

@@ -152,6 +152,7 @@ TABLE = [
     row("pool", "input, @window_shape, -pooling_type, -padding, @dilation_rate=None, @strides=None, name=None, "
         "-data_format=None", convolving.pooled, "pool"),
     row("lrn", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
+    row("local_response_normalization", "input, @depth_radius=5, bias=1, alpha=1, beta=0.5, name=None", _lrn, "LRN"),
     row("l2_loss", "t, name=None", lambda t: jnp.sum(jnp.square(t)) / 2, "L2Loss"),
     row("l2_normalize", "x, @axis=None, epsilon=1e-12, name=None; dim=axis", _l2_normalized, "l2_normalize"),
     row("moments", "x, @axes, ~shift=None, name=None, -keepdims=None; keep_dims=keepdims", _moments, "moments",
