@@ -16,6 +16,7 @@ CALLED_AS = {
     "nn.softmax_cross_entropy": "nn.softmax_cross_entropy_with_logits",
     "nn.sparse_softmax_cross_entropy": "nn.sparse_softmax_cross_entropy_with_logits",
     "nn.sigmoid_cross_entropy": "nn.sigmoid_cross_entropy_with_logits",
+    "nn.weighted_cross_entropy": "nn.weighted_cross_entropy_with_logits",
 }
 
 # What stood in TensorFlow before 1.0 only, or computes nothing of its own.
@@ -66,6 +67,20 @@ def test_what_decomposes_a_matrix_returns_its_parts_in_the_order_of_tensorflow()
     np.testing.assert_allclose(value(tf.matmul(vectors * values, vectors, transpose_b=True)), x.T @ x, atol=1e-5)
     np.testing.assert_allclose(value(tf.matmul(*tf.linalg.qr(x))), x, atol=1e-5)
     np.testing.assert_allclose(value(tf.svd(x, compute_uv=False)) ** 2, value(values)[::-1], rtol=1e-5)
+
+
+def test_labels_in_a_list_fit_logits_of_open_size():
+    logits, labels = tf.placeholder(tf.float32, [None, 3]), tf.placeholder(tf.int32, [None])
+    loss = tf.nn.softmax_cross_entropy_with_logits_v2(logits=logits, labels=tf.stop_gradient([tf.one_hot(labels, 3)]))
+    feeds = {logits: [[1.0, 2.0, 0.0], [0.0, 0.0, 4.0]], labels: [1, 2]}
+
+    assert loss.get_shape().as_list() == [None]
+    np.testing.assert_allclose(value(loss, feeds), [0.407606, 0.035976], rtol=1e-4)
+    np.testing.assert_allclose(
+        value(tf.gradients(loss, logits)[0], feeds)[0], [0.244728, -0.334759, 0.090031], rtol=1e-4
+    )
+    with pytest.raises(ValueError, match="the same shape"):
+        tf.nn.weighted_cross_entropy_with_logits([[1.0], [0.0]], [0.5, 2.0], 2.0)
 
 
 def test_a_confusion_matrix_says_that_it_needs_the_number_of_classes():

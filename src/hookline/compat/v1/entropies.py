@@ -11,9 +11,20 @@ from hookline.compat.v1 import subgradients
 
 
 def cross_entropy(labels: Any, logits: Any, axis: Any) -> Any:
-    """Returns the cross entropy of classes, whose gradient is TensorFlow's."""
+    """Returns the cross entropy of classes, whose gradient is TensorFlow's.
+
+    As there, both are rows of classes, whatever stands above them: labels of `[1, n, classes]` fit logits of
+    `[n, classes]`, and the result has the shape of the logits.
+    """
     logits = jnp.asarray(logits)
-    return _cross_entropy_of(jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1))
+    labels, logits = jnp.moveaxis(jnp.asarray(labels, logits.dtype), axis, -1), jnp.moveaxis(logits, axis, -1)
+    if labels.shape == logits.shape:
+        return _cross_entropy_of(labels, logits)
+    rows = [jnp.reshape(of, (-1, of.shape[-1])) for of in (labels, logits)]
+    given, wanted = (of.shape for of in rows)
+    if given != wanted and all(isinstance(dim, int) for dim in (*given, *wanted)):
+        raise ValueError(f"logits and labels must have the same size, got logits {wanted} and labels {given}")
+    return jnp.reshape(_cross_entropy_of(*rows), logits.shape[:-1])
 
 
 @jax.custom_vjp
@@ -52,3 +63,11 @@ def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Any:
     weight = 1 + (pos_weight - 1) * labels
     soft = jnp.log1p(jnp.exp(-subgradients.absolute(logits))) + jax.nn.relu(-logits)
     return (1 - labels) * logits + weight * soft
+
+
+def log_poisson(targets: Any, log_input: Any, is_full: bool) -> Any:
+    """Returns the loss of counts by Poisson's law, with Stirling's formula for what does not depend on the input."""
+    loss = jnp.exp(log_input) - log_input * targets
+    if not is_full:
+        return loss
+    return loss + jnp.where(targets <= 1, 0, targets * jnp.log(targets) - targets + 0.5 * jnp.log(2 * jnp.pi * targets))

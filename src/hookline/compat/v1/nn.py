@@ -172,19 +172,14 @@ TABLE = [
     row("sparse_softmax_cross_entropy", "labels, logits, name=None", entropies.sparse_cross_entropy,
         "SparseSoftmaxCrossEntropyWithLogits"),
     row("sigmoid_cross_entropy", "labels, logits, name=None", entropies.sigmoid_cross_entropy, "logistic_loss"),
-    row("weighted_cross_entropy_with_logits", "labels, logits, pos_weight, name=None; targets=labels",
-        entropies.weighted_cross_entropy, "logistic_loss"),
-    row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None",
-        lambda targets, x, full: jnp.exp(x) - x * targets + (_stirling(targets) if full else 0), "log_poisson_loss"),
+    row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", entropies.weighted_cross_entropy,
+        "logistic_loss"),
+    row("log_poisson_loss", "targets, log_input, -compute_full_loss=False, name=None", entropies.log_poisson,
+        "log_poisson_loss"),
 ]  # fmt: skip
 
-
-def _stirling(z: Any) -> Any:
-    return jnp.where(z <= 1, 0, z * jnp.log(z) - z + 0.5 * jnp.log(2 * jnp.pi * z))
-
-
 FUNCTIONS = functions(TABLE)
-_OF_TWO = ("softmax_cross_entropy", "sparse_softmax_cross_entropy", "sigmoid_cross_entropy")
+_OF_TWO = tuple(f"{kind}_cross_entropy" for kind in ("softmax", "sparse_softmax", "sigmoid", "weighted"))
 globals().update({name: made for name, made in FUNCTIONS.items() if name not in _OF_TWO})
 
 
@@ -228,10 +223,23 @@ def sigmoid_cross_entropy_with_logits(
     """`tf.nn.sigmoid_cross_entropy_with_logits`; `targets` is the name that the labels had before TF 1.0."""
     labels = targets if labels is None else labels
     labels, logits = _labels_and_logits("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
+    _check_shapes(logits, labels)
+    return FUNCTIONS["sigmoid_cross_entropy"](labels, logits, name)
+
+
+def weighted_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: Any = None, targets: Any = None
+) -> Any:
+    """`tf.nn.weighted_cross_entropy_with_logits`; `targets` is the earlier name of the labels."""
+    labels = targets if labels is None else labels
+    _check_shapes(logits, labels)
+    return FUNCTIONS["weighted_cross_entropy"](labels, logits, pos_weight, name)
+
+
+def _check_shapes(logits: Any, labels: Any) -> None:
     shapes = [convert_to_tensor(given).shape for given in (logits, labels)]
     if not shapes[0].is_compatible_with(shapes[1]):
         raise ValueError(f"logits and labels must have the same shape ({shapes[0]} vs {shapes[1]}).")
-    return FUNCTIONS["sigmoid_cross_entropy"](labels, logits, name)
 
 
 def dropout(
@@ -283,6 +291,7 @@ PUBLIC = [
     "softmax_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits_v2",
     "sparse_softmax_cross_entropy_with_logits",
+    "weighted_cross_entropy_with_logits",
     "tanh",
     "top_k",
     "uniform_candidate_sampler",
