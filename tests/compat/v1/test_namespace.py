@@ -76,6 +76,8 @@ def test_dir_lists_what_there_is():
         ("strings.to_hash_bucket_fast", "tf.py_func with zlib.crc32"),
         ("contrib.rnn", "hookline.op with jax.lax.scan"),
         ("contrib.lookup", "a dict, in tf.py_func"),
+        ("contrib.factorization", "scikit-learn (KMeans, NMF)"),
+        ("contrib.bayesflow", "hookline.op with jax.scipy.stats"),
         ("sets", "hookline.op"),
     ],
 )

@@ -40,6 +40,7 @@ from hookline.compat.v1.core.protobuf import config_pb2, saver_pb2
 from hookline.compat.v1.python.client import device_lib, timeline
 from hookline.compat.v1.python.framework import constant_op, dtypes, errors, graph_util, ops
 from hookline.compat.v1.python.layers import base
+from hookline.compat.v1.python.layers.utils import smart_cond
 from hookline.compat.v1.python.lib.io import tf_record
 from hookline.compat.v1.python.ops import array_ops, control_flow_ops, init_ops, math_ops, nn_ops, rnn_cell
 from hookline.compat.v1.keras import layers as keras_layers
@@ -79,7 +80,7 @@ same = [
     (framework_variables.get_or_create_global_step, get_or_create_global_step),
     (categorical.Categorical, tf.distributions.Categorical), (Dataset, tf.data.Dataset), (utils, tf.contrib.slim.utils),
     (list_variables, tf.train.list_variables), (add_arg_scope, tf.contrib.framework.add_arg_scope),
-    (learning, slim.learning), (model_analyzer, slim.model_analyzer), (tensor_util.constant_value, constant_value),
+    (learning, slim.learning), (smart_cond, utils.smart_cond), (model_analyzer, slim.model_analyzer), (tensor_util.constant_value, constant_value),
     (pywrap_tensorflow.NewCheckpointReader, tf.train.NewCheckpointReader), (metrics_impl.auc, tf.metrics.auc),
     (summary_iterator, tf.train.summary_iterator), (FileWriterCache, tf.summary.FileWriterCache), (compat, tf.compat),
 ]

@@ -74,6 +74,7 @@ _PLACES: dict[str, types.ModuleType] = {
     "python.client.device_lib": Namespace("device_lib", {"list_local_devices": machine.list_local_devices}),
     "python.lib.io.file_io": gfile,
     "python.pywrap_tensorflow": Namespace("pywrap_tensorflow", {"NewCheckpointReader": savers.CheckpointReader}),
+    "python.layers.utils": outputs,
     "python.ops.distributions": Gathered("tf.distributions", [distributions]),
     **dict.fromkeys((f"python.ops.distributions.{name}" for name in _OF_DISTRIBUTIONS), distributions),
     "python.training.moving_averages": moving_averages,
