@@ -80,7 +80,8 @@ same = [
     (framework_variables.get_or_create_global_step, get_or_create_global_step),
     (categorical.Categorical, tf.distributions.Categorical), (Dataset, tf.data.Dataset), (utils, tf.contrib.slim.utils),
     (list_variables, tf.train.list_variables), (add_arg_scope, tf.contrib.framework.add_arg_scope),
-    (learning, slim.learning), (smart_cond, utils.smart_cond), (model_analyzer, slim.model_analyzer), (tensor_util.constant_value, constant_value),
+    (smart_cond, utils.smart_cond), (learning, slim.learning),
+    (model_analyzer, slim.model_analyzer), (tensor_util.constant_value, constant_value),
     (pywrap_tensorflow.NewCheckpointReader, tf.train.NewCheckpointReader), (metrics_impl.auc, tf.metrics.auc),
     (summary_iterator, tf.train.summary_iterator), (FileWriterCache, tf.summary.FileWriterCache), (compat, tf.compat),
 ]

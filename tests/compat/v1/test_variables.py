@@ -73,6 +73,28 @@ def test_lists_assign_and_load():
         assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
 
 
+def test_a_template_shares_its_variables():
+    def scaled(x, by):
+        return x * by * tf.get_variable("w", [], initializer=tf.ones_initializer())
+
+    one, other = (tf.make_template("scale", scaled, by=2.0) for _ in range(2))
+    with tf.variable_scope("net"):
+        one(3.0)
+        one(3.0, by=1.0)
+    one(1.0)
+    other(1.0)
+    early = tf.make_template("early", scaled, create_scope_now_=True, by=1.0)
+    with tf.variable_scope("elsewhere"):
+        early(early(1.0))
+
+    # As TensorFlow names them.
+    assert [v.op.name for v in tf.global_variables()] == ["net/scale/w", "scale/w", "early/w"]
+    with pytest.raises(ValueError, match="no_such"):
+        unique = tf.make_template("t", lambda name: tf.get_variable(name, []))
+        unique("made")
+        unique("no_such")
+
+
 def test_a_variable_is_evaluated_in_the_session_that_comes_first():
     v, step = tf.Variable([1.0]), tf.train.get_or_create_global_step()
     sess = tf.Session()

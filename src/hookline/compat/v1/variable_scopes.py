@@ -136,6 +136,39 @@ def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
     return get_variable(name, *args, trainable=False, collections=list(dict.fromkeys(collections)), **kwargs)
 
 
+def make_template(
+    name_: str,
+    func_: Callable[..., Any],
+    create_scope_now_: bool = False,
+    unique_name_: str | None = None,
+    custom_getter_: Any = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """Returns a function whose variables are made in its first call, and shared by the others.
+
+    References:
+        `tf.make_template`.
+    """
+
+    def new_scope() -> Any:
+        return variable_scope(unique_name_, name_, custom_getter=custom_getter_)
+
+    found: list[VariableScope] = []
+    if create_scope_now_:
+        with new_scope() as made:
+            found.append(made)
+    calls = 0
+
+    def call(*args: Any, **more: Any) -> Any:
+        nonlocal calls
+        with variable_scope(found[0], reuse=calls > 0 or None) if found else new_scope() as scope:
+            made = func_(*args, **kwargs | more)
+            calls, found[:] = calls + 1, [*found, scope][:1]
+            return made
+
+    return call
+
+
 def no_regularizer(_: Any) -> None:
     """`tf.no_regularizer`: no loss for the variable."""
 
@@ -146,6 +179,7 @@ __all__ = [
     "get_local_variable",
     "get_variable",
     "get_variable_scope",
+    "make_template",
     "no_regularizer",
     "variable_op_scope",
     "variable_scope",
