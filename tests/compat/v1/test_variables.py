@@ -89,10 +89,10 @@ def test_a_template_shares_its_variables():
 
     # As TensorFlow names them.
     assert [v.op.name for v in tf.global_variables()] == ["net/scale/w", "scale/w", "early/w"]
+    by_name = tf.make_template("t", lambda name: tf.get_variable(name, []))
+    by_name("made")
     with pytest.raises(ValueError, match="no_such"):
-        unique = tf.make_template("t", lambda name: tf.get_variable(name, []))
-        unique("made")
-        unique("no_such")
+        by_name("no_such")
 
 
 def test_a_variable_is_evaluated_in_the_session_that_comes_first():
