@@ -21,7 +21,6 @@ from hookline.graph.views import take_path
 _APART: ContextVar[dict[Any, str] | None] = ContextVar("symbols of tensors", default=None)
 _OF_RUNS: ContextVar[bool] = ContextVar("numbers of runs are symbols", default=False)
 
-
 _PACKS = ("stack", "packed")
 
 WITH_DEFAULT = "PlaceholderWithDefault"
@@ -260,8 +259,10 @@ def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
     """Returns the value of a tensor, if it is known while the graph is built; else None.
 
     References:
-        `tf.contrib.util.constant_value`. Arrays of which a part is known (`partial`) there are none.
+        `tf.contrib.util.constant_value`, without `partial`.
     """
+    if partial:
+        raise NotImplementedError("constant_value(partial=True) is not available: take the dimensions one by one.")
     try:
         found = elements(apart(tensor))
     except Unknown:

@@ -30,7 +30,7 @@ def _singular(x: Any, full: Any, vectors: Any) -> Any:
     return values, left, jnp.conj(jnp.swapaxes(right, -1, -2))
 
 
-def _two(found: Any, given: Any) -> Any:
+def _two(found: Any, _: Any) -> Any:
     return found[0], found[1]
 
 

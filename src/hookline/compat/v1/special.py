@@ -31,10 +31,10 @@ def _bins(values: Any, limits: Any, bins: Any, dtype: Any) -> Any:
 
 
 def _sorted(values: Any, axis: Any, direction: Any) -> Any:
-    return jnp.take_along_axis(values, _order(values, axis, direction, True), axis)
+    return jnp.take_along_axis(values, _order(values, axis, direction), axis)
 
 
-def _order(values: Any, axis: Any, direction: Any, stable: Any) -> Any:
+def _order(values: Any, axis: Any, direction: Any) -> Any:
     return jnp.argsort(values, axis=axis, descending=_descends(direction), stable=True).astype(jnp.int32)
 
 
@@ -64,7 +64,7 @@ def _log_beta(x: Any) -> Any:
 
 
 TABLE = [
-    row("argsort", "values, @axis=-1, -direction='ASCENDING', -stable=False, name=None", _order, "argsort"),
+    row("argsort", "values, @axis=-1, -direction='ASCENDING', ~stable=False, name=None", _order, "argsort"),
     row("clip_by_average_norm", "t, clip_norm, name=None", _clipped, "clip_by_average_norm"),
     row("confusion_matrix", "labels, predictions, @num_classes=None, -dtype=int32, name=None, weights=None",
         _confusion, "confusion_matrix"),
