@@ -256,11 +256,7 @@ def is_settled(tensor: Tensor) -> bool:
 
 
 def constant_value(tensor: Tensor, partial: bool = False) -> np.ndarray | None:
-    """Returns the value of a tensor, if it is known while the graph is built; else None.
-
-    References:
-        `tf.contrib.util.constant_value`, without `partial`.
-    """
+    """Returns the value of a tensor, if the graph tells it, or None: `tf.contrib.util.constant_value`."""
     if partial:
         raise NotImplementedError("constant_value(partial=True) is not available: take the dimensions one by one.")
     try:
