@@ -89,6 +89,21 @@ def test_a_confusion_matrix_says_that_it_needs_the_number_of_classes():
         tf.confusion_matrix([0, 1], [1, 1])
 
 
+@pytest.mark.parametrize("labels", [[0, 2], [0, -1]])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_class_that_is_not_among_those_of_a_confusion_matrix_is_an_error_of_the_run(labels, turned):
+    fed = tf.placeholder(tf.int32, [2])
+    made = tf.confusion_matrix(*([1, 1], fed)[:: -1 if turned else 1], 2)
+    assert value(made, {fed: [0, 1]}).sum() == 2
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        value(made, {fed: labels})
+
+
+def test_integers_are_divided_as_integers():
+    large = 2**30 + 1
+    assert value(tf.truncatediv([large, -large, 7], [1, 1, -2])).tolist() == [large, -large, -3]
+
+
 def test_a_wrong_argument_is_a_type_error_that_shows_the_signature():
     with pytest.raises(TypeError, match=r"tf\.reduce_sum\(input_tensor, axis=None.*unexpected keyword argument 'axes'"):
         tf.reduce_sum([1.0], axes=0)

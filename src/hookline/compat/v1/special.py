@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
 
+from hookline.compat.v1 import checks, dtypes
+from hookline.compat.v1.graphs import control_dependencies
+from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.table import functions, row
+
+_assert_at_least_0, _assert_less = checks.PUBLIC["assert_non_negative"], checks.PUBLIC["assert_less"]
 
 
 def _nonzero(x: Any, axis: Any, keepdims: Any, dtype: Any, indices: Any) -> Any:
@@ -17,8 +23,6 @@ def _nonzero(x: Any, axis: Any, keepdims: Any, dtype: Any, indices: Any) -> Any:
 
 
 def _confusion(labels: Any, predictions: Any, classes: Any, dtype: Any, weights: Any) -> Any:
-    if classes is None:
-        raise ValueError("tf.confusion_matrix requires num_classes: XLA has to know the shape of the result.")
     counted = jnp.ones((), dtype) if weights is None else jnp.asarray(weights).astype(dtype)
     places = tuple(jnp.ravel(jnp.asarray(given)).astype(int) for given in (labels, predictions))
     return jnp.zeros((int(classes), int(classes)), dtype).at[places].add(counted)
@@ -50,8 +54,8 @@ def _inverse(places: Any) -> Any:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    found = jnp.trunc(jnp.divide(x, y))
-    return found.astype(jnp.result_type(x, y))
+    dtype = jnp.result_type(x, y)
+    return jax.lax.div(*jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype)))
 
 
 def _clipped(t: Any, limit: Any) -> Any:
@@ -66,7 +70,7 @@ def _log_beta(x: Any) -> Any:
 TABLE = [
     row("argsort", "values, @axis=-1, -direction='ASCENDING', ~stable=False, name=None", _order, "argsort"),
     row("clip_by_average_norm", "t, clip_norm, name=None", _clipped, "clip_by_average_norm"),
-    row("confusion_matrix", "labels, predictions, @num_classes=None, -dtype=int32, name=None, weights=None",
+    row("confusion_matrix", "labels, predictions, @num_classes, -dtype=int32, name=None, weights=None",
         _confusion, "confusion_matrix"),
     row("count_nonzero", "input_tensor, @axis=None, -keepdims=None, -dtype=int64, name=None, @reduction_indices=None; "
         "keep_dims=keepdims", _nonzero, "count_nonzero"),
@@ -84,4 +88,23 @@ TABLE = [
 ]  # fmt: skip
 
 FUNCTIONS = functions(TABLE)
-PUBLIC = FUNCTIONS
+
+
+def confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    dtype: Any = dtypes.int32,
+    name: str | None = None,
+    weights: Any = None,
+) -> Any:
+    """`tf.confusion_matrix`. As there, a class that is not among them is an error of the run."""
+    if num_classes is None:
+        raise ValueError("tf.confusion_matrix requires num_classes: XLA has to know the shape of the result.")
+    classes = [convert_to_tensor(given) for given in (labels, predictions)]
+    known = [check for given in classes for check in (_assert_at_least_0(given), _assert_less(given, num_classes))]
+    with control_dependencies(known):
+        return FUNCTIONS["confusion_matrix"](*classes, num_classes, dtype, name, weights)
+
+
+PUBLIC = {**FUNCTIONS, "confusion_matrix": confusion_matrix}
