@@ -175,6 +175,17 @@ class BadPace(SessionRunHook):
         return 0
 
 
+class WaitsForText(SessionRunHook):
+    def after_run(self, run_context, run_values):
+        pass
+
+    def steps_until_trigger(self, global_step):
+        return 10
+
+    def waits_for(self):
+        return "loss"
+
+
 class LosesCountInRecovery(SessionRunHook):
     def after_create_session(self, session, coord):
         assert not hasattr(self, "session"), "created twice"
@@ -203,6 +214,7 @@ class LeavesAThread(SessionRunHook):
         (NeedsARun, "no attribute 'ran'"),
         (ServesOnce, "used up"),
         (BadPace, "steps_until_trigger must return an int of at least 1, got 0"),
+        (WaitsForText, "waits_for must return a LateResults or None, got 'loss'"),
         (LosesCountInRecovery, "created twice"),
         (LeavesAThread, "left threads"),
     ],

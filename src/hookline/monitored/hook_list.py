@@ -38,6 +38,7 @@ CALLBACKS = (
     "steps_until_trigger",
     "secs_until_trigger",
     "runs_until_trigger",
+    "waits_for",
     "standing_operations",
     "may_fetch",
 )

@@ -22,7 +22,7 @@ from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or
 from hookline.hooks import SessionRunArgs
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
 from hookline.monitored.hook_list import CALLBACKS
-from hookline.session import Session
+from hookline.session import LateResults, Session
 from hookline.testing.recording_hook import RecordingHook, plain
 
 MakeHook = Callable[[], Any]
@@ -46,7 +46,8 @@ def check_hook(make_hook: MakeHook) -> None:
     - It survives a session without any run, one that ends with its input, and one that ends by an exception, which
       reaches the caller unchanged.
     - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, if defined, an
-      int of at least 1, `secs_until_trigger` a number of at least 0. Calling these, or `settle`, twice does no harm.
+      int of at least 1, `secs_until_trigger` a number of at least 0, `waits_for` a `LateResults` or None. Calling
+      these, or `settle`, twice does no harm.
     - The result of `get_state`, if any, goes into a checkpoint and is restored after a restart.
     - The same object serves one session after another on its graph.
     - It leaves no thread that would keep the process alive.
@@ -235,6 +236,12 @@ class _Watched:
         wanted = isinstance(runs, int) and runs >= 1
         assert wanted, f"runs_until_trigger must return an int of at least 1, got {runs!r}."
         return runs
+
+    def waits_for(self) -> Any:
+        results = _call(self._hook, "waits_for")
+        wanted = results is None or isinstance(results, LateResults)
+        assert wanted, f"waits_for must return a LateResults or None, got {results!r}."
+        return results
 
     def may_fetch(self) -> Any:
         return _call(self._hook, "may_fetch")
