@@ -28,9 +28,10 @@ penalty = tf.reduce_mean(tf.square(slopes - 1.0) * 10.0)
 d_loss = tf.reduce_mean(d_fake) - tf.reduce_mean(d_real) + penalty
 g_loss = -tf.reduce_mean(d_fake)
 t_vars = tf.trainable_variables()
-d_opt = tf.train.AdamOptimizer(1e-3, beta1=0.5, beta2=0.9).minimize(
-    d_loss, var_list=[v for v in t_vars if "critic" in v.name]
-)
+with tf.control_dependencies([d_loss]):  # Or TensorFlow may compute a part of the loss after the update.
+    d_opt = tf.train.AdamOptimizer(1e-3, beta1=0.5, beta2=0.9).minimize(
+        d_loss, var_list=[v for v in t_vars if "critic" in v.name]
+    )
 g_opt = tf.train.AdamOptimizer(1e-3, beta1=0.5, beta2=0.9).minimize(
     g_loss, var_list=[v for v in t_vars if v.name.startswith("maker")]
 )
