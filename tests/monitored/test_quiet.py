@@ -320,3 +320,58 @@ def test_a_closed_session_keeps_no_values():
     assert before > 0
     assert not any(array.size == size for array in jax.live_arrays())
     assert session.should_stop()
+
+
+def lose_before(losses, session, number, *run):
+    """Makes a run; if its number is among the losses, the session is lost before it, once."""
+
+    def step(step_context):
+        if number in losses:
+            losses.remove(number)
+            raise errors.AbortedError(None, None, "preempted")
+        return step_context.run_with_hooks(*run)
+
+    if number in losses:
+        session.run_step_fn(step)
+    else:
+        session.run(*run)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["with a global step", "without"])
+@pytest.mark.parametrize("hooks", [list, lambda: [Due()]], ids=["none", "due each 50 steps"])
+def test_runs_that_nobody_rides_on_are_progress_between_two_losses(hooks, counted, clock):
+    fetches = hl.Variable(np.zeros(3, "float32"), name="weights").assign_add(np.ones(3, "float32")).op
+    if counted:
+        fetches = hl.group(fetches, train.get_or_create_global_step().assign_add(1))
+    policy, losses = train.RecoveryPolicy(max_attempts=2, initial_backoff_secs=1), [10, 40, 130, 370]
+    made = hooks() if counted else []  # Due asks for the global step.
+    with train.MonitoredSession(hooks=made, recovery=policy) as session:
+        for number in range(400):
+            lose_before(losses, session, number, fetches)
+    assert not losses
+
+
+def test_hooks_that_count_runs_go_on_counting_over_a_recovery(train_op, clock):
+    """As in TensorFlow: each tenth run of the caller's is logged, whichever sessions are lost in between."""
+    number, logged, due = hl.placeholder("int32", []), [], Due()
+    shown = number + 0
+
+    class Keeping(train.LoggingTensorHook):
+        def log(self, values, elapsed_secs):
+            logged.append(int(values["number"]))
+
+    class EachRun(train.SessionRunHook):
+        def begin(self):
+            self.runs = []
+
+        def after_run(self, run_context, run_values):
+            self.runs.append(run_context.runs)
+
+    every = EachRun()
+    for hooks in ([Keeping({"number": shown}, every_n_iter=10), due], [every]):
+        losses = [9, 27]
+        with train.MonitoredSession(hooks=hooks, recovery=train.RecoveryPolicy(initial_backoff_secs=1)) as session:
+            for at in range(45):
+                lose_before(losses, session, at, train_op, {number: at})
+    assert logged == [0, 10, 20, 30, 40]
+    assert every.runs == list(range(45))

@@ -70,6 +70,10 @@ class ClusterOptions:
         if self.max_staleness is not None:
             whole(who, "max_staleness", self.max_staleness, at_least=0)
         for prefix, server in (instance(who, "placement", self.placement, Mapping) or {}).items():
+            if not isinstance(prefix, str):
+                raise TypeError(
+                    f"{who} requires names of variables, or their beginnings, in placement, got {prefix!r}."
+                )
             whole(who, f"placement[{prefix!r}]", server, at_least=0)
 
 

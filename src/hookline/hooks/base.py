@@ -83,8 +83,8 @@ class SessionRunContext:
         original_args: As above.
         session: As above.
         stop_requested: Whether a hook has called `request_stop` on this run.
-        runs: How many runs of this session came before, also those that the hook was not called on. A recovery makes a
-            new session.
+        runs: How many runs of the monitored session came before, also those that the hook was not called on, and those
+            before a recovery. A run that is made again after one counts once.
 
     Example:
         >>> context = SessionRunContext(SessionRunArgs("train_op"), session=None)

@@ -158,7 +158,6 @@ class LoggingTensorHook(SessionRunHook):
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves a trigger back with a session that was restored from an earlier step."""
         self._late.salvage()
-        self._next_run = 0
         if self._foresight is not None:
             self._foresight.start(session)
             self.trigger.start(session.global_step)
@@ -166,6 +165,7 @@ class LoggingTensorHook(SessionRunHook):
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be logged."""
         self._runs += max(run_context.runs - self._next_run, 0)  # Those that it was not called on.
+        self._next_run = run_context.runs
         step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
         return self._args if self.trigger.should_trigger_for_step(step) else None
 

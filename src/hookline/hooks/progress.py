@@ -99,7 +99,7 @@ class ProgressHook(SessionRunHook):
         self._foresight = Foresight()
         # When which steps were there, oldest first.
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
-        self._asked_step = self._shown_step = 0
+        self._asked_step = self._shown_step = self._first_run = 0
         self._ran = False
         self._output: _Lines | _Bar | None = None
 
@@ -132,7 +132,9 @@ class ProgressHook(SessionRunHook):
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be shown, and on the third run, which may have to be compiled."""
         step = self._foresight.step_after(run_context.session)
-        return self._args if self._is_due(step) or run_context.runs == _RUNS_THAT_COMPILE else None
+        if not self._ran:
+            self._first_run = run_context.runs
+        return self._args if self._is_due(step) or run_context.runs == self._first_run + _RUNS_THAT_COMPILE else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Shows what has arrived."""
@@ -142,7 +144,7 @@ class ProgressHook(SessionRunHook):
         limit = run_values.options.last_step
         if self._given_last_step is None and limit is not None:
             self._last_step = limit
-        if not self._seen and run_context.runs >= _RUNS_THAT_COMPILE:
+        if not self._seen and run_context.runs >= self._first_run + _RUNS_THAT_COMPILE:
             self._seen.append((clock.monotonic(), step))
         if self._is_due(step) and (run_values.results is not None or self._args is None):
             self._pace.update_last_triggered_step(step)

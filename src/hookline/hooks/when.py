@@ -77,6 +77,12 @@ class BoundHook:
             raise AttributeError(name)
         return getattr(self.hook, name)
 
+    def begin(self) -> None:
+        """Begins to count the runs of its own."""
+        self._rides = 0
+        if callback := getattr(self.hook, "begin", None):
+            callback()
+
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Looks up the fetches it is bound to.
 
@@ -87,7 +93,6 @@ class BoundHook:
             self._operations = _operations(self._bound_to, session.graph)
         except (KeyError, ValueError) as exc:
             raise type(exc)(f"train.when of {type(self.hook).__name__}: {exc.args[0] if exc.args else exc}") from exc
-        self._rides = 0
         if callback := getattr(self.hook, "after_create_session", None):
             callback(session, coord)
 

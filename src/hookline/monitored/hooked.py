@@ -20,14 +20,16 @@ class StopRequest:
     """Whether a hook has requested the stop; one a monitored session, so that it outlives the raw session.
 
     Attributes:
+        runs: How many runs were made before.
         requested: The stop holds: no further run.
         carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
             success the request holds.
     """
 
-    __slots__ = ("carried", "requested")
+    __slots__ = ("carried", "requested", "runs")
 
     def __init__(self) -> None:
+        self.runs = 0
         self.requested = False
         self.carried = False
 
@@ -83,13 +85,13 @@ class HookedSession:
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
         self._failed_inside = False
-        self._runs = 0
+        self._runs_before = self._stop.runs
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
 
     def use(self, hooks: HookList) -> None:
         """Lets these hooks ride along from the next run on."""
-        self._quiet.end()
+        self._stop.runs += self._quiet.end()
         self._hooks = hooks
         self.raw.expect(hooks.may_fetch())
         self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
@@ -102,6 +104,11 @@ class HookedSession:
         A run that failed in the callback of a hook, or after it had changed variables, counts as half-way.
         """
         return not self._failed_inside
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it has made a run."""
+        return self._stop.runs + self._quiet.made > self._runs_before
 
     def should_stop(self) -> bool:
         """Returns whether a hook has requested the stop."""
@@ -127,7 +134,7 @@ class HookedSession:
             raise RuntimeError("Run called even after should_stop requested.")
         made, (failure, writes) = self._quiet.end(), self._quiet.failed or (None, self.raw.writes)
         self._at_callbacks = self._failed_inside = False
-        self._runs += made + 1
+        self._stop.runs += made
         try:
             if failure is not None:
                 self._quiet.failed = None
@@ -136,6 +143,7 @@ class HookedSession:
             due = self._everyone if pacing is None else pacing.due(fetches, feed_dict, made)
             run = self._run_with if due.riding else self._run_alone
             result = run(due, fetches, feed_dict, options, run_metadata)
+            self._stop.runs += 1
             if pacing is not None and pacing.overdue:
                 pacing.plan()
             if options is None and not self._stop.requested:
@@ -161,7 +169,7 @@ class HookedSession:
 
     def let_go(self) -> None:
         """Lets no more runs pass: the raw session is to be closed."""
-        self._quiet.end()
+        self._stop.runs += self._quiet.end()
 
     def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Runs without calling a hook."""
@@ -184,7 +192,7 @@ class HookedSession:
             results.deliver()
             self._hooks.settle(self.raw)
 
-        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle, self._runs - 1)
+        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle, self._stop.runs)
         try:
             self._at_callbacks = True
             riders.ask(context)

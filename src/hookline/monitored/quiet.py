@@ -47,6 +47,7 @@ class Quiet:
 
     Attributes:
         fetches: What these runs ask for.
+        made: How many were made since the last `begin`.
         failed: Of a run that failed, the error and the session's count of writes before it. The hooked session raises
             the error as if it had made that run.
     """
@@ -56,7 +57,6 @@ class Quiet:
         "_awaited",
         "_expected",
         "_gain",
-        "_made",
         "_prepared",
         "_runs",
         "_scope",
@@ -65,6 +65,7 @@ class Quiet:
         "_watched",
         "failed",
         "fetches",
+        "made",
     )
 
     def __init__(self, scope: WriterScope | None = None) -> None:
@@ -91,14 +92,14 @@ class Quiet:
 
     def end(self) -> int:
         """Lets no more runs pass, and lets go of the session; returns how many have passed."""
-        made = getattr(self, "_made", 0)
+        made = getattr(self, "made", 0)
         self.fetches: Any = _NOTHING
         self._session: Session | None = None
         self._watched: Watched | None = None
         self._prepared: Any = None
         self._runs = self._until = 0.0
         self._expected: int | None = None
-        self._made = self._gain = self._alarms = 0
+        self.made = self._gain = self._alarms = 0
         self._awaited: tuple[LateResults, ...] = ()
         return made
 
@@ -113,18 +114,18 @@ class Quiet:
             The results of the caller; or `NOT_RUN`: then nothing was run, or it has `failed`.
         """
         session, expected = self._session, self._expected
-        if session is None or fetches is not self.fetches or self._made >= self._runs:
+        if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN
         # Somebody else has set the step, a run has gained more than was foreseen, or a latch has latched.
         if expected is not None and (session.known_global_step != expected or session.alarms != self._alarms):
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
-        for results in self._awaited:
-            if results.is_ready():
-                return NOT_RUN
         writes = session.writes
         try:
+            for results in self._awaited:
+                if results.is_ready():
+                    return NOT_RUN
             if self._prepared is not None and feed_dict is None:
                 result = session.run_prepared(self._prepared, (), None, None)[0]
             else:
@@ -132,7 +133,7 @@ class Quiet:
         except BaseException as error:
             self.failed = error, writes
             return NOT_RUN
-        self._made += 1
+        self.made += 1
         if expected is not None:
             self._expected = expected + self._gain
         return result

@@ -181,7 +181,12 @@ class RecoverableSession:
     def _replace(self, exc: BaseException) -> None:
         stop_requested = self._session.stop_requested_cleanly()
         step_before = _global_step(self.raw)
-        self._highest_step = max(self._highest_step or 0, step_before or 0)
+        highest = self._highest_step or 0
+        # Runs on which no hook rides are not noted one by one. Without a global step, any of them is progress.
+        progressed = not highest and self._session.hooked.has_run if step_before is None else step_before > highest
+        if progressed and not self._shared:
+            self._attempts = 0
+        self._highest_step = max(highest, step_before or 0)
         try:
             self._session.close()
         except Exception as closing:

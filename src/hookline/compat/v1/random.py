@@ -131,7 +131,7 @@ def random_poisson(lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: Any 
 
 def _poisson(key: Any, shape: Any, dtype: Any, lam: Any) -> Any:
     # JAX has Poisson's distribution for this generator alone.
-    key = jax.random.wrap_key_data(jax.random.bits(key, (2,)), impl="threefry2x32")
+    key = jax.random.wrap_key_data(jax.random.bits(key, (2,), "uint32"), impl="threefry2x32")
     return jax.random.poisson(key, lam, (*shape, *jnp.shape(lam))).astype(dtype)
 
 
