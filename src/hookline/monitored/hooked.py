@@ -17,7 +17,7 @@ _NO_OPTIONS = RunOptions()
 
 
 class StopRequest:
-    """Whether a hook has requested the stop; one a monitored session, so that it outlives the raw session.
+    """What outlives the raw session, one a monitored session: the hooks' request to stop, and the count of runs.
 
     Attributes:
         runs: How many runs were made before.
