@@ -5,6 +5,8 @@ import logging
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hookline.errors import AbortedError, OutOfRangeError
 from hookline.graph import constant, host_op
@@ -208,3 +210,11 @@ def test_bound_to_some_runs_it_counts_those(model, caplog):
             session.run(other)
             session.run(model.train)
     assert len(caplog.records) == 3
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True, width=32))
+def test_a_number_prints_all_its_digits_and_no_exponent_as_numpy_prints_it(value):
+    for number in (np.float32(value), np.float64(value), jnp.asarray(value, "float32")):
+        expected = np.format_float_positional(np.asarray(number)[()], trim="0")
+        line = LoggingTensorHook(["x"], every_n_iter=1).format_line({"x": number}, None)
+        assert line == f"x = {expected}"
