@@ -32,8 +32,8 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
-# The prefix of hooks' states in a checkpoint.
-_HOOKS = "hooks/"
+HOOK_STATES = "hooks/"
+"""The prefix of hooks' states in a checkpoint."""
 
 
 class HasRawSession(Protocol):
@@ -294,7 +294,7 @@ class Saver:
         contents = {name: values[variable.op.name] for name, variable in variables.items()}
         contents |= {name: position.value for name, position in positions.items()}
         if whole:
-            contents |= {f"{_HOOKS}{name}": state for name, state in sess.hook_states().items()}
+            contents |= {f"{HOOK_STATES}{name}": state for name, state in sess.hook_states().items()}
         return contents, positions, _step(sess, global_step, values)
 
     def _suffix(self, step: int | None) -> str:
@@ -474,7 +474,7 @@ class Saver:
         def choose(manifest: Manifest) -> dict[str, fitting.Match]:
             held = {name: UNKNOWN for name in iterators if name in manifest.variables}
             if whole:
-                held |= {name: UNKNOWN for name in manifest.variables if name.startswith(_HOOKS)}
+                held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
             return fitting.fit(path, manifest, specs | held, reshape=self._reshape)
 
         read = reading.read(path, choose, self._verify)
@@ -493,7 +493,7 @@ class Saver:
         sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
         if whole:
             sess.restored_hook_states = {
-                name.removeprefix(_HOOKS): state for name, state in read.items() if name.startswith(_HOOKS)
+                name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
             }
 
     def _of(self, sess: Session) -> dict[str, Variable]:

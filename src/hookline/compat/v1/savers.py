@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hookline import checkpoint as core
+from hookline.checkpoint.saver import HOOK_STATES
 from hookline.compat.v1.ignored import ignored
 from hookline.graph import get_default_graph, global_variables
 
@@ -110,10 +111,6 @@ _TENSORFLOWS = (
 )
 
 
-_HOOKS = "hooks/"
-"""Before the names of what hooks keep in the checkpoints of monitored sessions: no variables, so not listed."""
-
-
 class CheckpointReader:
     """Reads the variables in a checkpoint by their names.
 
@@ -149,7 +146,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
         `tf.train.list_variables`. What else hookline's checkpoints hold, `hookline.train.list_variables` lists, too.
     """
     found = core.list_variables(ckpt_dir_or_file)
-    return [(name, list(shape)) for name, shape in found if not name.startswith(_HOOKS)]
+    return [(name, list(shape)) for name, shape in found if not name.startswith(HOOK_STATES)]
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
