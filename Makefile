@@ -70,7 +70,8 @@ bench: $(BENCH_READY)
 	@$(BIN)/python benchmarks/publish.py
 
 bench-quick: $(READY)
-	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300 --long-rounds 5
+	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300 --long-rounds 5 --long-steps 100 \
+		--import-rounds 2
 
 bench-peers: $(TF_PYTHON)
 

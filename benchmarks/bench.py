@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import by_hand
+import import_time
 import in_processes
 import interleaved
 import tiny_step
@@ -23,15 +27,30 @@ import tiny_step
 import hookline as hl
 from hookline import train
 
+_HERE = Path(__file__).parent
 BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
 WHOLE = "monitored, standard hooks, NaN check"
 STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
 
+
+class Case(NamedTuple):
+    """A batch whose step takes a millisecond or more.
+
+    Args:
+        batch: The arguments of `tiny_step.batch`.
+        environment: Of the process that measures it. XLA makes as many threads as NPROC says.
+        share: Of the rounds that are asked for, how many it makes.
+    """
+
+    batch: dict[str, int]
+    environment: dict[str, str]
+    share: float = 1.0
+
+
 LONG = {
-    "16384 examples in the batch, on all cores": {"examples": 16384},
-    "sequences of 200, on one core": {"length": 200},
+    "sequences of 120, one core for the device": Case({"length": 120}, {"NPROC": "1"}),
+    "16384 examples in the batch, all cores for the device": Case({"examples": 16384}, {}, share=0.25),
 }
-"""Batches whose step takes a millisecond or more."""
 
 Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
 
@@ -100,19 +119,20 @@ class Contestants:
         return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
 
 
-def measure_long(batch: dict[str, int], *, rounds: int) -> dict[str, interleaved.Row]:
-    """Times a longer step: the bare one twice, which shows how well this machine can tell two contestants apart."""
-    with contextlib.ExitStack() as stack:
-        made = Contestants(stack, **batch)
-        runs = {
-            BARE: made.bare(),
-            f"{BARE}, again": made.bare(),
-            WHOLE: made.monitored(MONITORED[WHOLE]),
-            HAND_NAN: made.by_hand(checks_nan=True),
-        }
-        for run in runs.values():
-            run(75)  # So that hooks fire within a turn, where the host is ahead of the device, as in a training.
-        return interleaved.measure(runs, rounds=rounds, steps=100, turns=2, references=(BARE, HAND_NAN))
+def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, Any], str]:
+    """Times a longer step in a process of its own; returns its rows, and the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        case, command = LONG[name], [sys.executable, str(_HERE / "long_step.py"), name, "--json", str(path)]
+        command += ["--rounds", str(max(round(rounds * case.share), 2)), "--steps", str(steps)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | case.environment)
+        rows = {row: interleaved.Row(**found) for row, found in json.loads(path.read_text())[name].items()}
+        return rows, done.stdout.strip()
+
+
+def log_to_nowhere() -> None:
+    """Has log lines made, and go nowhere: on a terminal or a disk they would measure that."""
+    logging.basicConfig(stream=open(os.devnull, "w"), level=logging.INFO)  # noqa: SIM115
 
 
 def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
@@ -135,11 +155,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--long-rounds", type=int, default=201, help="of 100 steps that take a millisecond or more")
+    parser.add_argument("--long-rounds", type=int, default=48, help="with steps that take a millisecond or more")
+    parser.add_argument("--long-steps", type=int, default=1000, help="in a round of those")
+    parser.add_argument("--import-rounds", type=int, default=21, help="of new processes")
     parser.add_argument("--results", type=Path, help="where to write bench.json and bench.md")
     args = parser.parse_args()
-    # Log lines are made, and go nowhere: on a terminal or a disk they would measure that.
-    logging.basicConfig(stream=open(os.devnull, "w"), level=logging.INFO)  # noqa: SIM115
+    log_to_nowhere()
     with contextlib.ExitStack() as stack:
         made = Contestants(stack)
         runs = {
@@ -155,10 +176,11 @@ def main() -> None:
             runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
     text, parts = interleaved.table(rows), {"rows": rows}
-    for name, batch in LONG.items():
-        parts[name] = measure_long(batch, rounds=args.long_rounds)
-        text += f"\n\nThe same with {name}:\n\n{interleaved.table(parts[name], decimals=3)}"
-    text += f"\n\nStandard hooks: {STANDARD}.\n"
+    for name in LONG:
+        parts[name], table = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
+        text += f"\n\nThe same with {name}:\n\n{table}"
+    parts["import"] = import_time.measure(rounds=args.import_rounds)
+    text += f"\n\n{import_time.sentence(parts['import'])}\n\nStandard hooks: {STANDARD}.\n"
     about = interleaved.machine()
     text += (
         f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"

@@ -26,12 +26,14 @@ class Row(NamedTuple):
         spread: Half the distance between the quartiles, of that.
         ratios: To each reference, the median of the ratios within a round.
         added: To each reference, the median of the differences within a round, in microseconds.
+        errors: To each reference, the standard error of that ratio.
     """
 
     micros: float
     spread: float
     ratios: dict[str, float]
     added: dict[str, float]
+    errors: dict[str, float]
 
 
 def stepwise(run: Callable[[], object]) -> Run:
@@ -74,14 +76,22 @@ def measure(
 
 
 def _row(values: list[float], references: Mapping[str, list[float]]) -> Row:
-    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
     pairs = {name: list(zip(values, base, strict=True)) for name, base in references.items()}
+    ratios = {name: [value / base for value, base in found] for name, found in pairs.items()}
     return Row(
         statistics.median(values),
-        (high - low) / 2,
-        {name: statistics.median(value / base for value, base in found) for name, found in pairs.items()},
+        _half_width(values),
+        {name: statistics.median(found) for name, found in ratios.items()},
         {name: statistics.median(value - base for value, base in found) for name, found in pairs.items()},
+        # Of a median: 1.25 times the deviation over the root of the number; half the quartiles' distance is 0.67 of it.
+        {name: 1.86 * _half_width(found) / len(found) ** 0.5 for name, found in ratios.items()},
     )
+
+
+def _half_width(values: list[float]) -> float:
+    """Returns half the distance between the quartiles."""
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    return (high - low) / 2
 
 
 def machine() -> dict[str, Any]:
@@ -106,16 +116,23 @@ def _processor() -> str:
 
 
 def table(rows: Mapping[str, Row], decimals: int = 2) -> str:
-    """Returns rows as a Markdown table, with so many decimals in the ratios."""
+    """Returns rows as a Markdown table, with so many decimals in the ratios; with three, their standard errors too."""
     references = list(dict.fromkeys(name for row in rows.values() for name in row.ratios))
     heads = ["", "µs a step", *(f"/ {name}" for name in references), *(f"added to {name}" for name in references[:1])]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for name, row in rows.items():
         cells = [f"{row.micros:.1f} ± {row.spread:.1f}"]
-        cells += [f"{row.ratios[r]:.{decimals}f}" if r in row.ratios else "" for r in references]
+        cells += [_ratio(row, r, decimals) for r in references]
         cells += [f"{row.added[r]:+.1f}" if r in row.added else "" for r in references[:1]]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
+
+
+def _ratio(row: Row, reference: str, decimals: int) -> str:
+    if reference not in row.ratios:
+        return ""
+    error = f" ± {row.errors[reference]:.{decimals}f}" if decimals > 2 and row.errors[reference] else ""
+    return f"{row.ratios[reference]:.{decimals}f}{error}"
 
 
 def write(path: Path, parts: Mapping[str, Mapping[Any, Row]]) -> None:
