@@ -71,7 +71,7 @@ bench: $(BENCH_READY)
 
 bench-quick: $(READY)
 	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --rounds 5 --steps 300 --long-rounds 5 --long-steps 100 \
-		--import-rounds 2
+		--import-rounds 0
 
 bench-peers: $(TF_PYTHON)
 

@@ -1,7 +1,8 @@
 """What sessions and hooks cost on a tiny step, against the bare step, the loop by hand, and TensorFlow's own.
 
-One run, in turns. `make bench` writes the results into `docs/bench` and draws them; `make bench-quick` only prints a
-short run. TensorFlow comes from an environment of its own (`make bench-peers`) and is left out without it.
+In turns; longer steps in processes of their own. `make bench` writes the results into `docs/bench` and draws them;
+`make bench-quick` only prints a short run. TensorFlow comes from an environment of its own (`make bench-peers`) and is
+left out without it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Case(NamedTuple):
 
     Args:
         batch: The arguments of `tiny_step.batch`.
-        environment: Of the process that measures it. XLA makes as many threads as NPROC says.
+        environment: Of the process that measures it.
         share: Of the rounds that are asked for, how many it makes.
     """
 
@@ -47,8 +48,11 @@ class Case(NamedTuple):
     share: float = 1.0
 
 
+ONE_THREAD = {"NPROC": "1"}
+"""XLA makes as many threads for the device as this says."""
+
 LONG = {
-    "sequences of 120, one core for the device": Case({"length": 120}, {"NPROC": "1"}),
+    "sequences of 120, one thread for the device": Case({"length": 120}, ONE_THREAD),
     "16384 examples in the batch, all cores for the device": Case({"examples": 16384}, {}, share=0.25),
 }
 
@@ -119,15 +123,23 @@ class Contestants:
         return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
 
 
-def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, Any], str]:
-    """Times a longer step in a process of its own; returns its rows, and the table."""
+def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, interleaved.Row], dict[str, float]]:
+    """Times a longer step in a process of its own; see `long_step.measure`."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.json"
-        case, command = LONG[name], [sys.executable, str(_HERE / "long_step.py"), name, "--json", str(path)]
+        case, path = LONG[name], Path(folder) / "rows.json"
+        command = [sys.executable, str(_HERE / "long_step.py"), name, "--json", str(path)]
         command += ["--rounds", str(max(round(rounds * case.share), 2)), "--steps", str(steps)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | case.environment)
-        rows = {row: interleaved.Row(**found) for row, found in json.loads(path.read_text())[name].items()}
-        return rows, done.stdout.strip()
+        inherited = {key: value for key, value in os.environ.items() if key not in ONE_THREAD}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=inherited | case.environment)
+        found = json.loads(path.read_text())
+    return {row: interleaved.Row(**values) for row, values in found["rows"].items()}, found["idle"]
+
+
+def long_table(rows: dict[str, interleaved.Row], idle: dict[str, float]) -> str:
+    """Returns the rows of a longer step as a Markdown table."""
+    lines = interleaved.table(rows, errors=True).splitlines()
+    cells = [" device idle |", "---:|", *(f" {idle[name]:.2%} |" for name in rows)] if idle else [""] * len(lines)
+    return "\n".join(line + cell for line, cell in zip(lines, cells, strict=True))
 
 
 def log_to_nowhere() -> None:
@@ -177,10 +189,13 @@ def main() -> None:
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
     text, parts = interleaved.table(rows), {"rows": rows}
     for name in LONG:
-        parts[name], table = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
-        text += f"\n\nThe same with {name}:\n\n{table}"
-    parts["import"] = import_time.measure(rounds=args.import_rounds)
-    text += f"\n\n{import_time.sentence(parts['import'])}\n\nStandard hooks: {STANDARD}.\n"
+        parts[name], idle = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
+        parts[f"{name}, device idle"] = idle
+        text += f"\n\nThe same with {name}:\n\n{long_table(parts[name], idle)}"
+    if args.import_rounds:
+        parts["import"] = import_time.measure(rounds=args.import_rounds)
+        text += f"\n\n{import_time.sentence(parts['import'])}"
+    text += f"\n\nStandard hooks: {STANDARD}.\n"
     about = interleaved.machine()
     text += (
         f"{about['date']}, {about['machine']}, Python {about['python']}, JAX {about['jax']}, load {about['load']}.\n"

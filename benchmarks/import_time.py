@@ -35,9 +35,9 @@ def sentence(rows: dict[str, interleaved.Row]) -> str:
     """Returns what was found."""
     row, again = rows[HOOKLINE], rows[f"{JAX}, again"]
     return (
-        f"`{HOOKLINE}` takes {row.added[JAX] / 1e6:.3f} s more than the {rows[JAX].micros / 1e6:.2f} s of `{JAX}` "
-        f"(standard error {row.errors[JAX] * rows[JAX].micros / 1e6:.3f} s); the same once more "
-        f"{again.added[JAX] / 1e6:+.3f} s."
+        f"`{HOOKLINE}` takes {row.added[JAX] / 1e6:.3f} s more than the {rows[JAX].micros / 1e6:.2f} s of `{JAX}`, "
+        f"{row.ratios[JAX]:.3f} ± {row.errors[JAX]:.3f} times as long; that once more "
+        f"{again.ratios[JAX]:.3f} ± {again.errors[JAX]:.3f} times."
     )
 
 

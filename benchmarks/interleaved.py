@@ -26,7 +26,8 @@ class Row(NamedTuple):
         spread: Half the distance between the quartiles, of that.
         ratios: To each reference, the median of the ratios within a round.
         added: To each reference, the median of the differences within a round, in microseconds.
-        errors: To each reference, the standard error of that ratio.
+        errors: To each reference, the standard error of that ratio, if rounds do not depend on each other. Where the
+            machine's speed drifts, it is larger.
     """
 
     micros: float
@@ -49,7 +50,7 @@ def stepwise(run: Callable[[], object]) -> Run:
 
 
 def measure(
-    contestants: Mapping[str, Run], *, rounds: int, steps: int, turns: int = 1, references: tuple[str, ...] = ()
+    contestants: Mapping[str, Run], *, rounds: int, steps: int, references: tuple[str, ...] = ()
 ) -> dict[str, Row]:
     """Times each contestant in each round.
 
@@ -57,21 +58,15 @@ def measure(
         contestants: By name. A first round, which compiles, does not count.
         rounds: How many rounds.
         steps: How many steps in a round.
-        turns: In how many turns each contestant makes them. More of them make rounds more alike on a machine whose
-            speed changes; fewer let contestants run ahead of the device.
         references: To whom ratios are given.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
-        secs = dict.fromkeys(contestants, 0.0)
-        for turn in range(turns):
-            for name, run in contestants.items():
-                start = time.perf_counter()
-                run(steps * (turn + 1) // turns - steps * turn // turns)
-                secs[name] += time.perf_counter() - start
-        if number:
-            for name, spent in secs.items():
-                times[name].append(spent / steps * 1e6)
+        for name, run in contestants.items():
+            start = time.perf_counter()
+            run(steps)
+            if number:
+                times[name].append((time.perf_counter() - start) / steps * 1e6)
     return {name: _row(values, {r: times[r] for r in references if r in times}) for name, values in times.items()}
 
 
@@ -115,27 +110,31 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def table(rows: Mapping[str, Row], decimals: int = 2) -> str:
-    """Returns rows as a Markdown table, with so many decimals in the ratios; with three, their standard errors too."""
+def table(rows: Mapping[str, Row], *, errors: bool = False) -> str:
+    """Returns rows as a Markdown table; where it is asked for, ratios with their standard errors and a decimal more."""
     references = list(dict.fromkeys(name for row in rows.values() for name in row.ratios))
     heads = ["", "µs a step", *(f"/ {name}" for name in references), *(f"added to {name}" for name in references[:1])]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     for name, row in rows.items():
         cells = [f"{row.micros:.1f} ± {row.spread:.1f}"]
-        cells += [_ratio(row, r, decimals) for r in references]
+        cells += [_ratio(row, r, errors=errors) for r in references]
         cells += [f"{row.added[r]:+.1f}" if r in row.added else "" for r in references[:1]]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
 
 
-def _ratio(row: Row, reference: str, decimals: int) -> str:
+def _ratio(row: Row, reference: str, *, errors: bool) -> str:
     if reference not in row.ratios:
         return ""
-    error = f" ± {row.errors[reference]:.{decimals}f}" if decimals > 2 and row.errors[reference] else ""
-    return f"{row.ratios[reference]:.{decimals}f}{error}"
+    if errors and row.errors[reference]:
+        return f"{row.ratios[reference]:.3f} ± {row.errors[reference]:.3f}"
+    return f"{row.ratios[reference]:.{3 if errors else 2}f}"
 
 
-def write(path: Path, parts: Mapping[str, Mapping[Any, Row]]) -> None:
-    """Writes rows, with the machine, as JSON."""
-    found = {name: {str(key): row._asdict() for key, row in rows.items()} for name, rows in parts.items()}
+def write(path: Path, parts: Mapping[str, Mapping[Any, Row | float]]) -> None:
+    """Writes rows and numbers, with the machine, as JSON."""
+    found = {
+        name: {str(key): value._asdict() if isinstance(value, Row) else value for key, value in values.items()}
+        for name, values in parts.items()
+    }
     path.write_text(json.dumps({**machine(), **found}, indent=1) + "\n")
