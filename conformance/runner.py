@@ -71,23 +71,40 @@ def _notices(id: str, expected: dict[str, Any], record: dict[str, Any], listed: 
 
 
 def play(scenario: Scenario, system: System, logger: str) -> dict[str, Any]:
-    """Plays one scenario in a graph, a folder and a log of its own, and returns its record."""
+    """Plays one scenario in a graph, a folder and a log of its own, and returns its record.
+
+    The folder is the working directory, too: a path may be empty, and what was written there goes with it.
+    """
     started = time.perf_counter()
     record: dict[str, Any] = {"id": scenario.id}
     system.reset()
     system.folder = tempfile.mkdtemp(prefix="conformance-")
     try:
-        with _captured(system, logger), _limited(TIMEOUT_SECS), system.Graph().as_default():
+        with (
+            contextlib.chdir(system.folder),
+            _cleaned(system),
+            _captured(system, logger),
+            _limited(TIMEOUT_SECS),
+            system.Graph().as_default(),
+        ):
             record["values"] = json.loads(json.dumps(plain(scenario.play(system))))
     except (Exception, TimedOut) as error:
         record["failed"] = f"{type(error).__name__}: {error}"[:300]
         record["trace"] = traceback.format_exc()
     finally:
-        with contextlib.suppress(Exception):
-            system.reset()
         shutil.rmtree(system.folder, ignore_errors=True)
     record["secs"] = round(time.perf_counter() - started, 3)
     return record
+
+
+@contextlib.contextmanager
+def _cleaned(system: System) -> Iterator[None]:
+    """Closes what the scenario has left open, while its folder is still there: a writer may open its file only now."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            system.reset()
 
 
 @contextlib.contextmanager
