@@ -56,7 +56,11 @@ LONG = {
     "16384 examples in the batch, all cores for the device": Case({"examples": 16384}, {}, share=0.25),
 }
 
+HOST, IDLE = "µs of the host's thread", "% device idle"
+
 Hooks = Callable[[hl.Tensor, str], Sequence[Any]]
+Columns = dict[str, dict[str, float]]
+"""What else is known of the rows of a table, by the heads of its columns."""
 
 
 def standard(loss: hl.Tensor, folder: str) -> list[Any]:
@@ -123,7 +127,7 @@ class Contestants:
         return *tiny_step.graph(images, labels), dict(zip((images, labels), self._batch, strict=True))
 
 
-def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, interleaved.Row], dict[str, float]]:
+def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, interleaved.Row], Columns]:
     """Times a longer step in a process of its own; see `long_step.measure`."""
     with tempfile.TemporaryDirectory() as folder:
         case, path = LONG[name], Path(folder) / "rows.json"
@@ -132,14 +136,16 @@ def measure_long(name: str, *, rounds: int, steps: int) -> tuple[dict[str, inter
         inherited = {key: value for key, value in os.environ.items() if key not in ONE_THREAD}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=inherited | case.environment)
         found = json.loads(path.read_text())
-    return {row: interleaved.Row(**values) for row, values in found["rows"].items()}, found["idle"]
+    return {row: interleaved.Row(**values) for row, values in found["rows"].items()}, found["columns"]
 
 
-def long_table(rows: dict[str, interleaved.Row], idle: dict[str, float]) -> str:
+def long_table(rows: dict[str, interleaved.Row], columns: Columns) -> str:
     """Returns the rows of a longer step as a Markdown table."""
     lines = interleaved.table(rows, errors=True).splitlines()
-    cells = [" device idle |", "---:|", *(f" {idle[name]:.2%} |" for name in rows)] if idle else [""] * len(lines)
-    return "\n".join(line + cell for line, cell in zip(lines, cells, strict=True))
+    for head, values in columns.items():
+        cells = [f" {head} |", "---:|", *(f" {values[name]:.{2 if head == IDLE else 0}f} |" for name in rows)]
+        lines = [line + cell for line, cell in zip(lines, cells, strict=True)]
+    return "\n".join(lines)
 
 
 def log_to_nowhere() -> None:
@@ -189,9 +195,9 @@ def main() -> None:
         rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
     text, parts = interleaved.table(rows), {"rows": rows}
     for name in LONG:
-        parts[name], idle = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
-        parts[f"{name}, device idle"] = idle
-        text += f"\n\nThe same with {name}:\n\n{long_table(parts[name], idle)}"
+        parts[name], columns = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
+        parts |= {f"{name}, {head}": values for head, values in columns.items()}
+        text += f"\n\nThe same with {name}:\n\n{long_table(parts[name], columns)}"
     if args.import_rounds:
         parts["import"] = import_time.measure(rounds=args.import_rounds)
         text += f"\n\n{import_time.sentence(parts['import'])}"

@@ -2,7 +2,7 @@
 
 With one thread for the device, the host has the other core: what hooks do is hidden as long as the device has work. So
 beside the times this says for which part of the time the device's thread was not running. With all cores for the
-device, the host's work is taken from it.
+device, the host's work is taken from it: so this says for how long the host's thread was running.
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ _TASKS = Path("/proc/self/task")
 
 
 class Watched:
-    """A contestant, and for which part of each turn the busiest other thread was not running.
-
-    Where one thread computes for the device, that is the time in which the device was idle, but for what a thread spins
-    before it sleeps.
+    """A contestant, and for how long threads were running in each turn.
 
     Args:
         run: The contestant.
+
+    Attributes:
+        host: For how many microseconds a step this thread was running.
+        idle: For which part of the time the busiest other thread was not. Where one thread computes for the device,
+            the device was idle then, but for what a thread spins before it sleeps.
     """
 
     def __init__(self, run: interleaved.Run) -> None:
         self._run = run
+        self.host: list[float] = []
         self.idle: list[float] = []
 
     def __call__(self, steps: int) -> None:
         """Makes steps."""
-        start, before = time.perf_counter(), _busy_secs()
+        start, before, own = time.perf_counter(), _busy_secs(), time.thread_time()
         self._run(steps)
+        self.host.append((time.thread_time() - own) / steps * 1e6)
         secs = time.perf_counter() - start
         busy = max((value - before.get(thread, 0.0) for thread, value in _busy_secs().items()), default=0.0)
         self.idle.append(max(1 - busy / secs, 0.0))
@@ -64,7 +68,7 @@ def _busy_secs() -> dict[str, float]:
     return found
 
 
-def measure(case: bench.Case, *, rounds: int, steps: int) -> tuple[dict[str, interleaved.Row], dict[str, float]]:
+def measure(case: bench.Case, *, rounds: int, steps: int) -> tuple[dict[str, interleaved.Row], bench.Columns]:
     """Times a longer step: the bare one twice, which shows how well this machine can tell two contestants apart.
 
     Args:
@@ -73,7 +77,7 @@ def measure(case: bench.Case, *, rounds: int, steps: int) -> tuple[dict[str, int
         steps: In a turn. With few, its beginning and its end show, where the device waits for anybody's host.
 
     Returns:
-        The rows, and for each for which part of the time the device was idle; nothing where that cannot be known.
+        The rows, and what is known of the threads.
     """
     with contextlib.ExitStack() as stack:
         made = bench.Contestants(stack, **case.batch)
@@ -87,9 +91,10 @@ def measure(case: bench.Case, *, rounds: int, steps: int) -> tuple[dict[str, int
         for run in runs.values():
             run(75)  # So that hooks fire within a turn, where the host is ahead of the device, as in a training.
         rows = interleaved.measure(runs, rounds=rounds, steps=steps, references=(bench.BARE, bench.HAND_NAN))
-        if not (tells_threads() and case.environment == bench.ONE_THREAD):
-            return rows, {}
-        return rows, {name: statistics.median(run.idle[2:]) for name, run in runs.items()}
+        columns = {bench.HOST: {name: statistics.median(run.host[2:]) for name, run in runs.items()}}
+        if tells_threads() and case.environment == bench.ONE_THREAD:
+            columns[bench.IDLE] = {name: 100 * statistics.median(run.idle[2:]) for name, run in runs.items()}
+        return rows, columns
 
 
 def main() -> None:
@@ -104,10 +109,11 @@ def main() -> None:
     if given != case.environment:
         parser.error(f"the case wants the environment {case.environment}, this is {given}")
     bench.log_to_nowhere()
-    rows, idle = measure(case, rounds=args.rounds, steps=args.steps)
+    rows, columns = measure(case, rounds=args.rounds, steps=args.steps)
     if args.json:
-        args.json.write_text(json.dumps({"rows": {name: row._asdict() for name, row in rows.items()}, "idle": idle}))
-    print(bench.long_table(rows, idle))
+        found = {"rows": {name: row._asdict() for name, row in rows.items()}, "columns": columns}
+        args.json.write_text(json.dumps(found))
+    print(bench.long_table(rows, columns))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""For how long the device was idle in a benchmark."""
+"""For how long threads run in a benchmark."""
 
 from __future__ import annotations
 
@@ -41,3 +41,4 @@ def test_the_device_is_idle_while_only_the_host_computes(long_step):
     finally:
         asked.put(0)
     assert device_works.idle[0] < 0.9 < host_works.idle[0]
+    assert device_works.host[0] < host_works.host[0]

@@ -14,7 +14,7 @@ import hookline as hl
 from hookline import train
 
 STEPS = 1000
-BETWEEN_LOOKS = 32
+BETWEEN_LOOKS = hl.SessionConfig().max_runs_ahead // 2
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class NanTensorHook(SessionRunHook):
 
     The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
     session looks at that now and then, and calls the hook when there is something to say. A NaN is therefore reported
-    up to `SessionConfig.max_runs_ahead` (64) runs late, but before any checkpoint is written and before the `end` of
+    up to `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of
     any hook; the error names the step where it happened. Runs `begin`, `after_create_session`, `settle`, and on few
     runs `before_run` and `after_run`, above all after a NaN; nothing after an exception.
 

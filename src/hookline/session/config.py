@@ -13,7 +13,10 @@ class SessionConfig:
 
     Attributes:
         max_runs_ahead: How many runs the host may be ahead of the device; from 2 on. Each of them holds its feeds and
-            results. A signal, a NaN and a stop of the coordinator are acted on at most so many runs late.
+            results. A signal, a NaN and a stop of the coordinator are acted on at most so many runs late. Where the
+            device is slower than the host, the host sleeps until half of them are computed, and then starts as many in
+            a row. Above 28, JAX's own bound of 32 comes first: it wakes the host for each run, which takes more of the
+            processor.
         max_plans: How many different requests (of fetches and fed tensors) are remembered with their programs; those
             used least lately are forgotten first, and compiled anew when they come again.
 
@@ -31,7 +34,7 @@ class SessionConfig:
         `tf.ConfigProto`, in its place. Devices and precision are configured in JAX itself, with `jax.config`.
     """
 
-    max_runs_ahead: int = 64
+    max_runs_ahead: int = 28
     max_plans: int = 256
 
     def __post_init__(self) -> None:

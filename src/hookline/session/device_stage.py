@@ -153,11 +153,11 @@ class DeviceStage:
             (counter,) = self._store.take(self._program.counted[:1])
             return counter[0]
         if self._states:
-            least = self._states[0].value
-        else:
-            held = jax.tree.leaves(self._exchange.take()[0])
-            held = held or jax.tree.leaves(self._store.take(self._program.written))
-            least = min(held, key=lambda leaf: leaf.size, default=None)
+            state = self._states[0]
+            return None if state.value.is_ready() else state.copy()
+        held = jax.tree.leaves(self._exchange.take()[0])
+        held = held or jax.tree.leaves(self._store.take(self._program.written))
+        least = min(held, key=lambda leaf: leaf.size, default=None)
         return None if least is None or least.is_ready() else copied(least)
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:

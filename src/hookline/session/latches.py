@@ -55,7 +55,7 @@ class _State:
         stretches: Where the runs have led, but for those that are known to have been fine.
     """
 
-    __slots__ = ("_expected", "_gain", "found", "runs", "stretches", "value")
+    __slots__ = ("_copy", "_copy_of", "_expected", "_gain", "found", "runs", "stretches", "value")
 
     def __init__(self) -> None:
         self.reset()
@@ -69,6 +69,13 @@ class _State:
         # Where the next run leads if it belongs to the last stretch.
         self._expected = -1
         self._gain = 0
+        self._copy_of = self._copy = None
+
+    def copy(self) -> Latched:
+        """Returns what it holds, as an array that no later run takes away."""
+        if self._copy_of is not self.value:
+            self._copy_of, self._copy = self.value, copied(self.value)
+        return self._copy
 
     def put(self, value: Latched, step: int | None) -> None:
         """Keeps what it holds after a run that led to a global step; None where the graph has none."""
@@ -154,7 +161,7 @@ class Latches:
         state = self._states.get(latch)
         if state is None or state.found is not None or not state.runs:
             return None
-        return Unread(state, copied(state.value), state.stretches)
+        return Unread(state, state.copy(), state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> int:
         """Reads what latches held; returns how many of them are news."""
