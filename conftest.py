@@ -10,7 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says something about the machine only.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 # A process in the background inherits SIGINT as ignored, and hands that on; tests send it and wait for what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

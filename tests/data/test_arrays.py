@@ -36,7 +36,7 @@ def test_none_is_for_ever():
     assert [next(source).tolist() for _ in range(100)] == [[0, 1]] * 100
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 12),
     size=st.integers(1, 5),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -22,7 +22,6 @@ def histogram(values: Any) -> Any:
 
 
 # Of one size, so that a single program is compiled for all of them.
-@settings(deadline=None)
 @given(hnp.arrays(np.float32, 50, elements=st.floats(width=32, allow_subnormal=False)))
 def test_a_histogram_agrees_with_its_values(values: np.ndarray):
     finite = values[np.isfinite(values)].astype(np.float64)

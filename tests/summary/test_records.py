@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
@@ -16,14 +16,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records") / "events.out.tfevents.0"
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_tensorboard_reads_back_the_bytes_that_were_framed(path: Path, payloads: list[bytes]):
     path.write_bytes(b"".join(map(frame, payloads)))
     assert list(RawEventFileLoader(str(path)).Load()) == payloads
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
 def test_a_file_cut_anywhere_yields_exactly_its_whole_records(path: Path, payloads: list[bytes], data: st.DataObject):
     whole = b"".join(map(frame, payloads))
@@ -34,7 +32,6 @@ def test_a_file_cut_anywhere_yields_exactly_its_whole_records(path: Path, payloa
     assert len(b"".join(map(frame, payloads[: len(read) + 1]))) > cut or len(read) == len(payloads)
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.data())
 def test_a_flipped_bit_is_noticed(path: Path, payload: bytes, data: st.DataObject):
     record = bytearray(frame(payload))
@@ -44,7 +41,6 @@ def test_a_flipped_bit_is_noticed(path: Path, payload: bytes, data: st.DataObjec
     assert list(RawEventFileLoader(str(path)).Load()) == []
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_steps_of_any_size_and_sign_are_encoded_as_protocol_buffers_do(step: int):
     from hookline.summary import Event
