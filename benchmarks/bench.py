@@ -53,7 +53,7 @@ ONE_THREAD = {"NPROC": "1"}
 
 LONG = {
     "sequences of 120, one thread for the device": Case({"length": 120}, ONE_THREAD),
-    "16384 examples in the batch, all cores for the device": Case({"examples": 16384}, {}, share=0.25),
+    "16384 examples in the batch, all cores for the device": Case({"examples": 16384}, {}, share=0.5),
 }
 
 HOST, IDLE = "µs of the host's thread", "% device idle"
@@ -173,9 +173,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--long-rounds", type=int, default=48, help="with steps that take a millisecond or more")
-    parser.add_argument("--long-steps", type=int, default=1000, help="in a round of those")
-    parser.add_argument("--import-rounds", type=int, default=21, help="of new processes")
+    parser.add_argument("--long-rounds", type=int, default=100, help="with steps that take a millisecond or more")
+    parser.add_argument("--long-steps", type=int, default=400, help="in a round of those")
+    parser.add_argument("--import-rounds", type=int, default=41, help="of new processes")
     parser.add_argument("--results", type=Path, help="where to write bench.json and bench.md")
     args = parser.parse_args()
     log_to_nowhere()
