@@ -553,3 +553,27 @@ def test_names_on_a_finalized_graph_that_stand_for_nothing_or_for_no_value(sess)
         sess.run(folded, {"folded": 1.0})
     assert sess.run(folded, {"folded:0": 1.0}) == 3.0
     assert sess.uninitialized([v]) == ["weights"]
+
+
+def test_a_loop_that_feeds_the_same_tensors_gets_what_each_run_asks_for():
+    x, y = hl.placeholder("float32", [None], name="x"), hl.placeholder("float32", [None], name="y")
+    difference, total = x - y, x + y
+    with hl.Session() as sess:
+        one, two = jnp.array([1.0]), jnp.array([2.0])
+        assert sess.run(difference, {x: one, y: two}) == -1
+        assert sess.run(difference, {x: two, y: one}) == 1
+        assert sess.run(difference, {y: two, x: one}) == -1
+        assert sess.run(total, {x: one, y: two}) == 3
+        assert sess.run(difference, {"x:0": one, y: two}) == -1
+        assert sess.run(difference, {(x, y): (one, two)}) == -1
+        assert sess.run(difference, {difference: one}) == 1
+        # The same again, in other forms: as before each is checked.
+        assert sess.run(difference, {difference: jnp.array([5, 6])}).tolist() == [5.0, 6.0]
+        for wrong in (jnp.ones((1, 1)), np.ones((1, 1)), jnp.ones(1) > 0, "text"):
+            with pytest.raises(hl.errors.InvalidArgumentError, match="x:0"):
+                sess.run(difference, {x: wrong, y: two})
+            assert sess.run(difference, {x: one, y: two}) == -1
+        with pytest.raises(hl.errors.InvalidArgumentError, match="placeholder 'y:0'"):
+            sess.run(difference, {x: one})
+        with pytest.raises(TypeError, match="feed_dict must be a dict"):
+            sess.run(difference, [x, y])

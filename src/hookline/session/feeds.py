@@ -108,9 +108,16 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
         return lambda value: _tree(tensor, tensor.as_fed(value))
     dtype = specs.canonical_dtype(tensor.dtype)
     accepted: set[tuple[Any, Any]] = set()
+    converts = type(tensor).as_fed is not Tensor.as_fed
+    # Of the latest array that was fed as it is. JAX shares `aval` among arrays of one shape and dtype.
+    latest_class, latest_aval = None, None
 
     def check(value: Any) -> Any:
-        value = tensor.as_fed(value)
+        nonlocal latest_class, latest_aval
+        if value.__class__ is latest_class and value.aval is latest_aval:
+            return value
+        if converts:
+            value = tensor.as_fed(value)
         given = value if isinstance(value, jax.Array) else _as_numpy(tensor, value)
         form = (given.shape, given.dtype)
         if form not in accepted:
@@ -118,7 +125,11 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
             accepted.add(form)
         if isinstance(given, jax.Array):
             # Whether its numbers fit only the device knows, and nobody waits for that here.
-            return given if given.dtype == dtype else given.astype(dtype)
+            if given.dtype != dtype:
+                return given.astype(dtype)
+            if not converts:
+                latest_class, latest_aval = given.__class__, given.aval
+            return given
         problem = specs.overflow(given, dtype)
         if problem:
             raise _refusal(tensor, problem)

@@ -35,7 +35,7 @@ from hookline.session.sources import OpenSource, Position, Sources
 from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
-_NO_LATEST = object(), None
+_NO_LATEST = object(), (), None
 _MOST_LATEST = 16
 
 
@@ -96,7 +96,8 @@ class Session(_OfGraph):
         self._sources = Sources(self._graph, lambda: self.shared)
         self._ahead = RunAhead(config.max_runs_ahead)
         self._checks_runs = type(self).check_run is not Session.check_run
-        self._latest: dict[Watched | None, tuple[Any, Prepared | None]] = {}
+        # By hooks the latest fetches, the tensors that were fed, and what was prepared for them.
+        self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], Prepared | None]] = {}
         self.origin = ""
         self.writes = 0
         # How many latches are known to have latched so far.
@@ -394,10 +395,11 @@ class Session(_OfGraph):
         return result, watched and results[: -len(names)]
 
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
-        if not feed_dict and self._lost is None:
+        fed = tuple(feed_dict) if feed_dict.__class__ is dict else () if not feed_dict else None
+        if self._lost is None:
             # A training loop asks for the same each time.
-            latest_fetches, latest = self._latest.get(watched, _NO_LATEST)
-            if fetches is latest_fetches and latest is not None:
+            latest_fetches, latest_fed, latest = self._latest.get(watched, _NO_LATEST)
+            if fetches is latest_fetches and fed == latest_fed and latest is not None:
                 return latest
         key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
@@ -407,10 +409,10 @@ class Session(_OfGraph):
                 found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
         # A structure may be changed in place.
         lasts = watched is None or not watched.once
-        if lasts and not feed_dict and isinstance(fetches, Tensor | Operation | str):
+        if lasts and fed is not None and isinstance(fetches, Tensor | Operation | str):
             if len(self._latest) >= min(_MOST_LATEST, self._max_plans):
                 self._latest.clear()
-            self._latest[watched] = fetches, found
+            self._latest[watched] = fetches, fed, found
         return found
 
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
