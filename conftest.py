@@ -13,16 +13,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# How long an example takes says something about the machine only.
-hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("untimed")
-
 # A process in the background inherits SIGINT as ignored, and hands that on; tests send it and wait for what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports JAX, which reads it once.
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# How long an example takes says something about the machine only.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,12 @@ import pytest
 from hookline.errors import AbortedError, NanLossDuringTrainingError
 from hookline.graph import Graph, Variable, create_global_step, get_default_graph, op, placeholder
 from hookline.hooks import NanTensorHook, SessionRunHook, when
+from hookline.session import SessionConfig
 from hookline.testing import RecordingHook
 
 NAN, INF = float("nan"), float("inf")
+LATE = SessionConfig().max_runs_ahead
+BETWEEN_LOOKS = LATE // 2
 
 
 @pytest.fixture
@@ -129,14 +132,14 @@ def until_nan(model, x, asked, *hooks, loading=None):
 def test_it_is_at_most_two_windows_late(model, loss, x):
     asked = [(model.train, NAN if number == 3 else 1.0) for number in range(1, 100)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
-    assert runs <= 3 + 64
+    assert runs <= 3 + LATE
     assert "global step 3" in error
 
 
 def test_runs_that_take_no_step_are_watched_as_well(model, loss, x):
     asked = [(model.train, 1.0)] + [(model.global_step, NAN)] * 200
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
-    assert runs <= 2 * 64 + 2
+    assert runs <= 2 * LATE + 2
     assert "global step 1" in error
 
 
@@ -240,7 +243,7 @@ def test_runs_are_numbered_on_when_the_device_begins_to_count_anew(model, loss, 
     asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 200)]
     runs, error = until_nan(model, x, asked, NanTensorHook(loss))
     assert f"global step {bad}" in error
-    assert runs <= bad + 64
+    assert runs <= bad + LATE
 
 
 @pytest.mark.parametrize("value", [1.0, NAN])
@@ -278,10 +281,10 @@ def test_it_is_noticed_where_other_hooks_fire_on_the_runs_that_look(model, loss,
             pass
 
         def steps_until_trigger(self, global_step):
-            return 32 - global_step % 32
+            return BETWEEN_LOOKS - global_step % BETWEEN_LOOKS
 
-    for bad in (100, 130, 161):
+    for bad in (100, 7 * BETWEEN_LOOKS, 7 * BETWEEN_LOOKS + 1, 161):
         asked = [(model.train, NAN if number == bad else 1.0) for number in range(1, 500)]
         runs, error = until_nan(model, x, asked, NanTensorHook(loss), Fires())
         assert f"global step {bad}" in error
-        assert runs <= bad + 64
+        assert runs <= bad + LATE

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import hookline as hl
+from hookline.session import latches
 
 RUNS = 80
 
@@ -48,5 +49,19 @@ def test_jax_does_not_make_the_host_wait_below_the_default_bound():
         value = compiled(value)
         return value
 
-    # Two more are what the session starts itself: copies of what it looks at.
+    # Two more are copies of a latch, which the session starts itself.
     assert most_ahead(run) >= hl.SessionConfig().max_runs_ahead + 2
+
+
+def test_each_look_copies_a_latch_once(monkeypatch):
+    copies = []
+    copied = latches.copied
+    monkeypatch.setattr(latches, "copied", lambda value: copies.append(value) or copied(value))
+    weights = hl.Variable(jnp.ones((300, 300)), name="weights")
+    new = weights.assign(hl.op(slow)(weights))
+    train_op = hl.group(new.op, hl.latch(hl.op(jnp.max)(new) > 1e9))
+    with hl.Session(config=hl.SessionConfig(max_runs_ahead=8)) as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(40):
+            session.run(train_op)
+    assert 5 <= len(copies) <= 10

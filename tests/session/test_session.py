@@ -12,6 +12,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors
+from hookline.session import session as session_module
 from hookline.session.local_store import local_store
 
 
@@ -577,3 +578,14 @@ def test_a_loop_that_feeds_the_same_tensors_gets_what_each_run_asks_for():
             sess.run(difference, {x: one})
         with pytest.raises(TypeError, match="feed_dict must be a dict"):
             sess.run(difference, [x, y])
+
+
+def test_a_loop_that_feeds_the_same_tensors_looks_for_its_plan_once(monkeypatch):
+    keys = []
+    plan_key = session_module.plan_key
+    monkeypatch.setattr(session_module, "plan_key", lambda *args: keys.append(args) or plan_key(*args))
+    x = hl.placeholder("float32", (), name="x")
+    double = x + x
+    with hl.Session() as sess:
+        assert [int(sess.run(double, {x: value})) for value in range(5)] == [0, 2, 4, 6, 8]
+    assert len(keys) == 1

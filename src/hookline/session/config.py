@@ -15,8 +15,8 @@ class SessionConfig:
         max_runs_ahead: How many runs the host may be ahead of the device; from 2 on. Each of them holds its feeds and
             results. A signal, a NaN and a stop of the coordinator are acted on at most so many runs late. Where the
             device is slower than the host, the host sleeps until half of them are computed, and then starts as many in
-            a row. Above 28, JAX's own bound of 32 comes first: it wakes the host for each run, which takes more of the
-            processor.
+            a row. JAX itself lets 32 computations wait for a device, and then wakes the host for each, which takes more
+            of the processor. A run is one of them; conversions of feeds and copies of latches add some.
         max_plans: How many different requests (of fetches and fed tensors) are remembered with their programs; those
             used least lately are forgotten first, and compiled anew when they come again.
 

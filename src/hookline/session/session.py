@@ -395,7 +395,8 @@ class Session(_OfGraph):
         return result, watched and results[: -len(names)]
 
     def _prepared(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> Prepared:
-        fed = tuple(feed_dict) if feed_dict.__class__ is dict else () if not feed_dict else None
+        # None: only the plan key tells these feeds from others.
+        fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
         if self._lost is None:
             # A training loop asks for the same each time.
             latest_fetches, latest_fed, latest = self._latest.get(watched, _NO_LATEST)
