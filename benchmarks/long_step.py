@@ -100,8 +100,8 @@ def measure(case: bench.Case, *, rounds: int, steps: int) -> tuple[dict[str, int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=list(bench.LONG))
-    parser.add_argument("--rounds", type=int, default=48)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
     case = bench.LONG[args.case]
