@@ -43,16 +43,16 @@ def batch(examples: int = 32, length: int | None = None) -> tuple[jax.Array, jax
 
 
 def step(state, x, y):
-    """One step of (params, slots, count); returns the new state and the loss."""
-    params, slots, count = state
+    """One step of (params, slots); returns the new state and the loss."""
+    params, slots = state
     loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
     changes, slots = TRANSFORMATION.update(gradients, slots, params)
-    return (optax.apply_updates(params, changes), slots, count + 1), loss
+    return (optax.apply_updates(params, changes), slots), loss
 
 
 def state():
     params = init()
-    return params, TRANSFORMATION.init(params), jnp.zeros((), jnp.int32)
+    return params, TRANSFORMATION.init(params)
 
 
 def graph(x, y) -> tuple[hl.Tensor, hl.Operation]:
