@@ -74,5 +74,5 @@ def test_between_triggers_only_the_latch_is_read_and_only_the_bound_is_waited_fo
             session.run(train_op)
         reads, waits = seen["reads"], seen["waits"]
         assert 0 < reads <= STEPS // BETWEEN_LOOKS + 1, seen
-        # The latch's look, which is there already, and a mark each half of `max_runs_ahead`.
+        # At each look the latch, which is there already, and the mark before.
         assert waits <= 2 * (STEPS // BETWEEN_LOOKS + 1), seen

@@ -40,6 +40,45 @@ def test_the_host_runs_ahead_to_the_bound_and_no_further(bound):
         assert bound // 2 <= most_ahead(lambda: session.run(train_op)) <= bound
 
 
+@pytest.mark.parametrize("bound", [2, 3, 8, 28])
+@pytest.mark.parametrize("others", [None, 1, 3, 5, 15])
+def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others):
+    weights = hl.Variable(jnp.ones((300, 300)), name="weights")
+    times = hl.placeholder("int32", [], name="times")
+    step = hl.train.get_or_create_global_step()
+    loops = hl.op(lambda times, step: times + 0 * step)(times, step)
+    work = hl.op(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: x @ x / 300, x))(weights, loops)
+    train_op = hl.group(weights.assign(work), step.assign_add(1))
+    total = hl.op(jnp.sum)(work)
+    with hl.Session(config=hl.SessionConfig(max_runs_ahead=bound)) as session:
+        session.run(hl.global_variables_initializer())
+
+        def run(count):
+            is_other = others is not None and session.global_step % others == 0
+            session.run([train_op, total] if is_other else train_op, {times: jnp.int32(count)})
+            # The program reads the global step, so no run takes it away.
+            return session.store.take([step])[0][0]
+
+        for _ in range(2):
+            for _ in range(bound + 3):
+                jax.block_until_ready(run(0))
+            assert bound // 2 <= most_ahead(lambda: run(20)) <= bound
+
+
+def test_random_keys_are_looked_at_too():
+    keys = hl.Variable(lambda: jax.random.key(1), name="keys")
+    step = hl.train.get_or_create_global_step()
+    split = hl.op(lambda key: jax.random.split(key)[0])(keys)
+    train_op = hl.group(keys.assign(split), step.assign_add(1))
+    with hl.Session(config=hl.SessionConfig(max_runs_ahead=4)) as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(10):
+            session.run(train_op)
+            session.run(keys)
+            session.run(hl.get_default_graph().get_tensor_by_name(split.name))
+        assert session.global_step == 10
+
+
 def test_jax_does_not_make_the_host_wait_below_the_default_bound():
     compiled, value = jax.jit(slow), jnp.ones((300, 300))
     compiled(value)
@@ -51,6 +90,20 @@ def test_jax_does_not_make_the_host_wait_below_the_default_bound():
 
     # Two more are copies of a latch, which the session starts itself.
     assert most_ahead(run) >= hl.SessionConfig().max_runs_ahead + 2
+
+
+def test_looks_are_rare_where_the_device_keeps_up(monkeypatch):
+    looks, look = [], latches.Latches.look
+    monkeypatch.setattr(latches.Latches, "look", lambda self: looks.append(self) or look(self))
+    weights = hl.Variable(jnp.ones(3), name="weights")
+    step = hl.train.get_or_create_global_step()
+    train_op = hl.group(weights.assign(weights * 0.5), step.assign_add(1), hl.latch(hl.op(jnp.max)(weights) > 1e9))
+    with hl.Session(config=hl.SessionConfig(max_runs_ahead=8)) as session:
+        session.run(hl.global_variables_initializer())
+        for _ in range(60):
+            session.run(train_op)
+            jax.block_until_ready(jax.live_arrays())
+    assert len(looks) == 1 + (60 - 4 - 1) // 6
 
 
 def test_each_look_copies_a_latch_once(monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import LateResults, Session, Watched
+from hookline.session import CHANGED, LateResults, Session, Watched
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
 NOT_RUN = object()
@@ -116,27 +116,35 @@ class Quiet:
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN
-        # Somebody else has set the step, a run has gained more than was foreseen, or a latch has latched.
-        if expected is not None and (session.known_global_step != expected or session.alarms != self._alarms):
+        if expected is not None and session.alarms != self._alarms:  # A latch has latched.
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
-        writes = session.writes
+        writes, prepared = session.writes, None if feed_dict else self._prepared
+        results: Any = CHANGED
         try:
-            for results in self._awaited:
-                if results.is_ready():
+            for awaited in self._awaited:
+                if awaited.is_ready():
                     return NOT_RUN
-            if self._prepared is not None and feed_dict is None:
-                result = session.run_prepared(self._prepared, (), None, None)[0]
-            else:
-                result = self._run(session, feed_dict)
+            if session.ahead.left <= 0 and session.look_back():  # As above.
+                return NOT_RUN
+            if prepared is not None and prepared.execution.repeat is not None:
+                results = prepared.execution.repeat.make(session, (), expected)
+            if results is CHANGED:
+                # Somebody else has set the step, or a run has gained more than was foreseen.
+                if expected is not None and session.known_global_step != expected:
+                    return NOT_RUN
+                if prepared is None:
+                    results = (self._run(session, feed_dict),)
+                else:
+                    results = session.run_prepared(prepared, (), None, None)
         except BaseException as error:
             self.failed = error, writes
             return NOT_RUN
         self.made += 1
         if expected is not None:
             self._expected = expected + self._gain
-        return result
+        return results[0]
 
     def _run(self, session: Session, feed_dict: Mapping[Any, Any] | None) -> Any:
         outer = SCOPE.set(self._scope)

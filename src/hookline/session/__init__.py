@@ -3,6 +3,7 @@
 from hookline.session.config import SessionConfig
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions, merge_options
+from hookline.session.repeat import CHANGED
 from hookline.session.retry import RETRY, Retry
 from hookline.session.session import Session
 from hookline.session.sources import OpenSource, Position
@@ -10,6 +11,7 @@ from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
 __all__ = [
+    "CHANGED",
     "RETRY",
     "LateResults",
     "OpenSource",

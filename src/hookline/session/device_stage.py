@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,20 +38,26 @@ class DeviceStage:
         pulled: The remote updates whose results somebody wants.
         step_gain: By how much a run advances the global step; None if only the device knows.
         last_step: The last global step that its dtype holds, where that is counted here.
+
+    Attributes:
+        program, inputs: As above.
+        exchange: Where the values of its variables are kept.
+        states: What its latches hold.
+        last_step: The last global step from which a run can still count on.
     """
 
     __slots__ = (
-        "_exchange",
-        "_inputs",
-        "_last_step",
         "_mask",
         "_plan",
-        "_program",
         "_pulled",
         "_run",
-        "_states",
         "_step_gain",
         "_store",
+        "exchange",
+        "inputs",
+        "last_step",
+        "program",
+        "states",
     )
 
     def __init__(
@@ -67,28 +73,29 @@ class DeviceStage:
         step_gain: int | None,
         last_step: int | None,
     ) -> None:
-        self._plan, self._program, self._run, self._store = plan, program, program.run, store
-        self._inputs, self._mask, self._pulled = inputs, mask, pulled
+        self._plan, self.program, self._run, self._store = plan, program, program.run, store
+        self.inputs, self._mask, self._pulled = inputs, mask, pulled
         self._step_gain = step_gain
-        self._last_step = None if last_step is None else last_step - (step_gain or 0)
+        self.last_step = None if last_step is None else last_step - (step_gain or 0)
         written = program.written
         gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
         hosted = {variable: plan.gain(variable) or 0 for variable in program.hosted}
-        self._exchange = store.exchange((program.taken, program.counted, program.read), written, gains, hosted)
-        self._states = latches.of(program.latches)
+        self.exchange = store.exchange((program.taken, program.counted, program.read), written, gains, hosted)
+        self.states = latches.of(program.latches)
 
     def launch(self, run: Run) -> None:
         """Starts a run of which nothing is recorded or held back."""
-        # The steps of `_arguments` and `_keep` in line: this is what a training loop does, and calls take time.
-        program, exchange, states = self._program, self._exchange, self._states
+        # The steps of `_arguments` and `_keep` in line: this is what a training loop does, and calls take time. What is
+        # changed here is to be changed in `Repeat.make`, too.
+        program, exchange, states = self.program, self.exchange, self.states
         try:
             taken, counted, read = exchange.take()
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
         step = exchange.step
-        if self._last_step is not None and (step is None or step > self._last_step):
-            self._check_countable(self._last_step)
-        inputs = [get(run) for get in self._inputs] if self._inputs else ()
+        if self.last_step is not None and (step is None or step > self.last_step):
+            self._check_countable(self.last_step)
+        inputs = [get(run) for get in self.inputs] if self.inputs else ()
         latched = tuple(map(_value, states)) if states else ()  # A comprehension would be one call more.
         new, run.outputs, _, latched = self._run(taken, counted, read, inputs, latched, self._mask)
         # The latches first: where a Ctrl-C comes in between, the session is lost with its variables.
@@ -106,7 +113,7 @@ class DeviceStage:
 
     def launch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
         """Starts a run with options, or one whose updates happen elsewhere."""
-        arguments, program = self._arguments(run), self._program
+        arguments, program = self._arguments(run), self.program
         if options is not None and options.output_partition_graphs and metadata is not None:
             metadata.partition_graphs.append(str(program.lower(*arguments).compile().as_text()))
         last_step = None if options is None else options.last_step
@@ -118,7 +125,7 @@ class DeviceStage:
             self._keep(latched)
         else:
             new, run.outputs, _, latched = self._run(*arguments)
-            self._exchange.put(new, program.structures_out)
+            self.exchange.put(new, program.structures_out)
             run.applied = True
             self._keep(latched)
         if metadata is not None and (self._plan.remote or not run.applied):
@@ -130,45 +137,49 @@ class DeviceStage:
 
     def _submit(self, run: Run, arguments: tuple[Any, ...], last_step: int | None) -> None:
         """Runs the program and has the updates of its variables applied where these live."""
-        program, store = self._program, self._store
+        program, store = self.program, self._store
         # A run that is refused changes nothing here either; values that were given away could not be kept.
         refusable = last_step is not None and bool(program.written)
         new, run.outputs, sent, latched = (program.dry if refusable else program.run)(*arguments)
         if not refusable:
-            self._exchange.put(new, program.structures_out)
+            self.exchange.put(new, program.structures_out)
         inputs = [list(given) for given in jax.device_get(sent)]
         run.applied = store.submit(list(zip(self._plan.remote, inputs, strict=True)), last_step)
         if run.applied and refusable:
-            self._exchange.put(new, program.structures_out)
+            self.exchange.put(new, program.structures_out)
         self._keep(latched)
         for update in self._pulled:
             run.hosts[update] = _result(store, update)
 
-    def token(self, run: Run) -> jax.Array | None:
-        """Returns an array that is there once a run is computed, and is given to no later run; None if it is there."""
-        outputs = jax.tree.leaves(run.outputs) if run.outputs else []
-        if outputs:
-            return min(outputs, key=lambda leaf: leaf.size)
-        if self._program.counted:
-            (counter,) = self._store.take(self._program.counted[:1])
-            return counter[0]
-        if self._states:
-            state = self._states[0]
-            return None if state.value.is_ready() else state.copy()
-        held = jax.tree.leaves(self._exchange.take()[0])
-        held = held or jax.tree.leaves(self._store.take(self._program.written))
-        least = min(held, key=lambda leaf: leaf.size, default=None)
-        return None if least is None or least.is_ready() else copied(least)
+    def token(self, run: Run, is_there: Callable[[jax.Array], bool]) -> jax.Array | None:
+        """Returns an array that is there once a run is computed, and is given to no later run; None if it is there.
+
+        Args:
+            run: The run.
+            is_there: Says whether an array is there.
+        """
+        held = jax.tree.leaves(run.outputs) if run.outputs else []
+        if not held and self.program.counted:
+            held = jax.tree.leaves(self._store.take(self.program.counted[:1]))
+        if held:
+            least = min(held, key=lambda leaf: leaf.size)
+            return None if is_there(least) else least
+        if self.states:
+            return None if is_there(self.states[0].value) else self.states[0].copy()
+        held = jax.tree.leaves(self.exchange.take()[0]) or jax.tree.leaves(self._store.take(self.program.written))
+        if not held or is_there(held[0]):  # One run returns them all.
+            return None
+        return copied(min(held, key=lambda leaf: leaf.size))
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
-        if self._last_step is not None:
-            self._check_countable(self._last_step)
+        if self.last_step is not None:
+            self._check_countable(self.last_step)
         try:
-            taken, counted, read = self._exchange.take()
+            taken, counted, read = self.exchange.take()
         except FailedPreconditionError as error:
             raise explained(self._plan, error) from None
-        inputs = [get(run) for get in self._inputs] if self._inputs else ()
-        latched = tuple(map(_value, self._states))
+        inputs = [get(run) for get in self.inputs] if self.inputs else ()
+        latched = tuple(map(_value, self.states))
         return taken, counted, read, inputs, latched, self._mask
 
     def _keep(self, latched: tuple[Latched, ...]) -> None:
@@ -180,7 +191,7 @@ class DeviceStage:
                 step = self._store.step()
             except RuntimeError:  # The graph has none.
                 step = None
-        for state, value in zip(self._states, latched, strict=True):
+        for state, value in zip(self.states, latched, strict=True):
             state.put(value, step)
 
     def _check_countable(self, last_step: int) -> None:

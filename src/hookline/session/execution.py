@@ -45,6 +45,8 @@ class Execution:
         exchanges: Whether it has to do with variables that live elsewhere.
         launch: Starts a run where that is nothing but a program, of variables that live here, and what nobody in the
             run awaits; else None.
+        repeat: What makes the run again, if there is such a thing; known once it `has_run`.
+        has_run: Whether a run of it was applied.
     """
 
     def __init__(
@@ -93,6 +95,16 @@ class Execution:
 
         more = self.exchanges or plan.early or hosts.after or plan.sources or self.counters
         self.launch: Callable[[Run], None] | None = None if more or self.device is None else self.device.launch
+        self.repeat: Any = None
+        self.has_run = False
+
+    def sources(self) -> list[tuple[int | None, Any]]:
+        """Returns of each input of the program which feed it is, or None and the constant; only with `launch`."""
+        assert self.program is not None
+        assert self.device is not None
+        places = [self.plan.fed_place(tensor) for tensor in self.program.inputs]
+        pairs = zip(places, self.device.inputs, strict=True)
+        return [(None, get(Run())) if place is None else (place[0], None) for place, get in pairs]
 
     def late_results(self, run: Run, session: Any, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
         """Returns the results that the run has not waited for."""

@@ -164,8 +164,12 @@ class Latches:
         return Unread(state, state.copy(), state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> int:
-        """Reads what latches held; returns how many of them are news."""
-        return sum(state.stretches is life and state.read(int(np.asarray(value))) for state, value, life in unread)
+        """Reads what latches held; returns how many of them are news.
+
+        What somebody else has deleted is passed over: the next run will say so.
+        """
+        there = [each for each in unread if each.state.stretches is each.life and not each.value.is_deleted()]
+        return sum(each.state.read(int(np.asarray(each.value))) for each in there)
 
     def look(self) -> int:
         """Reads what is there without waiting, and what was not there the last time; returns how many are news.
@@ -175,6 +179,8 @@ class Latches:
         news = self.read(self._noted) if self._noted else 0
         self._noted = []
         for latch, state in self._states.items():
+            if state.value.is_deleted():
+                continue
             if state.runs and state.found is None and state.value.is_ready():
                 news += state.read(int(np.asarray(state.value)))
             elif unread := self.unread(latch):

@@ -53,26 +53,34 @@ class LocalExchange:
         written: The ones that it writes.
         gains: By how much each of those counts on in a run; None where the host does not know.
         hosted: What the program leaves to the host to count, and by how much.
+
+    Attributes:
+        store: As above.
+        new: What was put last, in the groups of the program.
+        structures: Of that, the structures of the variables.
+        read: Where the variables are kept that the program only reads. Known once something was put.
+        counters: What counts, and by how much in each run: the global step first. Known once something was put.
+        step: The global step at the last `take`, as far as the host knows it.
     """
 
     __slots__ = (
         "__weakref__",
-        "_counters",
         "_gains",
         "_groups",
         "_hosted",
         "_hosted_slots",
         "_is_ready",
-        "_new",
-        "_read",
         "_slots",
         "_steps",
-        "_store",
-        "_structures",
+        "counters",
+        "new",
+        "read",
         "step",
+        "store",
+        "structures",
     )
-    _new: tuple[Flat, Flat, Flat]
-    _structures: Sequence[Any]
+    new: tuple[Flat, Flat, Flat]
+    structures: Sequence[Any]
 
     def __init__(
         self,
@@ -82,40 +90,46 @@ class LocalExchange:
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> None:
-        self._store, self._groups, self._hosted = store, groups, hosted
+        self.store, self._groups, self._hosted = store, groups, hosted
         self._gains = list(zip(written, gains, strict=True))
         self._slots: list[Slot] = []
-        self._read: list[Slot] = []
+        self.read: list[Slot] = []
         self._hosted_slots: list[Slot] = []
-        self._counters: list[tuple[Slot, Variable, int | None]] = []
+        self.counters: list[tuple[Slot, Variable, int | None]] = []
         self._steps = self._is_ready = False
         self.step: int | None = None
 
+    def is_cycle(self) -> bool:
+        """Whether what was put last is taken next, all of it, and the global step is counted upwards."""
+        if not self._is_ready or not self._steps:
+            return False
+        return len(self._gains) == sum(map(len, self._groups[:2])) and (self.counters[0][2] or 0) > 0
+
     def take(self) -> tuple[Flat, Flat, Flat]:
         """Returns the values that the program takes."""
-        store = self._store
+        store = self.store
         slot = store.step_slot
         self.step = store.known_step() if slot is None else slot.mirror
         if store.latest is self:
-            taken, counted, _ = self._new
-            return taken, counted, [slot.leaves for slot in self._read] if self._read else []  # type: ignore[misc]
+            taken, counted, _ = self.new
+            return taken, counted, [slot.leaves for slot in self.read] if self.read else []  # type: ignore[misc]
         for variable in self._hosted:
             store.counter(variable)
         taken, counted, read = [list(store.take(variables)) for variables in self._groups]
         return taken, counted, read
 
     def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Keeps the values that the program has written, and counts on what counts."""
-        store = self._store
+        """Keeps the values that the program has written, and counts on what counts. `Repeat.make` does the same."""
+        store = self.store
         if store.latest is not self:
             self._prepare()
         # Counted first: where a Ctrl-C comes in between, the values are gone, and the session is lost with them.
-        for slot, variable, gain in self._counters:
+        for slot, variable, gain in self.counters:
             if gain is not None and slot.mirror is not None and slot.mirror + gain <= _MOST and gain > 0:
                 slot.mirror += gain
             else:
                 slot.count(variable, gain)
-        self._structures, self._new = structures, new
+        self.structures, self.new = structures, new
         store.latest = store.unwritten = self
         if new[2]:  # Their old values are not given away, and would be held as well.
             store.flush()
@@ -126,29 +140,31 @@ class LocalExchange:
 
     def write(self) -> None:
         """Puts the new values where they are looked for."""
-        new = itertools.chain(*self._new)
-        for slot, leaves, structure in zip(self._slots, new, self._structures, strict=True):
+        new = itertools.chain(*self.new)
+        for slot, leaves, structure in zip(self._slots, new, self.structures, strict=True):
             slot.leaves, slot.structure = leaves, structure
         for slot in self._hosted_slots:
             slot.leaves = None
-        self._new = (*self._new[:2], ())
+        self.new = (*self.new[:2], ())
 
     def release(self) -> None:
         """Lets go of the values, which are others now."""
-        self._new = ((), (), ())
+        self.new = ((), (), ())
 
     def _prepare(self) -> None:
         """Makes this exchange the one that may keep new values to itself."""
-        self._store.supersede()
+        self.store.supersede()
         if self._is_ready:
             return
-        self._slots = self._store.slots(variable for variable, _ in self._gains)
-        self._read = self._store.slots(self._groups[-1])
+        self._slots = self.store.slots(variable for variable, _ in self._gains)
+        self.read = self.store.slots(self._groups[-1])
         every = zip(self._slots, self._gains, strict=True)
-        self._hosted_slots = self._store.slots(self._hosted)
-        self._counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
-        self._counters += [(s, v, gain) for s, (v, gain) in zip(self._hosted_slots, self._hosted.items(), strict=True)]
-        self._steps = self._store.counts([variable for variable, _ in self._gains] + list(self._hosted))
+        self._hosted_slots = self.store.slots(self._hosted)
+        self.counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
+        self.counters += [(s, v, gain) for s, (v, gain) in zip(self._hosted_slots, self._hosted.items(), strict=True)]
+        step = self.store.counted_step()
+        self.counters.sort(key=lambda counter: counter[1] is not step)
+        self._steps = bool(self.counters) and self.counters[0][1] is step
         self._is_ready = True
 
 

@@ -122,10 +122,9 @@ class _LocalStore:
             found = self._exchanges[key] = LocalExchange(self, groups, written, gains, hosted)
         return found
 
-    def counts(self, written: Iterable[Variable]) -> bool:
-        """Whether the global step is among these."""
-        step = counted_global_step(self._graph)
-        return step is not None and step in set(written)
+    def counted_step(self) -> Variable | None:
+        """Returns the global step, if it is a counter."""
+        return counted_global_step(self._graph)
 
     def slots(self, variables: Iterable[Variable]) -> list[Slot]:
         """Returns where variables are kept."""

@@ -29,6 +29,7 @@ from hookline.session.latches import Latches
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
+from hookline.session.repeat import CHANGED, Repeat
 from hookline.session.retry import RETRY
 from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import OpenSource, Position, Sources
@@ -36,6 +37,8 @@ from hookline.session.store import StoreTarget, VariableStore, resolve_target
 from hookline.session.watched import Watched
 
 _NO_LATEST = object(), (), None
+_NO_RESULTS = Run()
+_NO_RESULTS.outputs = ()
 _MOST_LATEST = 16
 
 
@@ -61,6 +64,9 @@ class Session(_OfGraph):
 
     Attributes:
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
+        usable: Whether it is neither closed nor lost.
+        checks_runs: Whether `check_run` does anything.
+        ahead: How far the host is ahead of the device.
 
     Example:
         >>> import hookline as hl
@@ -87,6 +93,7 @@ class Session(_OfGraph):
         self._max_plans = config.max_plans
         self._latches = Latches()
         self._plans = PlanCache(self._graph, self._max_plans, self._latches)
+        self.usable = True
         self._closed = False
         self._lost: BaseException | None = None
         self._contexts: list[Any] = []
@@ -94,8 +101,8 @@ class Session(_OfGraph):
         self._host_thread: int | None = None
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
-        self._ahead = RunAhead(config.max_runs_ahead)
-        self._checks_runs = type(self).check_run is not Session.check_run
+        self.ahead = RunAhead(config.max_runs_ahead)
+        self.checks_runs = type(self).check_run is not Session.check_run
         # By hooks the latest fetches, the tensors that were fed, and what was prepared for them.
         self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], Prepared | None]] = {}
         self.origin = ""
@@ -123,14 +130,14 @@ class Session(_OfGraph):
     def close(self) -> None:
         """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing."""
         with self._lock:
-            self._closed = True
+            self._closed, self.usable = True, False
             self._sources.close()
             if self._store is not None:
                 self._store.close()
             self._store, self._latest = None, {}
             self._plans = PlanCache(self._graph, self._max_plans, self._latches)
             self._latches.reset()
-            self._ahead.forget()
+            self.ahead.forget()
         _call_all(self._at_close)
 
     def when_closed(self, function: Callable[[], None]) -> None:
@@ -335,6 +342,13 @@ class Session(_OfGraph):
         Returns:
             The results of the caller, and those of the hooks.
         """
+        if self.ahead.left <= 0:
+            self.look_back()
+        again = prepared.execution.repeat
+        if again is not None and options is None and metadata is None:
+            results = again.make(self, values)
+            if results is not CHANGED:
+                return results
         execution = prepared.execution
         run = Run()
         run.feeds = [check(value) for check, value in zip(execution.feeders, values, strict=True)] if values else ()
@@ -343,25 +357,27 @@ class Session(_OfGraph):
             if execution.launch is not None and options is None and metadata is None:
                 # What `_execute` does for all others, in line: this is what a training loop does, and calls take time.
                 with self._lock:
-                    if self._closed or self._lost is not None:
+                    if not self.usable:
                         self._check_usable()
                     try:
                         execution.launch(run)
                     except Exception as error:
-                        self._failed(error)
+                        self.lose_if_broken(error)
                         raise
                     if execution.writes:
                         self.writes += 1
-                self._ahead.left -= 1
-                if self._ahead.left <= 0:
-                    self._look(execution, run)
+                self.ahead.left -= 1
+                if self.ahead.left <= 0:
+                    self.look(execution, run)
             else:
                 self._execute(execution, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
-        if self._checks_runs:
+        if self.checks_runs:
             self.check_run()
         if prepared.nothing is not None:
+            if run.applied and not execution.has_run:
+                execution.has_run, execution.repeat = True, Repeat.of(self._lock, execution, prepared.nothing)
             return prepared.nothing
         results = self.returned([*map(called, execution.getters, repeat(run))])
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
@@ -404,7 +420,7 @@ class Session(_OfGraph):
                 return latest
         key = plan_key(fetches, watched, feed_dict)
         found = self._plans.get(key)
-        if found is None or self._closed or self._lost is not None:
+        if found is None or not self.usable:
             with self._lock:
                 self._check_usable()
                 found = self._plans.find(key) or self._plans.make(key, self.store, fetches, watched, feed_dict)
@@ -450,19 +466,39 @@ class Session(_OfGraph):
 
     def _ran(self, execution: Execution, run: Run) -> None:
         """Counts a run."""
-        self._ahead.left -= 1
-        if self._ahead.left <= 0:
-            self._look(execution, run)
+        self.ahead.left -= 1
+        if self.ahead.left <= 0:
+            self.look(execution, run)
 
-    def _look(self, execution: Execution, run: Run) -> None:
-        """Looks how far the device has come: waits where it is too far behind, and reads the latches."""
+    def look(self, execution: Execution, run: Run) -> bool:
+        """Looks how far the device has come: waits where it is too far behind, and reads the latches.
+
+        Args:
+            execution: The latest run's.
+            run: What that returned.
+
+        Returns:
+            Whether a latch has latched that was not known to have.
+        """
         if execution.device is None:
-            return
+            return False
         with self._lock:
-            token = execution.device.token(run)
-        self._ahead.mark(token)
+            token = execution.device.token(run, self.ahead.is_there)
+        self.ahead.mark(token)
         with self._lock:
-            self.alarms += self._latches.look()
+            news = self._latches.look()
+            self.alarms += news
+        return news > 0
+
+    def look_back(self) -> bool:
+        """Does what `look` does, after a run that `Repeat` has made: when a device that keeps up has computed it."""
+        execution, store = self.ahead.latest, self._store
+        if execution is None or store is None or execution.device.exchange is not getattr(store, "latest", None):
+            return False
+        try:
+            return self.look(execution, _NO_RESULTS)
+        except jax.errors.JaxRuntimeError as error:
+            raise self.map_error(error) from error
 
     def _exchange(
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
@@ -555,7 +591,7 @@ class Session(_OfGraph):
         self, execution: Execution, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> None:
         """Starts the program; the caller holds the lock."""
-        if self._closed or self._lost is not None:
+        if not self.usable:
             self._check_usable()
         device = execution.device
         try:
@@ -566,7 +602,7 @@ class Session(_OfGraph):
             else:
                 device.launch_with(run, options, metadata)
         except Exception as error:
-            self._failed(error)
+            self.lose_if_broken(error)
             raise
         if execution.writes:
             self.writes += 1
@@ -575,7 +611,7 @@ class Session(_OfGraph):
         """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
-    def _failed(self, error: Exception) -> None:
+    def lose_if_broken(self, error: Exception) -> None:
         """Raises `AbortedError` if a run that failed took the variables with it, or found them gone."""
         store = self.store
         if store.destroyed():
@@ -583,6 +619,7 @@ class Session(_OfGraph):
         elif errors.from_exception(error) is not error:
             self._lost = store.broken()
         if self._lost is not None:
+            self.usable = False
             raise self._aborted() from error
 
     def _step_or_none(self, store: VariableStore) -> int | None:
@@ -610,7 +647,7 @@ class Session(_OfGraph):
         Args:
             operation: The latch.
             wait: Whether to wait for all runs so far. Otherwise it says what is known: the session looks at its latches
-                each half of `SessionConfig.max_runs_ahead` runs, at what is there or was not there the time before.
+                before it is `SessionConfig.max_runs_ahead` runs ahead of what it has read.
 
         Returns:
             The global step; None where the condition has not held in any run that is looked at. In a graph without a
@@ -719,6 +756,8 @@ class Session(_OfGraph):
         for name in values:
             if name not in known:
                 raise KeyError(f"The graph has no variable {name!r} to load a value into.")
+        if self.ahead.left <= 0:
+            self.look_back()
         with self._lock:
             self._check_usable()
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
@@ -748,6 +787,7 @@ class Session(_OfGraph):
                 self._lost = self._store.broken()
             if self._lost is None:
                 return mapped
+            self.usable = False
             aborted = self._aborted()
             aborted.__cause__ = error
             return aborted

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Self
 
 from hookline import errors
 from hookline.graph import Graph
-from hookline.session import LateResults, RunMetadata, RunOptions, Watched
+from hookline.session import LateResults, RunMetadata, RunOptions, SessionConfig, Watched
 from hookline.session.fetches import mapped
+from hookline.session.run_ahead import RunAhead
 
 
 class Asked(NamedTuple):
@@ -76,6 +77,7 @@ class ScriptedSession:
         self.closed = False
         self.origin = ""
         self.writes = self.alarms = 0
+        self.ahead = RunAhead(SessionConfig().max_runs_ahead)  # Of no device.
         self.hook_states: Any = dict
         self.restored_hook_states: dict[str, Any] = {}
         self._script = iter(script)
