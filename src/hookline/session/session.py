@@ -491,7 +491,10 @@ class Session(_OfGraph):
         return news > 0
 
     def look_back(self) -> bool:
-        """Does what `look` does, after a run that `Repeat` has made: when a device that keeps up has computed it."""
+        """Does what `look` does for the latest run that a `Repeat` has made: a device that keeps up is done with it now.
+
+        Nothing is done where somebody else has written the variables since: that run has looked, or will.
+        """
         execution, store = self.ahead.latest, self._store
         if execution is None or store is None or execution.device.exchange is not getattr(store, "latest", None):
             return False
