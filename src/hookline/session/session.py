@@ -491,7 +491,7 @@ class Session(_OfGraph):
         return news > 0
 
     def look_back(self) -> bool:
-        """Does what `look` does for the latest run that a `Repeat` has made: a device that keeps up is done with it now.
+        """Does what `look` does for the latest run of a `Repeat`: a device that keeps up is done with it now.
 
         Nothing is done where somebody else has written the variables since: that run has looked, or will.
         """
