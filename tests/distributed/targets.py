@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from hookline import clock
@@ -36,3 +40,28 @@ def until(reached: Callable[[], Any], within_secs: float = 60.0) -> None:
     while not reached():
         assert clock.monotonic() < deadline, f"not within {within_secs:g} s"
         clock.sleep(0.01)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stops a process, and continues it afterwards unless it has ended.
+
+    One of its threads takes the signal, when it comes to run; until then the others go on, and answer what they get.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: _threads(pid) == {"T"})
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _threads(pid: int) -> set[str]:
+    """Returns the states of a process's threads, in the letters of proc(5)."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # After the name, which is in parentheses and may contain some itself.
+            states.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return states

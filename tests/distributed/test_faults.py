@@ -17,6 +17,8 @@ import pytest
 from hookline import clock
 from hookline.distributed.ray_cluster import PrivateRayCluster
 
+from .targets import stopped
+
 SLOW = pytest.mark.slow_distributed
 LOST = re.compile(r"The global step went from (\d+) to (\d+): (\d+) steps were lost")
 
@@ -156,14 +158,11 @@ def test_servers_stopped_for_a_while_go_on(ray_cluster, start_job):
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
     for pid in job.server_pids():
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with stopped(pid):
             clock.sleep(3)
             step = chief.step()
             clock.sleep(1)
             assert chief.step() == step
-        finally:
-            os.kill(pid, signal.SIGCONT)
         chief.await_step(step + 20)
     check_end(job, [chief, worker], 600)
     assert job.steps() == list(range(1, 601))
@@ -176,13 +175,9 @@ def test_a_server_stopped_for_longer_than_calls_may_take(ray_cluster, start_job,
     job = start_job(ray_cluster, workers=2, servers=2, last_step=600, save_steps=40, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
-    pid = job.server_pids()[victim]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(job.server_pids()[victim]):
         chief.await_("news of it", lambda: chief.said("gave no answer in time") or chief.said("has not got"), 30)
         clock.sleep(3)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     check_end(job, [chief, worker], 600)
     for task in (chief, worker):
         # Another session each, on the values as they are.

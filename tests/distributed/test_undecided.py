@@ -13,7 +13,7 @@ import hookline as hl
 from hookline import errors
 from hookline.distributed.ray_actors import RayTransport
 
-from .targets import apart, until
+from .targets import apart, stopped, until
 
 
 class Pair:
@@ -63,12 +63,11 @@ def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, 
     handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))
     pids = [pid_of(handle) for handle in handles]
-    os.kill(pids[victim], signal.SIGSTOP)
-    thread, raised = pair.in_thread(10)
-    until(lambda: undecided(handles[1 - victim]))
-
-    os.kill(pids[victim], signal.SIGKILL)
-    thread.join(60)
+    with stopped(pids[victim]):
+        thread, raised = pair.in_thread(10)
+        until(lambda: undecided(handles[1 - victim]))
+        os.kill(pids[victim], signal.SIGKILL)
+        thread.join(60)
 
     assert not thread.is_alive()
     (error,) = raised
@@ -81,14 +80,12 @@ def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(acto
     handles = actors(2, over_ray=over_ray)
     pid = [pid_of(handle) for handle in handles][victim]
     pair = Pair(RayTransport(handles, timeout_secs=2.0))
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(pid):
         thread, raised = pair.in_thread(10)
         thread.join(60)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    (error,) = raised
     # The step server knows, if it is the other that was away.
-    assert ("Whether the update was applied is not known" in str(raised[0])) == (victim == 0)
+    assert ("Whether the update was applied is not known" in str(error)) == (victim == 0)
 
     pair.session.run(pair.add, {"x:0": 100})
     total, step = pair.values()
