@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -99,8 +100,8 @@ class Contestants:
             session = self._stack.enter_context(hl.Session())
             session.run(hl.global_variables_initializer())
         if fed:
-            return interleaved.stepwise(lambda: session.run(train_op, feed))
-        return interleaved.stepwise(lambda: session.run(train_op))
+            return interleaved.stepwise(functools.partial(session.run, train_op, feed))
+        return interleaved.stepwise(functools.partial(session.run, train_op))
 
     def monitored(self, hooks: Hooks, *, fed: bool = False) -> interleaved.Run:
         with hl.Graph().as_default():
@@ -108,8 +109,8 @@ class Contestants:
             made = hooks(loss, self.folder())
             session = self._stack.enter_context(train.MonitoredSession(hooks=made))
         if fed:
-            return interleaved.stepwise(lambda: session.run(train_op, feed))
-        return interleaved.stepwise(lambda: session.run(train_op))
+            return interleaved.stepwise(functools.partial(session.run, train_op, feed))
+        return interleaved.stepwise(functools.partial(session.run, train_op))
 
     def by_hand(self, *, checks_nan: bool) -> interleaved.Run:
         writer = hl.summary.FileWriter(self.folder())
@@ -150,7 +151,8 @@ def long_table(rows: dict[str, interleaved.Row], columns: Columns) -> str:
 
 def log_to_nowhere() -> None:
     """Has log lines made, and go nowhere: on a terminal or a disk they would measure that."""
-    logging.basicConfig(stream=open(os.devnull, "w"), level=logging.INFO)  # noqa: SIM115
+    # By force: importing Orbax has given the root logger a handler already.
+    logging.basicConfig(stream=open(os.devnull, "w"), level=logging.INFO, force=True)  # noqa: SIM115
 
 
 def draw(rows: dict[str, interleaved.Row], path: Path) -> None:

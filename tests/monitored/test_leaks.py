@@ -1,14 +1,20 @@
-"""Many sessions one after the other leave nothing behind. `make leaks` runs a thousand."""
+"""Runs leave nothing behind, nor do many sessions one after the other. `make leaks` runs a thousand."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+import hookline as hl
+from hookline import train
 
 PROGRAM = Path(__file__).parent / "many_sessions.py"
 COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "30"))
@@ -33,3 +39,29 @@ def test_many_sessions_leave_no_threads_files_graphs_and_memory():
         assert len({sample[what] for sample in settled}) == 1, (what, samples)
     grown = settled[-1]["mib"] - settled[0]["mib"]
     assert grown <= MIB_AT_MOST + MIB_A_SESSION * COUNT, samples
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_hook_fetched_goes_with_its_run_and_not_with_the_next_garbage_collection(late):
+    size = 54321
+    big = hl.op(lambda w: jnp.full(size, w))(hl.Variable(1.0, name="weight"))
+    train_op = train.get_or_create_global_step().assign_add(1)
+
+    class Watching(train.SessionRunHook):
+        def before_run(self, run_context):
+            return train.SessionRunArgs(big, late=late)
+
+        def after_run(self, run_context, run_values):
+            if late:
+                run_values.results.get()
+
+    with train.MonitoredSession(hooks=[Watching()]) as session:
+        session.run(train_op)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                session.run(train_op)
+            assert not any(array.size == size for array in jax.live_arrays())
+        finally:
+            gc.enable()

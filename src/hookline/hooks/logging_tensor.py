@@ -164,7 +164,8 @@ class LoggingTensorHook(SessionRunHook):
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Asks for the values if this run is to be logged."""
-        self._runs += max(run_context.runs - self._next_run, 0)  # Those that it was not called on.
+        if run_context.runs > self._next_run:  # There were some that it was not called on.
+            self._runs += run_context.runs - self._next_run
         self._next_run = run_context.runs
         step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
         return self._args if self.trigger.should_trigger_for_step(step) else None
@@ -224,8 +225,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
-        # The lines of this class heed them only for arrays, and setting them takes longer than writing a line.
-        if self._writes_own_lines and all(map(_is_scalar, chosen.values())):
+        if self._writes_own_lines:
             self.log(chosen, elapsed_secs)
             return
         with np.printoptions(suppress=True):
@@ -244,9 +244,11 @@ def _text(value: Any) -> str:
     """Returns a value as text; array leaves of a structure as they print alone."""
     if _is_scalar(value):
         return _leaf_text(value)
-    leaves, structure = jax.tree.flatten(value)
-    texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
-    return repr(jax.tree.unflatten(structure, texts))
+    # Only here: setting the options takes longer than writing a line of numbers.
+    with np.printoptions(suppress=True):
+        leaves, structure = jax.tree.flatten(value)
+        texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
+        return repr(jax.tree.unflatten(structure, texts))
 
 
 class _Verbatim(str):

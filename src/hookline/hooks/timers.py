@@ -124,7 +124,8 @@ class SecondOrStepTimer(Trigger):
             return 1
         if self._every_steps is None:
             return NEVER
-        return max(1, self._fired_step + self._every_steps - step)
+        steps = self._fired_step + self._every_steps - step
+        return steps if steps > 1 else 1
 
     def secs_until_trigger(self) -> float:
         """Returns the remaining seconds; infinity if it counts steps."""

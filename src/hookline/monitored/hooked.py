@@ -38,7 +38,7 @@ class _Results:
     """The results of one run on their way to the hooks; a run that a callback starts has its own."""
 
     _rest: Iterator[tuple[int, Callback]] = iter(())
-    _values: tuple[SessionRunContext, Any, RunOptions, RunMetadata]
+    _values: tuple[SessionRunContext, Any, RunOptions, RunMetadata] | None = None
 
     def arrived(
         self,
@@ -53,9 +53,15 @@ class _Results:
 
     def deliver(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
+        if self._values is None:
+            return
+        context, watched, options, run_metadata = self._values
         for slot, after_run in self._rest:
-            context, watched, options, run_metadata = self._values
             after_run(context, SessionRunValues(watched[slot], options, run_metadata))
+
+    def forget(self) -> None:
+        """Lets go of them: the context of a run knows who delivers, and what was fetched must not outlive the run."""
+        self._values = None
 
 
 class HookedSession:
@@ -210,6 +216,7 @@ class HookedSession:
                 self._stop.carried = True
             raise
         finally:
+            results.forget()
             if riders.feeds:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:

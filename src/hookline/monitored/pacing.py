@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
 from hookline.hooks.when import bare
-from hookline.monitored.hook_list import Callback, HookList, describe, override
+from hookline.monitored.hook_list import HookList, describe, override
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.ridership import Ridership
 from hookline.session import LateResults, Session
@@ -44,10 +44,73 @@ def _asks_on_some_runs(hook: Any) -> bool:
     return bare(hook) is not hook and any(needs)
 
 
-# A hook, and when it must be seen next: at a global step, at a reading of the clock, on a run (from 1 on), or when
-# results have arrived.
-_Due = tuple[Any, float, float, float, LateResults | None]
-_NEVER_DUE: _Due = None, math.inf, math.inf, math.inf, None
+class _Paced:
+    """A hook that says when it must be seen next.
+
+    Args:
+        hook: The hook.
+        bit: Which it is: 1, 2, 4, 8 and so on.
+
+    Attributes:
+        bit: As above.
+        always: Whether it must be seen on each run.
+        at_step: Else the global step at which it must be seen.
+        at_secs: Or the reading of the clock.
+        at_run: Or the run, from 1 on.
+        results: Or what must have arrived.
+    """
+
+    __slots__ = (
+        "_hook",
+        "_runs",
+        "_secs",
+        "_steps",
+        "_waits_for",
+        "always",
+        "at_run",
+        "at_secs",
+        "at_step",
+        "bit",
+        "results",
+    )
+
+    def __init__(self, hook: Any, bit: int) -> None:
+        self._hook, self.bit = hook, bit
+        self._steps, self._secs, self._runs = (override(hook, name) for name in _SAYS_WHEN)
+        self._waits_for = override(hook, "waits_for")
+        self.always = False
+        self.at_step: float = math.inf
+        self.at_secs: float = math.inf
+        self.at_run: float = math.inf
+        self.results: LateResults | None = None
+
+    def ask(self, step: int, run: int) -> None:
+        """Asks it, after a run that led to a step.
+
+        Raises:
+            TypeError: Its answer is none.
+        """
+        steps = self._steps(step) if self._steps else math.inf
+        secs = self._secs() if self._secs else math.inf
+        runs = self._runs() if self._runs else math.inf
+        results = self._waits_for() if self._waits_for else None
+        if results is not None and not isinstance(results, LateResults):
+            raise TypeError(
+                f"The {describe(self._hook)} must return a LateResults (or None) from waits_for, got {results!r}."
+            )
+        try:
+            always = steps <= 1 or secs <= 0 or runs <= 1
+            at_step = math.inf if always else step + steps
+            at_secs = math.inf if always or secs == math.inf else clock.monotonic() + secs
+            at_run = math.inf if always or runs == math.inf else run + int(runs)
+        except TypeError:
+            raise TypeError(
+                f"The {describe(self._hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
+                f"and {runs!r}."
+            ) from None
+        # Only now: if it raises, it stays due when it was.
+        self.at_step, self.at_secs, self.at_run = at_step, at_secs, at_run
+        self.always, self.results = always, None if always else results
 
 
 class Pacing:
@@ -75,12 +138,13 @@ class Pacing:
 
     __slots__ = (
         "_alarms",
+        "_all",
+        "_always",
         "_awaited",
         "_changes",
         "_due_run",
         "_due_secs",
         "_due_step",
-        "_dues",
         "_everyone",
         "_everyone_run",
         "_expected_changes",
@@ -107,19 +171,20 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        self._paced: list[tuple[Any, list[Callback | None], Callback | None]] = []
-        self._unpaced: list[Any] = []
-        for hook in everyone.hooks:
-            says = [override(hook, name) for name in _SAYS_WHEN]
-            if any(says) and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
-                self._paced.append((hook, says, override(hook, "waits_for")))
+        self._paced: list[_Paced] = []
+        self._unpaced = 0
+        for place, hook in enumerate(everyone.hooks):
+            says = any(override(hook, name) for name in _SAYS_WHEN)
+            if says and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
+                self._paced.append(_Paced(hook, 1 << place))
             else:
-                self._unpaced.append(hook)
-        self.always = self._riding = everyone
-        self._riderships: dict[frozenset[int], Ridership] = {}
+                self._unpaced |= 1 << place
+        self.always = everyone
+        # Hooks as bits: the places in the list.
+        self._all = self._always = self._riding = (1 << len(everyone.hooks)) - 1
+        self._riderships: dict[int, Ridership] = {self._all: everyone}
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
-        self._dues: dict[int, _Due] = {}
         self._awaited: tuple[LateResults, ...] = ()
         self._run = self._due_run = self._everyone_run = 0
         self._gain = self._gain_since_plan = 1
@@ -158,35 +223,43 @@ class Pacing:
         # Somebody else has set the step, and perhaps far past where hooks are due.
         is_set = known is None and changes != self._expected_changes
         # Where only the device knows the step, it is asked only on runs where a hook may fire.
-        step = self._last_step + max(self._gain, self._planned_gain) if known is None else known
+        step = self._last_step + self._next_gain() if known is None else known
         gained = step - self._last_step
         self._last_step = step
-        self._gain, self._gain_since_plan = max(gained, self._gain), max(gained, self._gain_since_plan)
+        if gained > self._gain_since_plan:  # Which is `_gain` at most.
+            self._gain_since_plan = gained
+            if gained > self._gain:
+                self._gain = gained
         # How far a run leads may depend on which tensors are fed, too.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._fed:
             self._look_up(fetches, feed_dict)
             self._fed = fed
-        reach = step + max(self._gain, self._planned_gain)
+        reach = step + self._next_gain()
         self._expected_changes = changes + self._changes
         self._free = 0
         self._foreseen = foreseen = known is not None and self._fetches is not _NONE_YET and self._planned_gain > 0
         alarms, self._alarms = self._alarms, self._session.alarms
         # A step that moved back (a hook restored older values) says nothing about when hooks are due.
         if is_set or gained < 0 or alarms != self._alarms or (self._run >= self._everyone_run and not foreseen):
-            self.overdue, self._riding = True, self._everyone
-            return self._riding
+            self.overdue, self._riding = True, self._all
+            return self._everyone
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
         self.overdue = self._run >= self._due_run or reach >= self._due_step or now >= self._due_secs
         for results in self._awaited:
             self.overdue = self.overdue or results.is_ready()
         if self.overdue:
-            riding = list(self.always.hooks)
-            for hook, at_step, at_secs, at_run, results in self._dues.values():
-                if reach >= at_step or now >= at_secs or self._run >= at_run or (results and results.is_ready()):
-                    riding.append(hook)
-            self._riding = self._of(riding)
-            return self._riding
+            riding = self._always
+            for hook in self._paced:
+                if (
+                    reach >= hook.at_step
+                    or now >= hook.at_secs
+                    or self._run >= hook.at_run
+                    or (hook.results is not None and hook.results.is_ready())
+                ):
+                    riding |= hook.bit
+            self._riding = riding
+            return self._riderships.get(riding) or self._of(riding)
         # Where the gain is not known, the step of each run is looked at.
         if foreseen or (known is not None and fetches is self._fetches and not self._changes):
             self._free = self._runs_before(reach)
@@ -220,19 +293,16 @@ class Pacing:
         if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
             self._fetches = fetches
 
-    def _of(self, hooks: Iterable[Any]) -> Ridership:
-        """Returns these hooks, in list order, as they ride."""
-        ids = frozenset(map(id, hooks))
-        found = self._riderships.get(ids)
-        if found is None:
-            if len(ids) == len(self._everyone.hooks):
-                found = self._everyone
-            else:
-                riding = [hook for hook in self._everyone.hooks if id(hook) in ids]
-                found = Ridership(riding, self._everyone.standing)
-            if len(self._riderships) >= _MOST_RIDERSHIPS:
-                self._riderships.clear()
-            self._riderships[ids] = found
+    def _next_gain(self) -> int:
+        """Returns by how much a run may advance the global step."""
+        return self._gain if self._gain > self._planned_gain else self._planned_gain
+
+    def _of(self, bits: int) -> Ridership:
+        """Returns some hooks, in list order, as they ride."""
+        if len(self._riderships) >= _MOST_RIDERSHIPS:
+            self._riderships = {self._all: self._everyone}
+        riding = [hook for place, hook in enumerate(self._everyone.hooks) if bits >> place & 1]
+        found = self._riderships[bits] = Ridership(riding, self._everyone.standing)
         return found
 
     def plan(self) -> None:
@@ -240,45 +310,30 @@ class Pacing:
         step = self._session.global_step
         # A single leap (steps that somebody else took) must not make everyone be seen for ever.
         self._gain, self._gain_since_plan = max(1, self._gain_since_plan), 1
-        always: list[Any] = list(self._unpaced)
-        dues: dict[int, _Due] = {}
-        called = {*map(id, self._riding.hooks)}
-        for hook, (steps_until_trigger, secs_until_trigger, runs_until_trigger), waits_for in self._paced:
-            known = self._dues.get(id(hook))
-            if known is not None and id(hook) not in called:  # What it said counts from the run on which it was called.
-                dues[id(hook)] = known
-                continue
-            steps = steps_until_trigger(step) if steps_until_trigger else math.inf
-            secs = secs_until_trigger() if secs_until_trigger else math.inf
-            runs = runs_until_trigger() if runs_until_trigger else math.inf
-            results = waits_for() if waits_for else None
-            if results is not None and not isinstance(results, LateResults):
-                raise TypeError(
-                    f"The {describe(hook)} must return a LateResults (or None) from waits_for, got {results!r}."
-                )
-            try:
-                if steps <= 1 or secs <= 0 or runs <= 1:
-                    always.append(hook)
-                    continue
-                at = clock.monotonic() + secs if secs < math.inf else math.inf
-                at_run = self._run + (int(runs) if runs < math.inf else runs)
-                dues[id(hook)] = hook, step + steps, at, at_run, results
-            except TypeError:
-                raise TypeError(
-                    f"The {describe(hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
-                    f"and {runs!r}."
-                ) from None
-        # Only now: a hook that raises leaves the others when they were due.
-        self._dues = dues
+        always, awaited = self._unpaced, []
+        due_step = due_secs = due_run = math.inf
+        for hook in self._paced:
+            if self._riding & hook.bit:  # What the others have said counts from the run on which they were called.
+                hook.ask(step, self._run)
+            if hook.always:
+                always |= hook.bit
+            if hook.at_step < due_step:
+                due_step = hook.at_step
+            if hook.at_secs < due_secs:
+                due_secs = hook.at_secs
+            if hook.at_run < due_run:
+                due_run = hook.at_run
+            if hook.results is not None:
+                awaited.append(hook.results)
         if self._run >= self._everyone_run:
             self._everyone_run = self._run + _LOOK_AGAIN_RUNS
-        _, at_steps, at_secs, at_runs, awaited = zip(_NEVER_DUE, *dues.values(), strict=True)
-        self._awaited = tuple(filter(None, awaited))
-        self._due_step, self._due_secs, self._due_run = min(at_steps), min(at_secs), min(at_runs)
         # One that must be seen at once is asked again soon, and less and less often while it goes on so.
-        at_once = len(always) > len(self._unpaced)
-        self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS) if at_once else 1
-        if at_once:
-            self._due_run = min(self._due_run, self._run + self._patience)
-        self.always = self._of(always)
+        if always != self._unpaced:
+            self._patience = min(2 * self._patience, _LOOK_AGAIN_RUNS)
+            due_run = min(due_run, self._run + self._patience)
+        else:
+            self._patience = 1
+        self._due_step, self._due_secs, self._due_run, self._awaited = due_step, due_secs, due_run, tuple(awaited)
+        self._always = always
+        self.always = self._riderships.get(always) or self._of(always)
         self._free = self._runs_before(step) if self._foreseen and not always else 0

@@ -78,9 +78,12 @@ class HostStage:
             found: dict[int, int] = {}
             for operation in operations:
                 found.update(self._pulls[operation])
-            values = [*map(run.outputs.__getitem__, found.values())]
-            alone = len(found) == 1 and self._plain.issuperset(found)
-            run.pulled.update(zip(found, [np.asarray(values[0])] if alone else jax.device_get(values), strict=True))
+            if len(found) == 1 and self._plain.issuperset(found):
+                ((place, output),) = found.items()
+                run.pulled[place] = np.asarray(run.outputs[output])
+            else:
+                values = jax.device_get([run.outputs[output] for output in found.values()])
+                run.pulled.update(zip(found, values, strict=True))
         for operation in operations:
             given = [*map(called, self._arguments[operation], repeat(run))]
             if isinstance(operation, SessionCall):

@@ -125,8 +125,9 @@ class PlanCache:
 
         def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
             results: list[Any] = [None] * len(watched.fetches)
-            for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
-                results[place] = result
+            if now:
+                for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
+                    results[place] = result
             if late:
                 whole = execution.late_results(run, session, assemble_late)
                 for part, place in enumerate(late):

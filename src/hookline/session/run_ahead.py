@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-# As often as copying a number takes: to sleep and be woken would take the host several times as long.
-_POLLS = 4
+# About as long as copying a number takes: to sleep and be woken would take the host several times as long.
+_POLLS = 10
 
 
 class RunAhead:
@@ -35,10 +35,15 @@ class RunAhead:
         self._mark: Any = None
         self.latest: Any = None
 
-    def is_there(self, array: jax.Array) -> bool:
+    def is_there(self, array: Any) -> bool:
         """Whether an array of the latest run is computed. Where the device has kept up so far, it is given a moment."""
-        polls = _POLLS if self._mark is None or _is_there(self._mark) else 1
-        return any(_is_there(array) for _ in range(polls))
+        if _is_there(array):
+            return True
+        if hasattr(array, "is_ready") and (self._mark is None or _is_there(self._mark)):
+            for _ in range(_POLLS):
+                if array.is_ready():
+                    return True
+        return False
 
     def mark(self, token: jax.Array | None) -> None:
         """Marks a run, and waits for the one that was marked before.

@@ -484,10 +484,16 @@ class Session(_OfGraph):
             return False
         with self._lock:
             token = execution.device.token(run, self.ahead.is_there)
-        self.ahead.mark(token)
+            if token is None:
+                self.ahead.mark(None)
+                return self._read_latches()
+        self.ahead.mark(token)  # Not under the lock: whoever reads or closes must not wait for the device.
         with self._lock:
-            news = self._latches.look()
-            self.alarms += news
+            return self._read_latches()
+
+    def _read_latches(self) -> bool:
+        news = self._latches.look()
+        self.alarms += news
         return news > 0
 
     def look_back(self) -> bool:
