@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hookline as hl
-from hookline import errors
+from hookline import errors, train
 from hookline.session import session as session_module
 from hookline.session.local_store import local_store
 
@@ -104,7 +104,14 @@ def test_feeds_are_cast_within_their_kind(sess):
         ("x:0", np.ones((2, 4)), errors.InvalidArgumentError, r"'x:0' has shape \(2, 4\), but \(None, 3\) is required"),
         ("x:0", np.ones(3), errors.InvalidArgumentError, r"'x:0' has shape \(3,\)"),
         ("x:0", [[1.0], [1.0, 2.0]], errors.InvalidArgumentError, "'x:0' is not an array"),
-        ("x:0", [["a", "b", "c"]], errors.InvalidArgumentError, "'x:0' has dtype <U1"),
+        (
+            "x:0",
+            [["a", "b", "c"]],
+            errors.InvalidArgumentError,
+            "'x:0' has dtype <U1, where numbers are required: .*'c'",
+        ),
+        ("x:0", "text", errors.InvalidArgumentError, "'x:0' has dtype <U4, where numbers are required: 'text'"),
+        ("n:0", None, errors.InvalidArgumentError, "'n:0' has dtype object, where numbers are required: None"),
         ("n:0", 1.5, errors.InvalidArgumentError, "'n:0' has dtype float64, which cannot be cast to int32"),
         ("missing:0", 1.0, ValueError, "'missing:0' cannot be fed.*no operation 'missing'"),
         ("x", 1.0, TypeError, "'x' is an operation; feed its tensor, 'x:0'"),
@@ -121,6 +128,24 @@ def test_a_wrong_feed_is_named_and_changes_nothing(sess, key, value, kind, messa
     with pytest.raises(kind, match=message):
         sess.run([x, n, bump], {k: v for k, v in feeds.items() if k.name != key} | {key: value})
     assert sess.run(count) == 0
+
+
+@pytest.mark.parametrize("runs", range(4))
+def test_a_fed_array_that_was_given_away_is_named_and_changes_nothing(sess, runs):
+    x = hl.placeholder("float32", [None, 3], name="x")
+    total = hl.Variable(0.0, name="total")
+    step = train.get_or_create_global_step()
+    add = hl.group(total.assign_add(hl.op(jnp.sum)(x)), step.assign_add(1))
+    sess.run(hl.global_variables_initializer())
+    batches = [jnp.ones((2, 3)) * number for number in range(runs + 2)]
+    for batch in batches[:runs]:
+        sess.run(add, {x: batch})
+    batches[runs].delete()
+    with pytest.raises(errors.InvalidArgumentError, match="fed for 'x:0' was deleted before the run"):
+        sess.run(add, {x: batches[runs]})
+    assert sess.global_step == runs
+    sess.run(add, {x: batches[runs + 1]})
+    assert sess.run([total, step]) == [6 * (sum(range(runs)) + runs + 1), runs + 1]
 
 
 def test_a_missing_feed_is_named_with_the_place_that_made_it(sess):

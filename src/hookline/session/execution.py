@@ -37,7 +37,8 @@ class Execution:
         hosts: Its host operations.
         program: Its program; None if the device has nothing to do.
         device: Its device stage, if it has a program.
-        feeders: For each feed a function that checks it.
+        fed: The tensors that are fed.
+        feeders: For each of them a function that checks its value.
         getters: For each result of the caller, then of the hooks, a function that finds it in a run.
         counters: The counters whose value the run needs from the host.
         step_gain: By how much it advances the global step; None if only the device knows.
@@ -60,6 +61,7 @@ class Execution:
         fetched, watched, late = request.fetched, request.watched, request.late
         self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
+        self.fed = request.fed
         self.feeders = [feeder(tensor) for tensor in request.fed]
         choice = programs.choose(plan, request, hosts.pulled, store)
         self.program, places = choice.program, choice.places()

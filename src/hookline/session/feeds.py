@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -156,7 +157,22 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         ) from None
 
 
+def check_alive(pairs: Iterable[tuple[Tensor, Any]]) -> None:
+    """Looks for the reason why a run could not start: an array that was fed after its memory was given away.
+
+    Raises:
+        InvalidArgumentError: One of the fed values was deleted.
+    """
+    for tensor, value in pairs:
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(value)):
+            raise _refusal(
+                tensor, "was deleted before the run; a jitted function with donate_argnums takes its arguments away"
+            )
+
+
 def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
+    if isinstance(given, np.ndarray) and given.dtype.kind in "OSU":
+        raise _refusal(tensor, f"has dtype {given.dtype}, where numbers are required: {reprlib.repr(given.tolist())}")
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
     # NumPy has a dtype for an empty list too, which means nothing.
     problem = specs.mismatch(wanted, given.shape, given.dtype if given.size else dtype)

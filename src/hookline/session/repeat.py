@@ -90,6 +90,7 @@ class Repeat:
             The results; or `CHANGED`.
         """
         exchange, store, latch, states, inputs = self._exchange, self._store, self._latch, self._states, self._inputs
+        feeds: Any = ()
         if values:
             feeds = [*map(called, self._feeders, values)]
             inputs = [constant if place is None else feeds[place] for place, constant in self._sources]
@@ -110,7 +111,7 @@ class Repeat:
                 try:
                     new, _, _, latched = self._take_step(taken, counted, read, inputs, latched, ())
                 except Exception as error:
-                    session.lose_if_broken(error)
+                    session.explain(error, self._execution, feeds)
                     raise
                 step += self._gain
                 # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.

@@ -22,7 +22,7 @@ from hookline.graph.variable import Variable
 from hookline.session.config import SessionConfig
 from hookline.session.device_stage import explained
 from hookline.session.execution import Execution
-from hookline.session.feeds import fed_parts, flat_feeds
+from hookline.session.feeds import check_alive, fed_parts, flat_feeds
 from hookline.session.fetches import called
 from hookline.session.getters import Run
 from hookline.session.latches import Latches
@@ -362,7 +362,7 @@ class Session(_OfGraph):
                     try:
                         execution.launch(run)
                     except Exception as error:
-                        self.lose_if_broken(error)
+                        self.explain(error, execution, run.feeds)
                         raise
                     if execution.writes:
                         self.writes += 1
@@ -611,7 +611,7 @@ class Session(_OfGraph):
             else:
                 device.launch_with(run, options, metadata)
         except Exception as error:
-            self.lose_if_broken(error)
+            self.explain(error, execution, run.feeds)
             raise
         if execution.writes:
             self.writes += 1
@@ -620,8 +620,18 @@ class Session(_OfGraph):
         """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
         return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
 
-    def lose_if_broken(self, error: Exception) -> None:
-        """Raises `AbortedError` if a run that failed took the variables with it, or found them gone."""
+    def explain(self, error: Exception, execution: Execution, feeds: Sequence[Any]) -> None:
+        """Raises what the error of a run means, where it does not say so itself.
+
+        Args:
+            error: The error.
+            execution: What was run.
+            feeds: What was fed.
+
+        Raises:
+            AbortedError: The run took the variables with it, or found them gone: the session is lost.
+            InvalidArgumentError: Something that was fed is gone.
+        """
         store = self.store
         if store.destroyed():
             self._lost = error
@@ -630,6 +640,7 @@ class Session(_OfGraph):
         if self._lost is not None:
             self.usable = False
             raise self._aborted() from error
+        check_alive(zip(execution.fed, feeds, strict=True))
 
     def _step_or_none(self, store: VariableStore) -> int | None:
         try:
