@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,6 @@ from jax._src.array import ArrayImpl
 
 import hookline as hl
 from hookline import train
-from hookline.session import latches
 
 STEPS = 1000
 BETWEEN_LOOKS = hl.SessionConfig().max_runs_ahead // 2
@@ -42,9 +40,6 @@ def seen(monkeypatch):
             return convert(value, *args, **kwargs)
 
         monkeypatch.setattr(np, name, converted)
-    # The one place that looks at the memory without NumPy.
-    unpacked = latches._INT32.unpack
-    monkeypatch.setattr(latches, "_INT32", SimpleNamespace(unpack=counted("reads", lambda value: unpacked(value))))
     monkeypatch.setattr(ArrayImpl, "copy_to_host_async", counted("reads", to_host))
     monkeypatch.setattr(ArrayImpl, "block_until_ready", counted("waits", wait))
     return counts

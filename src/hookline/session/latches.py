@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,18 +29,6 @@ def _less(latched: Latched, runs: int) -> Latched:
 
 
 copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
-
-_INT32 = struct.Struct("i")
-
-
-def _number(latched: Latched) -> int:
-    """Returns what a latch holds; waits for it."""
-    try:
-        # A view by NumPy would stay, and the next run would have to copy what it cannot be given.
-        (number,) = _INT32.unpack(latched)
-    except BufferError:  # It is not in the memory of the host.
-        return int(np.asarray(latched))
-    return number
 
 
 class _Stretch(NamedTuple):
@@ -182,7 +169,7 @@ class Latches:
         What somebody else has deleted is passed over: the next run will say so.
         """
         there = [each for each in unread if each.state.stretches is each.life and not each.value.is_deleted()]
-        return sum(each.state.read(_number(each.value)) for each in there)
+        return sum(each.state.read(int(np.asarray(each.value))) for each in there)
 
     def look(self) -> int:
         """Reads what is there without waiting, and what was not there the last time; returns how many are news.
@@ -195,7 +182,7 @@ class Latches:
             if state.value.is_deleted():
                 continue
             if state.runs and state.found is None and state.value.is_ready():
-                news += state.read(_number(state.value))
+                news += state.read(int(np.asarray(state.value)))
             elif unread := self.unread(latch):
                 self._noted.append(unread)
         return news
