@@ -136,6 +136,14 @@ def test_numbers_print_without_scientific_notation(model, lines, value, text):
     assert lines() == [f"value = {text}"]
 
 
+def test_a_line_made_by_a_function_set_on_the_hook_has_no_scientific_notation_either(model, lines):
+    constant(np.array([1e-6, 2.0]), name="value")
+    hook = LoggingTensorHook(["value"], every_n_iter=1)
+    hook.format_line = lambda values, elapsed_secs: str(np.asarray(values["value"]))
+    model.train_until_stop(hook, at_most=1)
+    assert lines() == ["[0.000001 2.      ]"]
+
+
 @pytest.mark.parametrize("failure", [None, ValueError("formatter")])
 def test_the_print_options_of_numpy_are_as_before_whatever_happens(model, failure):
     def formatter(values):

@@ -228,3 +228,32 @@ def test_one_leap_of_the_step_does_not_make_hooks_be_seen_for_ever():
     for _ in range(100):
         session.run("train")
     assert paced.seen < 10
+
+
+def test_a_hook_that_raises_when_asked_leaves_the_others_when_they_were_due():
+    class Often(SessionRunHook):
+        def __init__(self):
+            self.seen = []
+
+        def after_run(self, run_context, run_values):
+            self.seen.append(run_context.session.global_step)
+
+        def steps_until_trigger(self, global_step):
+            return 3 if global_step < 3 else 1
+
+    class Raising(Often):
+        def steps_until_trigger(self, global_step):
+            if 3 <= global_step < 9:
+                raise ValueError("on fire")
+            return 3
+
+    often, raising = Often(), Raising()
+    count = get_or_create_global_step().assign_add(1)
+    with MonitoredSession(hooks=[often, raising]) as session:
+        for number in range(1, 16):
+            try:
+                session.run(count)
+            except ValueError:
+                assert 3 < number < 9
+    assert often.seen == [1, *range(4, 16)]
+    assert raising.seen == [1, *range(4, 10), 12, 15]

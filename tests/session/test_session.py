@@ -108,10 +108,10 @@ def test_feeds_are_cast_within_their_kind(sess):
             "x:0",
             [["a", "b", "c"]],
             errors.InvalidArgumentError,
-            "'x:0' has dtype <U1, where numbers are required: .*'c'",
+            "'x:0' has dtype <U1, where float32 is required: .*'c'",
         ),
-        ("x:0", "text", errors.InvalidArgumentError, "'x:0' has dtype <U4, where numbers are required: 'text'"),
-        ("n:0", None, errors.InvalidArgumentError, "'n:0' has dtype object, where numbers are required: None"),
+        ("x:0", "text", errors.InvalidArgumentError, "'x:0' has dtype <U4, where float32 is required: 'text'"),
+        ("n:0", None, errors.InvalidArgumentError, "'n:0' has dtype object, where int32 is required: None"),
         ("n:0", 1.5, errors.InvalidArgumentError, "'n:0' has dtype float64, which cannot be cast to int32"),
         ("missing:0", 1.0, ValueError, "'missing:0' cannot be fed.*no operation 'missing'"),
         ("x", 1.0, TypeError, "'x' is an operation; feed its tensor, 'x:0'"),
@@ -128,6 +128,37 @@ def test_a_wrong_feed_is_named_and_changes_nothing(sess, key, value, kind, messa
     with pytest.raises(kind, match=message):
         sess.run([x, n, bump], {k: v for k, v in feeds.items() if k.name != key} | {key: value})
     assert sess.run(count) == 0
+
+
+@pytest.mark.parametrize("empty", [[], np.array([], object), np.array([], str)])
+def test_the_dtype_of_an_empty_array_means_nothing(sess, empty):
+    x = hl.placeholder("float32", [None], name="x")
+    assert sess.run(hl.op(jnp.sum)(x), {x: empty}) == 0
+
+
+@pytest.mark.parametrize("value", [jnp.ones(3, jnp.float16), [jnp.ones(()), 2.0]])
+def test_a_fed_array_that_was_given_away_is_named_where_it_is_converted(sess, value):
+    x = hl.placeholder("float32", [None], name="x")
+    for leaf in jax.tree.leaves(value)[:1]:
+        jax.jit(lambda given: given + 1, donate_argnums=0)(leaf)
+    with pytest.raises(errors.InvalidArgumentError, match="fed for 'x:0' .*deleted"):
+        sess.run(x * 2, {x: value})
+
+
+def test_an_error_under_a_transformation_of_jax_is_what_was_raised(sess):
+    x = hl.placeholder("float32", [], name="x")
+
+    built = []
+
+    def fails(value):
+        if built:
+            raise KeyError("the user's own")
+        return value
+
+    y = hl.op(fails)(x)
+    built.append(y)
+    with pytest.raises(KeyError, match="the user's own"):
+        jax.jit(lambda value: sess.run(y, {x: value}))(1.0)
 
 
 @pytest.mark.parametrize("runs", range(4))

@@ -225,7 +225,7 @@ class LoggingTensorHook(SessionRunHook):
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
-        if self._writes_own_lines:
+        if self._writes_own_lines and not {"log", "format_line"} & vars(self).keys():
             self.log(chosen, elapsed_secs)
             return
         with np.printoptions(suppress=True):

@@ -8,8 +8,8 @@ from typing import Any
 
 from hookline import clock
 from hookline.graph import Operation, Tensor
-from hookline.hooks.when import bare
-from hookline.monitored.hook_list import HookList, describe, override
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.paced import SAYS_WHEN, Paced, may_be_left_out
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.ridership import Ridership
 from hookline.session import LateResults, Session
@@ -18,99 +18,6 @@ from hookline.session.feeds import feed_key
 _LOOK_AGAIN_RUNS = 64
 _MOST_RIDERSHIPS = 64
 _NONE_YET = object()
-
-
-_SAYS_WHEN = ("steps_until_trigger", "secs_until_trigger", "runs_until_trigger")
-
-
-def _speaks_for_all(hook: Any) -> bool:
-    """Whether what a hook says of its next firing was written for the run callbacks that it has.
-
-    One that a subclass has overridden further down knows nothing of it, and must not be left out.
-    """
-    hook = bare(hook)
-
-    def depth(name: str) -> int:
-        if name in getattr(hook, "__dict__", ()):
-            return -1
-        return next((i for i, kind in enumerate(type(hook).__mro__) if name in vars(kind)), len(type(hook).__mro__))
-
-    return min(map(depth, _SAYS_WHEN)) <= min(depth("before_run"), depth("after_run"))
-
-
-def _asks_on_some_runs(hook: Any) -> bool:
-    """Whether it must be called on all runs that it is bound to: it counts them, or asks for something on each."""
-    needs = (override(hook, name) for name in ("standing_operations", "runs_until_trigger"))
-    return bare(hook) is not hook and any(needs)
-
-
-class _Paced:
-    """A hook that says when it must be seen next.
-
-    Args:
-        hook: The hook.
-        bit: Which it is: 1, 2, 4, 8 and so on.
-
-    Attributes:
-        bit: As above.
-        always: Whether it must be seen on each run.
-        at_step: Else the global step at which it must be seen.
-        at_secs: Or the reading of the clock.
-        at_run: Or the run, from 1 on.
-        results: Or what must have arrived.
-    """
-
-    __slots__ = (
-        "_hook",
-        "_runs",
-        "_secs",
-        "_steps",
-        "_waits_for",
-        "always",
-        "at_run",
-        "at_secs",
-        "at_step",
-        "bit",
-        "results",
-    )
-
-    def __init__(self, hook: Any, bit: int) -> None:
-        self._hook, self.bit = hook, bit
-        self._steps, self._secs, self._runs = (override(hook, name) for name in _SAYS_WHEN)
-        self._waits_for = override(hook, "waits_for")
-        self.always = False
-        self.at_step: float = math.inf
-        self.at_secs: float = math.inf
-        self.at_run: float = math.inf
-        self.results: LateResults | None = None
-
-    def ask(self, step: int, run: int) -> None:
-        """Asks it, after a run that led to a step.
-
-        Raises:
-            TypeError: Its answer is none.
-        """
-        steps = self._steps(step) if self._steps else math.inf
-        secs = self._secs() if self._secs else math.inf
-        runs = self._runs() if self._runs else math.inf
-        results = self._waits_for() if self._waits_for else None
-        if results is not None and not isinstance(results, LateResults):
-            raise TypeError(
-                f"The {describe(self._hook)} must return a LateResults (or None) from waits_for, got {results!r}."
-            )
-        try:
-            always = steps <= 1 or secs <= 0 or runs <= 1
-            at_step = math.inf if always else step + steps
-            at_secs = math.inf if always or secs == math.inf else clock.monotonic() + secs
-            at_run = math.inf if always or runs == math.inf else run + int(runs)
-        except TypeError:
-            raise TypeError(
-                f"The {describe(self._hook)} must return numbers from {', '.join(_SAYS_WHEN)}, got {steps!r}, {secs!r} "
-                f"and {runs!r}."
-            ) from None
-        # Only now: if it raises, it stays due when it was.
-        self.at_step, self.at_secs, self.at_run = at_step, at_secs, at_run
-        self.always, self.results = always, None if always else results
 
 
 class Pacing:
@@ -171,12 +78,11 @@ class Pacing:
         self._session = session
         self._everyone = everyone
         self.overdue = True
-        self._paced: list[_Paced] = []
+        self._paced: list[Paced] = []
         self._unpaced = 0
         for place, hook in enumerate(everyone.hooks):
-            says = any(override(hook, name) for name in _SAYS_WHEN)
-            if says and _speaks_for_all(hook) and not _asks_on_some_runs(hook):
-                self._paced.append(_Paced(hook, 1 << place))
+            if may_be_left_out(hook):
+                self._paced.append(Paced(hook, 1 << place))
             else:
                 self._unpaced |= 1 << place
         self.always = everyone
@@ -201,7 +107,7 @@ class Pacing:
     def of(cls, session: Session, hooks: HookList, everyone: Ridership) -> Pacing | None:
         """Returns the pacing of a session, or None where no hook can ever be left out."""
         # Where others take steps as well, how far the next run gets is not for this session to foresee.
-        if session.shared or not any(hooks.overrides(name) for name in _SAYS_WHEN):
+        if session.shared or not any(hooks.overrides(name) for name in SAYS_WHEN):
             return None
         try:
             return cls(session, hooks, everyone)
@@ -252,7 +158,8 @@ class Pacing:
             riding = self._always
             for hook in self._paced:
                 if (
-                    reach >= hook.at_step
+                    hook.always  # Not known of yet, if another hook raised when they were asked.
+                    or reach >= hook.at_step
                     or now >= hook.at_secs
                     or self._run >= hook.at_run
                     or (hook.results is not None and hook.results.is_ready())

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
@@ -127,6 +128,7 @@ def feeder(tensor: Tensor) -> Callable[[Any], Any]:
         if isinstance(given, jax.Array):
             # Whether its numbers fit only the device knows, and nobody waits for that here.
             if given.dtype != dtype:
+                check_alive([(tensor, given)])
                 return given.astype(dtype)
             if not converts:
                 latest_class, latest_aval = given.__class__, given.aval
@@ -151,9 +153,11 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         )
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # The last of an array in it that was deleted.
         raise InvalidArgumentError(
-            tensor.op.node_def, tensor.op, f"The value fed for {tensor.name!r} is not an array: {error}."
+            tensor.op.node_def,
+            tensor.op,
+            f"The value fed for {tensor.name!r} is not an array: {str(error).rstrip('.')}.",
         ) from None
 
 
@@ -164,15 +168,18 @@ def check_alive(pairs: Iterable[tuple[Tensor, Any]]) -> None:
         InvalidArgumentError: One of the fed values was deleted.
     """
     for tensor, value in pairs:
-        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(value)):
-            raise _refusal(
-                tensor, "was deleted before the run; a jitted function with donate_argnums takes its arguments away"
-            )
+        for leaf in jax.tree.leaves(value):
+            if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
+                raise _refusal(
+                    tensor,
+                    "was deleted before the run: a jitted function with donate_argnums takes its arguments away. Feed "
+                    "an array that no such function was given",
+                )
 
 
 def _check_form(tensor: Tensor, given: Any, dtype: Any) -> None:
-    if isinstance(given, np.ndarray) and given.dtype.kind in "OSU":
-        raise _refusal(tensor, f"has dtype {given.dtype}, where numbers are required: {reprlib.repr(given.tolist())}")
+    if isinstance(given, np.ndarray) and given.size and given.dtype.kind in "OSU":
+        raise _refusal(tensor, f"has dtype {given.dtype}, where {dtype} is required: {reprlib.repr(given.tolist())}")
     wanted = tensor.spec if tensor.spec is not specs.UNKNOWN else jax.ShapeDtypeStruct(given.shape, dtype)
     # NumPy has a dtype for an empty list too, which means nothing.
     problem = specs.mismatch(wanted, given.shape, given.dtype if given.size else dtype)

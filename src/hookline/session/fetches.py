@@ -135,7 +135,7 @@ def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:
         make: Any = getattr(type(fetches), "_make", type(fetches))
         if len(parts) == 1:  # As the next line, in less time.
             (only,) = parts
-            return lambda values: make((only(values),))
+            return lambda values: make([only(values)])
         return lambda values: make([*map(called, parts, repeat(values))])
     if isinstance(fetches, dict):
         named = {key: _assembly(item, place_of) for key, item in fetches.items()}

@@ -640,7 +640,8 @@ class Session(_OfGraph):
         if self._lost is not None:
             self.usable = False
             raise self._aborted() from error
-        check_alive(zip(execution.fed, feeds, strict=True))
+        if not isinstance(error, errors.OpError):
+            check_alive(zip(execution.fed, feeds, strict=True))
 
     def _step_or_none(self, store: VariableStore) -> int | None:
         try:
