@@ -49,7 +49,7 @@ class Paced:
 
     Attributes:
         bit: As above.
-        always: Whether it must be seen on each run.
+        always: Whether it must be seen on each run; so it is until it was asked.
         at_step: Else the global step at which it must be seen.
         at_secs: Or the reading of the clock.
         at_run: Or the run, from 1 on.
@@ -74,7 +74,7 @@ class Paced:
         self._hook, self.bit = hook, bit
         self._steps, self._secs, self._runs = (override(hook, name) for name in SAYS_WHEN)
         self._waits_for = override(hook, "waits_for")
-        self.always = False
+        self.always = True
         self.at_step: float = math.inf
         self.at_secs: float = math.inf
         self.at_run: float = math.inf

@@ -46,7 +46,6 @@ class Pacing:
     __slots__ = (
         "_alarms",
         "_all",
-        "_always",
         "_awaited",
         "_changes",
         "_due_run",
@@ -87,7 +86,7 @@ class Pacing:
                 self._unpaced |= 1 << place
         self.always = everyone
         # Hooks as bits: the places in the list.
-        self._all = self._always = self._riding = (1 << len(everyone.hooks)) - 1
+        self._all = self._riding = (1 << len(everyone.hooks)) - 1
         self._riderships: dict[int, Ridership] = {self._all: everyone}
         self._last_step = self._due_step = session.global_step
         self._due_secs = math.inf
@@ -155,10 +154,10 @@ class Pacing:
         for results in self._awaited:
             self.overdue = self.overdue or results.is_ready()
         if self.overdue:
-            riding = self._always
+            riding = self._unpaced
             for hook in self._paced:
                 if (
-                    hook.always  # Not known of yet, if another hook raised when they were asked.
+                    hook.always
                     or reach >= hook.at_step
                     or now >= hook.at_secs
                     or self._run >= hook.at_run
@@ -241,6 +240,5 @@ class Pacing:
         else:
             self._patience = 1
         self._due_step, self._due_secs, self._due_run, self._awaited = due_step, due_secs, due_run, tuple(awaited)
-        self._always = always
         self.always = self._riderships.get(always) or self._of(always)
         self._free = self._runs_before(step) if self._foreseen and not always else 0

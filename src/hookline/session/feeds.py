@@ -153,6 +153,8 @@ def _as_numpy(tensor: Tensor, value: Any) -> np.ndarray:
         )
     try:
         return np.asarray(value)
+    except jax.errors.JaxRuntimeError:  # What was to compute an array in it has failed, which says why.
+        raise
     except (ValueError, TypeError, RuntimeError) as error:  # The last of an array in it that was deleted.
         raise InvalidArgumentError(
             tensor.op.node_def,
