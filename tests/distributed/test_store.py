@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -496,6 +497,21 @@ def test_a_run_that_fails_holds_nobody_back():
         chief.run(broken)
     other.run()
     assert other.session.global_step == 1
+
+
+def test_a_bounded_session_that_is_dropped_unclosed_leaves_no_thread():
+    def renewing():
+        return {thread for thread in threading.enumerate() if thread.name == "hookline-renew"}
+
+    before = renewing()
+    model = Model(Target(in_process(1), max_staleness=0))
+    model.session.run(model.init)
+    model.run()
+    (thread,) = renewing() - before
+    del model
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_the_bound_is_that_of_all():

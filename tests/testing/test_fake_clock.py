@@ -146,6 +146,19 @@ def test_with_autojump_a_blocked_wait_moves_the_time_to_its_own_limit():
         assert fake.monotonic() == 120.0
 
 
+def test_with_autojump_a_thread_from_before_the_clock_moves_nothing(thread):
+    thread.submit(int).result()
+    with FakeClock(start=0.0, autojump_secs=0.0) as fake:
+        answer = thread.submit(clock.wait, threading.Event(), 15)
+        fake.await_waiters()
+        assert clock.wait(threading.Event(), 2) is False
+        with pytest.raises(TimeoutError):
+            answer.result(timeout=0.02)
+        assert fake.monotonic() == 2.0
+        fake.advance(13)
+        assert answer.result(timeout=10) is False
+
+
 def test_leaving_the_block_releases_threads_that_still_wait(thread):
     with FakeClock() as fake:
         answers = [thread.submit(clock.wait, threading.Event(), 10)]

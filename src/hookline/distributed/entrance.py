@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 
 from hookline import clock, errors, preemption
@@ -31,7 +32,10 @@ class Entrance:
         self._closed = threading.Event()
         self._run, self._inside = 0, False
         # Compiling a step may take minutes, during which the others should wait for it.
-        threading.Thread(target=self._renew, name="hookline-renew", daemon=True).start()
+        threading.Thread(
+            target=_renew, args=(weakref.ref(self), self._closed), name="hookline-renew", daemon=True
+        ).start()
+        weakref.finalize(self, self._closed.set)  # of a session that nobody closes
 
     def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
         """Blocks until this worker may begin a run.
@@ -81,13 +85,22 @@ class Entrance:
         except errors.OpError as error:
             logger.info("The step server was not told that this worker leaves: %s", error)
 
-    def _renew(self) -> None:
-        while not clock.wait(self._closed, LEASE_SECS / 4):
-            if not self._inside:
-                continue
-            try:
-                self._transport.call(0, "renew", self._ticket, self._sender).get()
-            except errors.UnavailableError as error:
-                logger.info("The step server was not told that this worker lives: %s", error)
-            except Exception:
-                return  # the epoch or Ray has ended; the next run reports it
+    def renew(self) -> bool:
+        """Gives a sign of life if a run is under way, and returns whether there is somebody to give it to."""
+        if not self._inside:
+            return True
+        try:
+            self._transport.call(0, "renew", self._ticket, self._sender).get()
+        except errors.UnavailableError as error:
+            logger.info("The step server was not told that this worker lives: %s", error)
+        except Exception:
+            return False  # the epoch or Ray has ended; the next run reports it
+        return True
+
+
+def _renew(reference: weakref.ref[Entrance], closed: threading.Event) -> None:
+    while not clock.wait(closed, LEASE_SECS / 4):
+        entrance = reference()
+        if entrance is None or not entrance.renew():
+            return
+        del entrance

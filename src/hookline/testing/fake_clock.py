@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
@@ -22,7 +23,8 @@ class FakeClock(clock.Clock):
     Args:
         start: The first reading, in seconds, of both `monotonic` and `time`.
         autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
-            limit. For tests in which no other thread can move the time.
+            limit. For tests in which no other thread can move the time. Threads that were alive before the clock was
+            entered, and did not enter it, move nothing: they belong to something else.
 
     Example:
         >>> with FakeClock(start=100.0) as fake:
@@ -39,11 +41,14 @@ class FakeClock(clock.Clock):
         self._changed = threading.Condition()
         self._previous: clock.Clock | None = None
         self._released = False
+        self._strangers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
     def __enter__(self) -> FakeClock:
         if self._previous is not None:
             raise RuntimeError("FakeClock is installed already: leave its `with` block before entering it again.")
         self._released = False
+        self._strangers = weakref.WeakSet(threading.enumerate())
+        self._strangers.discard(threading.current_thread())
         self._previous = clock.install(self)
         return self
 
@@ -112,6 +117,7 @@ class FakeClock(clock.Clock):
 
     def _block(self, happened: Callable[[], bool], pause: Callable[[float], bool], timeout_secs: float | None) -> bool:
         deadline = float("inf") if timeout_secs is None else self._now + timeout_secs
+        jumps = timeout_secs is not None and threading.current_thread() not in self._strangers
         blocked_secs, looks = 0.0, 0
         with self._counted_as_waiter():
             done = bool(happened())
@@ -121,7 +127,7 @@ class FakeClock(clock.Clock):
                 looks += 1
                 done = (pause(_LOOK_EVERY_REAL_SECS) or looks % 1000 == 0) and bool(happened())
                 blocked_secs += _LOOK_EVERY_REAL_SECS
-                if self._autojump_secs is not None and blocked_secs >= self._autojump_secs and timeout_secs is not None:
+                if jumps and self._autojump_secs is not None and blocked_secs >= self._autojump_secs:
                     self._jump_to(deadline)
         # If the time passed at the same moment as the event, the event counts.
         return done or bool(happened())
