@@ -30,7 +30,8 @@ import hookline as hl
 from hookline import train
 
 _HERE = Path(__file__).parent
-BARE, HAND, HAND_NAN = "bare jitted step", "by hand", "by hand, NaN check"
+BARE, BARE_LOSS = "bare jitted step", "bare jitted step, returns its loss"
+HAND, HAND_NAN = "by hand", "by hand, NaN check"
 WHOLE = "monitored, standard hooks, NaN check"
 STANDARD = "stop, steps/s, summaries, log (each 100 steps), checkpoint (each 600 s)"
 
@@ -117,8 +118,8 @@ class Contestants:
         self._stack.callback(writer.close)
         return interleaved.stepwise(by_hand.with_jobs(*self._batch, writer, checks_nan=checks_nan))
 
-    def bare(self) -> interleaved.Run:
-        return interleaved.stepwise(by_hand.bare(*self._batch))
+    def bare(self, *, returns_loss: bool = False) -> interleaved.Run:
+        return interleaved.stepwise(by_hand.bare(*self._batch, returns_loss=returns_loss))
 
     def _built(self, fed: bool) -> tuple[hl.Tensor, hl.Operation, dict[hl.Tensor, Any]]:
         if not fed:
@@ -185,6 +186,7 @@ def main() -> None:
         made = Contestants(stack)
         runs = {
             BARE: made.bare(),
+            BARE_LOSS: made.bare(returns_loss=True),
             HAND: made.by_hand(checks_nan=False),
             HAND_NAN: made.by_hand(checks_nan=True),
             "Session.run": made.session(fed=False),

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 import orbax.checkpoint
 import tiny_step
 
@@ -24,19 +23,22 @@ SAVE_SECS = 600
 _FLOAT = struct.Struct("f")
 
 
-def bare(x: jax.Array, y: jax.Array) -> Callable[[], object]:
-    """Returns the jitted step, and nothing around it."""
+def bare(x: jax.Array, y: jax.Array, *, returns_loss: bool) -> Callable[[], object]:
+    """Returns the jitted step, and nothing around it.
+
+    Most steps return their loss. Without it the step is that of a session that runs the train op alone.
+    """
 
     def step(state, x, y):
-        params, slots, count = state
-        changes, slots = tiny_step.TRANSFORMATION.update(jax.grad(tiny_step.loss_of)(params, x, y), slots, params)
-        return optax.apply_updates(params, changes), slots, count + 1
+        *state, count = state
+        state, loss = tiny_step.step(state, x, y)
+        return (*state, count + 1), loss if returns_loss else None
 
     compiled, state = jax.jit(step, donate_argnums=0), (*tiny_step.state(), jnp.zeros((), jnp.int32))
 
     def run() -> None:
         nonlocal state
-        state = compiled(state, x, y)
+        state, _ = compiled(state, x, y)
 
     return run
 

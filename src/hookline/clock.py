@@ -53,7 +53,24 @@ def _bounded(timeout_secs: float | None) -> float | None:
 
 
 _installed = Clock()
-_installed.monotonic = _time.monotonic  # It is read on each run, and a call takes time.
+
+monotonic: Callable[[], float] = _time.monotonic
+"""Returns the seconds since an arbitrary moment; never goes back. Measure durations with it.
+
+This and `time` are the methods of the installed clock themselves: each run reads it, and a call takes time.
+
+Example:
+    >>> monotonic() <= monotonic()
+    True
+"""
+
+time: Callable[[], float] = _time.time
+"""Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
+
+Example:
+    >>> time() > 0
+    True
+"""
 
 
 def install(clock: Clock) -> Clock:
@@ -69,29 +86,10 @@ def install(clock: Clock) -> Clock:
         >>> previous = install(Clock())
         >>> _ = install(previous)
     """
-    global _installed
+    global _installed, monotonic, time
     previous, _installed = _installed, clock
+    monotonic, time = clock.monotonic, clock.time
     return previous
-
-
-def monotonic() -> float:
-    """Returns the seconds since an arbitrary moment; never goes back. Measure durations with it.
-
-    Example:
-        >>> monotonic() <= monotonic()
-        True
-    """
-    return _installed.monotonic()
-
-
-def time() -> float:
-    """Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
-
-    Example:
-        >>> time() > 0
-        True
-    """
-    return _installed.time()
 
 
 def sleep(secs: float) -> None:

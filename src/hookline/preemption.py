@@ -104,8 +104,7 @@ class Watch:
 
     def check(self) -> None:
         """Raises `Preempted` if the process was asked to end."""
-        error = self.error() if self.came() else None
-        if error is not None:
+        if _signals.number is not None and (error := self.error()) is not None:
             raise error
 
     def error(self) -> Preempted | None:

@@ -67,12 +67,14 @@ class LateValues:
     def write_ready(self) -> None:
         """Hands on what has arrived, up to the first results that have not."""
         while self._waiting and self._waiting[0][0].is_ready():
-            self._write_first()
+            results, more = self._waiting.popleft()
+            self._write(results.get(), *more)
 
     def write_all(self) -> None:
         """Waits for all results, and hands them on."""
         while self._waiting:
-            self._write_first()
+            results, more = self._waiting.popleft()
+            self._write(results.get(), *more)
 
     def salvage(self) -> None:
         """Hands on what has arrived, and drops the rest with a log line: the session that was to compute it is gone."""
@@ -83,7 +85,3 @@ class LateValues:
         if self._waiting:
             _logger.warning("%d values that were asked for are dropped with their session.", len(self._waiting))
         self._waiting.clear()
-
-    def _write_first(self) -> None:
-        results, more = self._waiting.popleft()
-        self._write(results.get(), *more)

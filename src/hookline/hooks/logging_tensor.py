@@ -114,7 +114,10 @@ class LoggingTensorHook(SessionRunHook):
         """
         if self._formatter is not None:
             return self._formatter(values)
-        line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
+        parts = []
+        for tag, value in values.items():
+            parts.append(f"{tag} = {_text(value)}")
+        line = ", ".join(parts)
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
@@ -225,7 +228,8 @@ class LoggingTensorHook(SessionRunHook):
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
-        if self._writes_own_lines and not {"log", "format_line"} & vars(self).keys():
+        own = self.__dict__  # Somebody may have set a function on this hook alone.
+        if self._writes_own_lines and "log" not in own and "format_line" not in own:
             self.log(chosen, elapsed_secs)
             return
         with np.printoptions(suppress=True):

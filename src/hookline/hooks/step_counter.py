@@ -147,7 +147,9 @@ class StepCounterHook(SessionRunHook):
         """Writes the rate if it is due."""
         step = run_context.session.global_step
         if self.trigger.should_trigger_for_step(step):
-            self._report(step)
+            elapsed_secs, elapsed_steps = self.trigger.update_last_triggered_step(step)
+            if elapsed_secs and elapsed_steps is not None:
+                self.record(elapsed_steps, elapsed_secs, step)
         if step == self._seen_step:
             self._warn(step)
         else:
@@ -166,11 +168,6 @@ class StepCounterHook(SessionRunHook):
     def secs_until_trigger(self) -> float:
         """Returns the seconds until the next rate is due."""
         return self.trigger.secs_until_trigger()
-
-    def _report(self, step: int) -> None:
-        elapsed_secs, elapsed_steps = self.trigger.update_last_triggered_step(step)
-        if elapsed_secs and elapsed_steps is not None:
-            self.record(elapsed_steps, elapsed_secs, step)
 
     def _warn(self, step: int) -> None:
         if self._warnings < _MAX_WARNINGS:

@@ -40,7 +40,7 @@ class _Results:
     _rest: Iterator[tuple[int, Callback]] = iter(())
     _values: tuple[SessionRunContext, Any, RunOptions, RunMetadata] | None = None
 
-    def arrived(
+    def give(
         self,
         after: Iterable[tuple[int, Callback]],
         context: SessionRunContext,
@@ -48,8 +48,9 @@ class _Results:
         options: RunOptions,
         run_metadata: RunMetadata,
     ) -> None:
-        """Says to whom the results are to be given."""
+        """Gives the results to the hooks."""
         self._rest, self._values = iter(after), (context, watched, options, run_metadata)
+        self.deliver()
 
     def deliver(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
@@ -209,15 +210,14 @@ class HookedSession:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 run_metadata = run_metadata or self._no_metadata
                 self._at_callbacks = True
-                results.arrived(riders.after, context, riders.watched.fetches, options or _NO_OPTIONS, run_metadata)
-                results.deliver()
+                results.give(riders.after, context, riders.watched.fetches, options or _NO_OPTIONS, run_metadata)
         except BaseException:
             if context.stop_requested:
                 self._stop.carried = True
             raise
         finally:
             results.forget()
-            if riders.feeds:
+            if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.requested = True
@@ -233,7 +233,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> Any:
-        merged = riders.merged_options(options)
+        merged = riders.merged_options(options) if riders.options else options
         if run_metadata is None and merged is not None and _records(merged):
             run_metadata = RunMetadata()
         feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
@@ -247,8 +247,7 @@ class HookedSession:
                 riders.blame(exc, self.raw.graph)
                 raise
         self._at_callbacks = True
-        results.arrived(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
-        results.deliver()
+        results.give(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
         return result
 
     def _original_args(

@@ -31,6 +31,8 @@ class Ridership:
         watched: The fetches of each, or None; what every run carries comes behind them.
         standing: As above.
         feeders: Those that feed something, each with its feed.
+        options: The options that they ask for.
+        stale: Whether what they asked for is to be merged anew.
     """
 
     __slots__ = (
@@ -38,13 +40,13 @@ class Ridership:
         "_before",
         "_caller_options",
         "_merged_options",
-        "_options",
-        "_stale",
         "after",
         "asks",
         "feeders",
         "hooks",
+        "options",
         "riding",
+        "stale",
         "standing",
         "watched",
         "watches",
@@ -66,13 +68,8 @@ class Ridership:
         self.hooks = tuple(riding)
         self.riding = bool(riding)
         self._asked: list[SessionRunArgs | None] = [None] * len(riding)
-        self._stale = False
+        self.stale = False
         self._merge()
-
-    @property
-    def feeds(self) -> bool:
-        """Whether it holds what somebody feeds."""
-        return bool(self.feeders) or self._stale
 
     def ask(self, context: SessionRunContext) -> None:
         """Calls every `before_run` and merges what they ask for.
@@ -86,23 +83,21 @@ class Ridership:
             args = before_run(context)
             if args is not asked[slot]:
                 asked[slot] = args
-                self._stale = True
-        if self._stale:
+                self.stale = True
+        if self.stale:
             self._merge()
 
     def forget_feeds(self) -> None:
         """Lets go of the values that hooks fed: a batch does not outlive its run. What they fed stays known."""
         self.feeders = [(hook, dict.fromkeys(feeds)) for hook, feeds in self.feeders]
         self._asked = [None if getattr(args, "feed_dict", None) else args for args in self._asked]
-        self._stale = True
+        self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
         """Returns the caller's options merged with those of the hooks."""
-        if not self._options:
-            return options
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
-            self._merged_options = merge_options([options, *self._options])
+            self._merged_options = merge_options([options, *self.options])
         return self._merged_options
 
     def merged_feeds(self, feed_dict: Mapping[Any, Any] | None, graph: Graph) -> dict[Any, Any]:
@@ -170,11 +165,11 @@ class Ridership:
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
-        self._options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
+        self.options: list[RunOptions] = [args.options for _, args in given if args.options is not None]
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
-        self.asks: bool = self.watches or bool(self.feeders) or bool(self._options)
-        self._stale = False
+        self.asks: bool = self.watches or bool(self.feeders) or bool(self.options)
+        self.stale = False
 
 
 def _element(graph: Graph, key: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ class Prepared(NamedTuple):
         assemble_watched: For the hooks.
         has_structures: Whether a key of the feeds is a structure of tensors.
         nothing: The results of both, if these are operations alone, which have no values; else None.
+        late_alone: What gives those of the hooks, where nothing but what is late has a value; else None.
     """
 
     execution: Execution
@@ -40,6 +42,7 @@ class Prepared(NamedTuple):
     assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
     has_structures: bool
     nothing: tuple[None, tuple[Any, ...]] | None
+    late_alone: Callable[[Run, Any], tuple[Any, ...]] | None
 
 
 def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
@@ -123,24 +126,37 @@ class PlanCache:
         self._warn_of_unknown_step(execution)
         self._warn_of_lost_updates(execution)
 
-        def assemble_watched(values: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
+        def those_now(values: Sequence[Any]) -> list[Any]:
             results: list[Any] = [None] * len(watched.fetches)
             if now:
                 for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
                     results[place] = result
+            return results
+
+        def with_late(known: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
+            results = [*known]
             if late:
                 whole = execution.late_results(run, session, assemble_late)
                 for part, place in enumerate(late):
                     results[place] = whole.part(part)
             return tuple(results)
 
-        nothing = None
-        if isinstance(fetches, Operation) and not late and all(isinstance(element, Operation) for element in wanted):
-            nothing = None, assemble_watched([None] * (1 + len(wanted)), Run(), None)
+        nothing = late_alone = None
+        if isinstance(fetches, Operation) and all(isinstance(element, Operation) for element in wanted):
+            known = those_now([None] * (1 + len(wanted)))
+            nothing = None if late else (None, tuple(known))
+            late_alone = functools.partial(with_late, known) if late else None
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )
-        prepared = Prepared(execution, assemble, assemble_watched, flat is not feed_dict, nothing)
+        prepared = Prepared(
+            execution,
+            assemble,
+            lambda values, run, session: with_late(those_now(values), run, session),
+            flat is not feed_dict,
+            nothing,
+            late_alone,
+        )
         self._keep(key, prepared)
         return prepared
 

@@ -103,6 +103,7 @@ class Session(_OfGraph):
         self._sources = Sources(self._graph, lambda: self.shared)
         self.ahead = RunAhead(config.max_runs_ahead)
         self.checks_runs = type(self).check_run is not Session.check_run
+        self._converts = type(self).returned is not Session.returned
         # By hooks the latest fetches, the tensors that were fed, and what was prepared for them.
         self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], Prepared | None]] = {}
         self.origin = ""
@@ -245,6 +246,8 @@ class Session(_OfGraph):
         """
         if not isinstance(watched, Watched):
             watched = Watched(tuple(watched), once=True)
+        if options is None and not feed_dict:
+            return self.run_prepared(self._prepared(fetches, watched, feed_dict), (), None, run_metadata, watched)
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
     def expect(self, watched: Iterable[Any]) -> None:
@@ -379,7 +382,11 @@ class Session(_OfGraph):
             if run.applied and not execution.has_run:
                 execution.has_run, execution.repeat = True, Repeat.of(self._lock, execution, prepared.nothing)
             return prepared.nothing
-        results = self.returned([*map(called, execution.getters, repeat(run))])
+        if prepared.late_alone is not None:
+            return None, watched and prepared.late_alone(run, self)
+        results = [*map(called, execution.getters, repeat(run))]
+        if self._converts:
+            results = self.returned(results)
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
