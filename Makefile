@@ -25,9 +25,10 @@ demo-text: $(READY)
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
-# A worker for each core, at most four: each holds JAX, and some a Ray cluster.
+# A worker for each core, at most four: each holds JAX, and some a Ray cluster. In the order of the names: the longest
+# files hold few tests, and would come last.
 test: $(READY)
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-distributed: $(READY)
 	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"

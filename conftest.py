@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,25 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # How long an example takes says something about the machine only.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
+
+
+_PROGRAMS = "HOOKLINE_TEST_PROGRAMS"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has the workers of a test run share what they compile; the processes that tests start, and kill, do not."""
+    if not hasattr(config, "workerinput"):
+        os.environ[_PROGRAMS] = tempfile.mkdtemp()
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", os.environ[_PROGRAMS])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes that."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(_PROGRAMS), ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
