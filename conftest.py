@@ -27,23 +27,15 @@ hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("untimed")
 
 
-_PROGRAMS = "HOOKLINE_TEST_PROGRAMS"
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Has the workers of a test run share what they compile; the processes that tests start, and kill, do not."""
-    if not hasattr(config, "workerinput"):
-        os.environ[_PROGRAMS] = tempfile.mkdtemp()
-    import jax
+    """Has tests of one process compile the same program once; the processes that they start, and kill, do not share."""
+    if not config.getoption("numprocesses", None):  # Those have no tests of their own.
+        import jax
 
-    jax.config.update("jax_compilation_cache_dir", os.environ[_PROGRAMS])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes that."""
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(_PROGRAMS), ignore_errors=True)
+        folder = tempfile.mkdtemp()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture(autouse=True)

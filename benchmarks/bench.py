@@ -163,7 +163,8 @@ def draw(rows: dict[str, interleaved.Row], path: Path) -> None:
     names = list(rows)[::-1]
     figure, axis = plt.subplots(figsize=(7, 0.36 * len(names) + 0.8))
     colours = [
-        "tab:orange" if "TensorFlow" in n else "tab:gray" if "hand" in n or n == BARE else "tab:blue" for n in names
+        "tab:orange" if "TensorFlow" in n else "tab:gray" if "hand" in n or n.startswith(BARE) else "tab:blue"
+        for n in names
     ]
     axis.barh(names, [rows[n].micros for n in names], xerr=[rows[n].spread for n in names], color=colours)
     axis.set_xlabel("µs a step")
@@ -196,8 +197,13 @@ def main() -> None:
         tensorflow = in_processes.tensorflow(stack)
         if tensorflow is not None:
             runs |= {f"TensorFlow {name}": run for name, run in tensorflow.items()}
-        rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, HAND_NAN))
+        rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps, references=(BARE, BARE_LOSS, HAND_NAN))
     text, parts = interleaved.table(rows), {"rows": rows}
+    hand, whole = (rows[name].added[BARE_LOSS] for name in (HAND_NAN, WHOLE))
+    text += (
+        f"\n\nTo the bare step that returns its loss the loop by hand adds {hand:.1f} µs, the session with all hooks "
+        f"{whole:.1f} µs."
+    )
     for name in LONG:
         parts[name], columns = measure_long(name, rounds=args.long_rounds, steps=args.long_steps)
         parts |= {f"{name}, {head}": values for head, values in columns.items()}

@@ -53,24 +53,8 @@ def _bounded(timeout_secs: float | None) -> float | None:
 
 
 _installed = Clock()
-
-monotonic: Callable[[], float] = _time.monotonic
-"""Returns the seconds since an arbitrary moment; never goes back. Measure durations with it.
-
-This and `time` are the methods of the installed clock themselves: each run reads it, and a call takes time.
-
-Example:
-    >>> monotonic() <= monotonic()
-    True
-"""
-
-time: Callable[[], float] = _time.time
-"""Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
-
-Example:
-    >>> time() > 0
-    True
-"""
+# They are read on many runs, and a call takes time.
+_installed.monotonic, _installed.time = _time.monotonic, _time.time
 
 
 def install(clock: Clock) -> Clock:
@@ -86,10 +70,29 @@ def install(clock: Clock) -> Clock:
         >>> previous = install(Clock())
         >>> _ = install(previous)
     """
-    global _installed, monotonic, time
+    global _installed
     previous, _installed = _installed, clock
-    monotonic, time = clock.monotonic, clock.time
     return previous
+
+
+def monotonic() -> float:
+    """Returns the seconds since an arbitrary moment; never goes back. Measure durations with it.
+
+    Example:
+        >>> monotonic() <= monotonic()
+        True
+    """
+    return _installed.monotonic()
+
+
+def time() -> float:
+    """Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
+
+    Example:
+        >>> time() > 0
+        True
+    """
+    return _installed.time()
 
 
 def sleep(secs: float) -> None:

@@ -98,10 +98,6 @@ class Watch:
         """The signal that asked the process to end, if any."""
         return (asked() if self._heeds else None) or self._last
 
-    def came(self) -> bool:
-        """Returns whether the process was asked to end."""
-        return _signals.number is not None and self.number is not None
-
     def check(self) -> None:
         """Raises `Preempted` if the process was asked to end."""
         if _signals.number is not None and (error := self.error()) is not None:

@@ -504,14 +504,17 @@ def test_a_bounded_session_that_is_dropped_unclosed_leaves_no_thread():
         return {thread for thread in threading.enumerate() if thread.name == "hookline-renew"}
 
     before = renewing()
-    model = Model(Target(in_process(1), max_staleness=0))
-    model.session.run(model.init)
-    model.run()
-    (thread,) = renewing() - before
-    del model
-    gc.collect()
-    thread.join(10)
-    assert not thread.is_alive()
+    with FakeClock() as fake:
+        model = Model(Target(in_process(1), max_staleness=0))
+        model.session.run(model.init)
+        model.run()
+        (thread,) = renewing() - before
+        fake.await_waiters()
+        del model
+        gc.collect()
+        fake.advance(60)
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_the_bound_is_that_of_all():

@@ -297,6 +297,29 @@ def test_a_subclass_with_an_after_run_of_its_own_gets_the_results_themselves(tra
         assert all(isinstance(results[0], bytes) for results in values)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_a_hook_does_to_its_results_of_one_run_is_not_in_those_of_the_next(training, is_late):
+    train_op, loss = training
+    seen = []
+
+    class Marks(train.SessionRunHook):
+        def before_run(self, run_context):
+            return train.SessionRunArgs({"op": loss.op})
+
+        def after_run(self, run_context, run_values):
+            seen.append(dict(run_values.results))
+            run_values.results["mine"] = 1
+
+    class Asks(train.SessionRunHook):
+        def before_run(self, run_context):
+            return train.SessionRunArgs(loss, late=True) if is_late else None
+
+    with train.MonitoredSession(hooks=[Marks(), Asks()]) as session:
+        for _ in range(3):
+            session.run(train_op)
+    assert seen == [{"op": None}] * 3
+
+
 def test_a_failed_run_is_an_error_where_its_results_are_read_though_they_are_ready():
     class Failed:
         def is_ready(self):

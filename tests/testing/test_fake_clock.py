@@ -159,6 +159,16 @@ def test_with_autojump_a_thread_from_before_the_clock_moves_nothing(thread):
         assert answer.result(timeout=10) is False
 
 
+def test_with_autojump_the_main_thread_moves_a_clock_that_another_one_has_entered(thread):
+    fake = FakeClock(start=0.0, autojump_secs=0.0)
+    thread.submit(fake.__enter__).result()
+    try:
+        assert clock.wait(threading.Event(), 5) is False
+        assert fake.monotonic() == 5.0
+    finally:
+        fake.__exit__(None, None, None)
+
+
 def test_leaving_the_block_releases_threads_that_still_wait(thread):
     with FakeClock() as fake:
         answers = [thread.submit(clock.wait, threading.Event(), 10)]

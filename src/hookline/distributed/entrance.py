@@ -35,7 +35,6 @@ class Entrance:
         threading.Thread(
             target=_renew, args=(weakref.ref(self), self._closed), name="hookline-renew", daemon=True
         ).start()
-        weakref.finalize(self, self._closed.set)  # of a session that nobody closes
 
     def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
         """Blocks until this worker may begin a run.
@@ -99,6 +98,7 @@ class Entrance:
 
 
 def _renew(reference: weakref.ref[Entrance], closed: threading.Event) -> None:
+    # Ends, a while later, where nobody has closed the session but it is gone.
     while not clock.wait(closed, LEASE_SECS / 4):
         entrance = reference()
         if entrance is None or not entrance.renew():

@@ -66,6 +66,7 @@ class LateValues:
 
     def write_ready(self) -> None:
         """Hands on what has arrived, up to the first results that have not."""
+        # The lines of `write_all` once more: what a firing calls is in no cache.
         while self._waiting and self._waiting[0][0].is_ready():
             results, more = self._waiting.popleft()
             self._write(results.get(), *more)

@@ -94,7 +94,7 @@ class Ridership:
         self.stale = True
 
     def merged_options(self, options: RunOptions | None) -> RunOptions | None:
-        """Returns the caller's options merged with those of the hooks."""
+        """Returns the caller's options merged with those of the hooks, of which there must be some."""
         if self._merged_options is None or options is not self._caller_options:
             self._caller_options = options
             self._merged_options = merge_options([options, *self.options])

@@ -33,8 +33,8 @@ class Prepared(NamedTuple):
         assemble: For the caller.
         assemble_watched: For the hooks.
         has_structures: Whether a key of the feeds is a structure of tensors.
-        nothing: The results of both, if these are operations alone, which have no values; else None.
-        late_alone: What gives those of the hooks, where nothing but what is late has a value; else None.
+        nothing: The results of both, if each fetches operations, which have no values; else None.
+        late_alone: If nothing but what is late has a value, what gives the results of the hooks; else None.
     """
 
     execution: Execution
@@ -142,7 +142,7 @@ class PlanCache:
             return tuple(results)
 
         nothing = late_alone = None
-        if isinstance(fetches, Operation) and all(isinstance(element, Operation) for element in wanted):
+        if isinstance(fetches, Operation) and all(_is_constant(watched.fetches[i]) for i in now):
             known = those_now([None] * (1 + len(wanted)))
             nothing = None if late else (None, tuple(known))
             late_alone = functools.partial(with_late, known) if late else None
@@ -200,6 +200,11 @@ class PlanCache:
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
+
+
+def _is_constant(fetches: Any) -> bool:
+    """Whether the results are the same in each run, and nobody can change them: operations, or tuples of them."""
+    return isinstance(fetches, Operation) or (type(fetches) is tuple and all(map(_is_constant, fetches)))
 
 
 def _names(elements: Sequence[Tensor | Operation]) -> str:

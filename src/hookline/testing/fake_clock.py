@@ -23,8 +23,8 @@ class FakeClock(clock.Clock):
     Args:
         start: The first reading, in seconds, of both `monotonic` and `time`.
         autojump_secs: If given, a wait that stays blocked for this many *real* seconds moves the fake time to its own
-            limit. For tests in which no other thread can move the time. Threads that were alive before the clock was
-            entered, and did not enter it, move nothing: they belong to something else.
+            limit. For tests in which no other thread can move the time. Only the waits of threads do so that belong to
+            the test: the main one, the one that enters the clock, and those that are started afterwards.
 
     Example:
         >>> with FakeClock(start=100.0) as fake:
@@ -48,7 +48,7 @@ class FakeClock(clock.Clock):
             raise RuntimeError("FakeClock is installed already: leave its `with` block before entering it again.")
         self._released = False
         self._strangers = weakref.WeakSet(threading.enumerate())
-        self._strangers.discard(threading.current_thread())
+        self._strangers -= {threading.current_thread(), threading.main_thread()}
         self._previous = clock.install(self)
         return self
 
