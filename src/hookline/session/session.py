@@ -246,8 +246,6 @@ class Session(_OfGraph):
         """
         if not isinstance(watched, Watched):
             watched = Watched(tuple(watched), once=True)
-        if options is None and not feed_dict:
-            return self.run_prepared(self._prepared(fetches, watched, feed_dict), (), None, run_metadata, watched)
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
     def expect(self, watched: Iterable[Any]) -> None:
