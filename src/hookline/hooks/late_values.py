@@ -66,16 +66,13 @@ class LateValues:
 
     def write_ready(self) -> None:
         """Hands on what has arrived, up to the first results that have not."""
-        # The lines of `write_all` once more: what a firing calls is in no cache.
         while self._waiting and self._waiting[0][0].is_ready():
-            results, more = self._waiting.popleft()
-            self._write(results.get(), *more)
+            self._write_first()
 
     def write_all(self) -> None:
         """Waits for all results, and hands them on."""
         while self._waiting:
-            results, more = self._waiting.popleft()
-            self._write(results.get(), *more)
+            self._write_first()
 
     def salvage(self) -> None:
         """Hands on what has arrived, and drops the rest with a log line: the session that was to compute it is gone."""
@@ -86,3 +83,7 @@ class LateValues:
         if self._waiting:
             _logger.warning("%d values that were asked for are dropped with their session.", len(self._waiting))
         self._waiting.clear()
+
+    def _write_first(self) -> None:
+        results, more = self._waiting.popleft()
+        self._write(results.get(), *more)

@@ -114,10 +114,7 @@ class LoggingTensorHook(SessionRunHook):
         """
         if self._formatter is not None:
             return self._formatter(values)
-        parts = []
-        for tag, value in values.items():
-            parts.append(f"{tag} = {_text(value)}")
-        line = ", ".join(parts)
+        line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 
     def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
