@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph.variable import Variable, is_counter
-from hookline.session.store import Flat, Leaves
+from hookline.session.buckets import Bucket, Held, Leaves
+from hookline.session.store import Flat
 
 # What every counter holds: it has 32 bits or 64.
 _LEAST, _MOST = -(2**31), 2**31 - 1
@@ -19,15 +20,19 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 class Slot:
     """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
 
-    __slots__ = ("leaves", "mirror", "structure")
+    __slots__ = ("bucket", "leaves", "mirror", "structure")
 
     def __init__(self) -> None:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
+        # That of the bucket in which it is: newer than `leaves`, once a program has returned the bucket.
+        self.bucket: BucketSlot | None = None
 
-    def values(self, variable: Variable) -> Leaves:
-        """Returns the leaves, made anew where the host alone has counted."""
+    def values(self, variable: Any) -> Leaves:
+        """Returns the leaves, made anew where the host alone has counted, or where they came back in a bucket."""
+        if self.bucket is not None:
+            self.bucket.unpack()
         if self.leaves is None:
             self.leaves = (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),)
         return self.leaves
@@ -41,6 +46,40 @@ class Slot:
         self.mirror = mirror if _LEAST <= mirror <= _MOST else _wrapped(mirror, variable)
 
 
+class BucketSlot(Slot):
+    """The arrays of a bucket; no leaves as long as its variables have newer values of their own.
+
+    Args:
+        bucket: The bucket.
+        slots: Those of its variables.
+    """
+
+    __slots__ = ("_bucket", "_slots", "_unpacked")
+
+    def __init__(self, bucket: Bucket, slots: Sequence[Slot]) -> None:
+        super().__init__()
+        self._bucket, self._slots = bucket, slots
+        self._unpacked: Leaves | None = None  # The arrays whose values the slots of its variables have.
+
+    def values(self, variable: Any) -> Leaves:
+        """Returns the arrays, made anew where its variables have newer values."""
+        if self.leaves is None:
+            self.leaves = self._unpacked = self._bucket.packed([slot.leaves or () for slot in self._slots])
+        return self.leaves
+
+    def unpack(self) -> None:
+        """Gives its variables the values that came back in the arrays."""
+        if self.leaves is not None and self.leaves is not self._unpacked:
+            for slot, leaves in zip(self._slots, self._bucket.unpacked(self.leaves), strict=True):
+                slot.leaves = leaves
+            self._unpacked = self.leaves
+
+    def open(self) -> None:
+        """Lets one of its variables be written alone."""
+        self.unpack()
+        self.leaves = self._unpacked = None
+
+
 class LocalExchange:
     """The variables of programs that take and write the same ones, found once.
 
@@ -49,7 +88,7 @@ class LocalExchange:
 
     Args:
         store: The store of this process.
-        groups: The variables whose values the program takes.
+        groups: The variables, and buckets of them, whose values the program takes.
         written: The ones that it writes.
         gains: By how much each of those counts on in a run; None where the host does not know.
         hosted: What the program leaves to the host to count, and by how much.
@@ -85,8 +124,8 @@ class LocalExchange:
     def __init__(
         self,
         store: Any,
-        groups: Sequence[Sequence[Variable]],
-        written: Sequence[Variable],
+        groups: Sequence[Sequence[Held]],
+        written: Sequence[Held],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> None:
@@ -142,6 +181,8 @@ class LocalExchange:
         """Puts the new values where they are looked for."""
         new = itertools.chain(*self.new)
         for slot, leaves, structure in zip(self._slots, new, self.structures, strict=True):
+            if slot.bucket is not None:
+                slot.bucket.open()
             slot.leaves, slot.structure = leaves, structure
         for slot in self._hosted_slots:
             slot.leaves = None
@@ -160,7 +201,7 @@ class LocalExchange:
         self.read = self.store.slots(self._groups[-1])
         every = zip(self._slots, self._gains, strict=True)
         self._hosted_slots = self.store.slots(self._hosted)
-        self.counters = [(slot, variable, gain) for slot, (variable, gain) in every if is_counter(variable)]
+        self.counters = [(s, v, gain) for s, (v, gain) in every if isinstance(v, Variable) and is_counter(v)]
         self.counters += [(s, v, gain) for s, (v, gain) in zip(self._hosted_slots, self._hosted.items(), strict=True)]
         step = self.store.counted_step()
         self.counters.sort(key=lambda counter: counter[1] is not step)

@@ -18,8 +18,9 @@ from hookline.graph import spec as specs
 from hookline.graph.global_step import counted_global_step, get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.local_exchange import LocalExchange, Slot
-from hookline.session.store import Exchange, Leaves, VariableStore
+from hookline.session.buckets import Bucket, Held, Leaves, bucketed
+from hookline.session.local_exchange import BucketSlot, LocalExchange, Slot
+from hookline.session.store import Exchange, VariableStore
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
@@ -58,7 +59,8 @@ class _LocalStore:
         self._graph = graph
         self._lock = lock
         self.step_changes = 0
-        self._slots: dict[Variable, Slot] = {}
+        self._slots: dict[Held, Slot] = {}
+        self._buckets: dict[Variable, Bucket] = {}
         self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
         self.step_slot: Slot | None = None
@@ -68,7 +70,7 @@ class _LocalStore:
         self.latest: LocalExchange | None = None
         self.unwritten: LocalExchange | None = None
 
-    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+    def take(self, variables: Iterable[Held]) -> tuple[Leaves, ...]:
         self.flush()
         slots = self._slots
         try:
@@ -93,6 +95,8 @@ class _LocalStore:
             slot = self._slots.get(variable)
             if slot is None:
                 slot = self._slots[variable] = Slot()
+            if slot.bucket is not None:
+                slot.bucket.open()
             slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
@@ -108,10 +112,18 @@ class _LocalStore:
         with self._changed:
             self._changed.notify_all()
 
+    def buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        for bucket in bucketed(v for v in taken if v in self._slots and v not in self._buckets):
+            slots = self.slots(bucket.variables)
+            self._slots[bucket] = made = BucketSlot(bucket, slots)
+            for variable, slot in zip(bucket.variables, slots, strict=True):
+                self._buckets[variable], slot.bucket = bucket, made
+        return self._buckets
+
     def exchange(
         self,
-        groups: Sequence[Sequence[Variable]],
-        written: Sequence[Variable],
+        groups: Sequence[Sequence[Held]],
+        written: Sequence[Held],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:
@@ -126,7 +138,7 @@ class _LocalStore:
         """Returns the global step, if it is a counter."""
         return counted_global_step(self._graph)
 
-    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
+    def slots(self, variables: Iterable[Held]) -> list[Slot]:
         """Returns where variables are kept."""
         return [self._slots.setdefault(variable, Slot()) for variable in variables]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +18,12 @@ from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
+from hookline.session.buckets import Bucket, Held, Leaves, handed_over, held, variables_of
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.sharing import Watch
-from hookline.session.store import Flat, Leaves
+from hookline.session.store import Flat
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
@@ -62,8 +63,10 @@ class Program:
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
         hosts: Whether counters that nobody on the device reads may be left to the host.
+        buckets: Given the variables that are taken, says which variables travel in which buckets.
 
     Attributes:
+        taken, counted, read, written: What it is given and gives back, as described above.
         hosted: Those counters. The program does not know them.
     """
 
@@ -78,6 +81,7 @@ class Program:
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
         hosts: bool = False,
+        buckets: Callable[[Sequence[Variable]], Mapping[Variable, Bucket]] = lambda taken: {},
     ) -> None:
         self.plan = plan
         self._always = always
@@ -96,22 +100,25 @@ class Program:
         reads = [v for v in self._read_variables() if v not in plan.updates]
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
-        self.taken = [v for v in needed if not counts_runs(v)]
+        taken, unneeded = [v for v in needed if not counts_runs(v)], [v for v in updates if v not in needed]
+        in_bucket = buckets(taken)
+        self._updates = frozenset(updates)
+        self.taken = handed_over([*taken, *(v for v in unneeded if v in in_bucket)], in_bucket)
         self.counted = [v for v in needed if counts_runs(v)]
-        self.read = reads
-        self.written = [*self.taken, *self.counted, *(v for v in updates if v not in needed)]
+        self.read = [holder for holder in handed_over(reads, in_bucket) if holder not in self.taken]
+        self.written: list[Held] = [*self.taken, *self.counted, *(v for v in unneeded if v not in in_bucket)]
         self.structure_in = structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
-        writes = ", ".join(variable.op.name for variable in (*self.written, *self.hosted)) or "none"
+        writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
-        self._compiler_options = _compiler_options([*self.written, *self._read_by_callers()])
+        self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
         # A run that fails and takes a latch away must take the session with it: a NaN might be forgotten.
         donated = (0, 4) if self.taken else 0
         self._compiled = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
-        self._is_loose = any(v.spec is specs.UNKNOWN for v in (*self.written, *self.read))
+        self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         self.run = functools.partial(self._run_loose, self._compiled) if self._is_loose else self._compiled
         self._dry: Any = None
 
@@ -144,12 +151,14 @@ class Program:
         return results
 
     def _structures_in(self) -> _Structures:
-        return _Structures(tuple(self.structure_in(v) for v in (*self.taken, *self.counted, *self.read)))
+        return _Structures(tuple(map(self.structure_in, variables_of((*self.taken, *self.counted, *self.read)))))
 
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
-        variables = (*self.taken, *self.counted, *self.read)
-        yield from zip((variable.op.name for variable in variables), (*taken, *counted, *read), strict=True)
+        # Not of buckets, which are always the same.
+        for holder, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
+            if isinstance(holder, Variable):
+                yield holder.op.name, leaves
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
@@ -173,12 +182,12 @@ class Program:
                 found.append(variable)
         return found if len(found) < len(plan.updates) else []
 
-    def _read_by_callers(self) -> list[Variable]:
+    def _read_by_callers(self, reads: Sequence[Variable]) -> list[Variable]:
         """Returns the variables that are read for more than what hooks watch: those decide how it is compiled."""
         callers = [operation for operation in self.plan.device if operation in self.plan.trained]
         read = {t.op for operation in callers for t in operation.inputs}
         read |= {tensor.op for tensor in self.outputs if tensor.key not in self.watched}
-        return [variable for variable in (*self.read, *self.counted) if variable.op in read]
+        return [variable for variable in (*reads, *self.counted) if variable.op in read]
 
     def _needs_old(self, variable: Variable) -> bool:
         """Whether the program looks at the value from before the run."""
@@ -203,8 +212,9 @@ class Program:
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            values = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
-            traced = self._traced(dict(values), inputs, latched, mask)
+            given = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
+            old = dict(pair for holder, leaves in given for pair in held(holder, leaves))
+            traced = self._traced(old, inputs, latched, mask)
             return traced if structures is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
@@ -227,13 +237,25 @@ class Program:
         new: list[Leaves] = []
         structures = []
         skip = frame.skip()
-        for variable in self.written:
+
+        def leaves_of(variable: Variable) -> tuple[Leaves, Any]:
+            if variable not in self._updates:  # It is in a bucket with others.
+                return old[variable], None
             leaves, structure = jax.tree.flatten(frame.final(variable))
             if self.plan.is_guarded(variable):
                 self._check_alike(variable, old[variable], leaves, structure)
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
-            new.append(tuple(distinct(leaf) for leaf in leaves))
-            structures.append(structure)
+            return tuple(leaves), structure
+
+        for holder in self.written:
+            if isinstance(holder, Bucket):
+                values = [leaves_of(variable)[0] for variable in holder.variables]
+                new.append(holder.returned(values, old[holder.variables[0]]))
+                structures.append(None)
+            else:
+                leaves, structure = leaves_of(holder)
+                new.append(tuple(distinct(leaf) for leaf in leaves))
+                structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
             outputs += self._masked(frame, watch, wanted, distinct)

@@ -118,7 +118,16 @@ class Programs:
         if found is None:
             every = frozenset(plan.device) if always is None else always
             found = self._made[key] = Program(
-                plan, inputs, out, watch, store.structure, store.worker_index, every, watches, hosts=not store.shared
+                plan,
+                inputs,
+                out,
+                watch,
+                store.structure,
+                store.worker_index,
+                every,
+                watches,
+                hosts=not store.shared,
+                buckets=store.buckets,
             )
         return found
 

@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import jax
-
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-
-Leaves = tuple[jax.Array, ...]
-
+from hookline.session.buckets import Bucket, Held, Leaves, variables_of
 
 Flat = Sequence[Leaves]
 
@@ -56,13 +52,14 @@ class PlainExchange:
     def __init__(
         self,
         store: VariableStore,
-        groups: Sequence[Sequence[Variable]],
-        written: Sequence[Variable],
+        groups: Sequence[Sequence[Held]],
+        written: Sequence[Held],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> None:
         assert not hosted, "a store that is shared counts on the device"
-        self._store, self._groups, self._written, self._gains = store, groups, written, gains
+        self._store, self._gains = store, gains
+        self._groups, self._written = [*map(variables_of, groups)], variables_of(written)
         self.step: int | None = None
 
     def take(self) -> tuple[Flat, Flat, Flat]:
@@ -98,10 +95,14 @@ class VariableStore(Protocol):
         """
         ...
 
+    def buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        """Returns which variables travel in which buckets, after it has put those to be taken into some."""
+        ...
+
     def exchange(
         self,
-        groups: Sequence[Sequence[Variable]],
-        written: Sequence[Variable],
+        groups: Sequence[Sequence[Held]],
+        written: Sequence[Held],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:
