@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import errors
-from hookline.session import buckets
+from hookline.session import buckets, local_exchange, repeat
 
 
 def program_text(session: hl.Session, fetches) -> str:
@@ -101,12 +101,23 @@ def convolutions():
     return hl.op(loss_of, name="loss")(kernels, scales), optax.adamw(1e-2)
 
 
-@pytest.mark.parametrize("model", [adam_with_normalisation, scan_with_momentum, convolutions])
+def sums_of_weights():
+    rng = np.random.default_rng(3)
+    shapes = ((37, 53), (12, 32), (5,))
+    weights = [hl.Variable(rng.normal(size=shape).astype("float32"), name=f"w{i}") for i, shape in enumerate(shapes)]
+
+    def loss_of(weights):
+        return sum((w.sum() - 1) ** 2 + w.std() + ((w - w.mean()) / jnp.sqrt(w.var() + 1e-5)).max() for w in weights)
+
+    return hl.op(loss_of, name="loss")(weights), optax.adam(1e-2)
+
+
+@pytest.mark.parametrize("model", [adam_with_normalisation, scan_with_momentum, convolutions, sums_of_weights])
 def test_the_trained_bits_are_those_of_arrays_that_travel_alone_watched_or_not(model, monkeypatch):
     finals = []
     for limit, watches in ((None, False), (None, True), (0, False)):
         if limit is not None:
-            monkeypatch.setattr(buckets, "_MOST_ARRAY_BYTES", limit)
+            monkeypatch.setattr(buckets, "_MOST_BYTES", limit)
         with hl.Graph().as_default(), hl.Session() as session:
             loss, transformation = model()
             train = hl.train.Optimizer(transformation).minimize(loss, hl.train.get_or_create_global_step())
@@ -114,7 +125,7 @@ def test_the_trained_bits_are_those_of_arrays_that_travel_alone_watched_or_not(m
             norm = hl.op(lambda *values: optax.tree.norm(values))(*trained)
             session.run(hl.global_variables_initializer())
             text = program_text(session, train)
-            assert (len(parameters(text)) < 6) == (limit is None)
+            assert (len(parameters(text)) < 6) == (" conditional(" in text) == (limit is None)
             for step in range(30):
                 if watches and step % 3 == 0:
                     session.run_watched(train, ((loss, norm), None))
@@ -204,6 +215,88 @@ def test_any_order_of_programs_reads_and_writes_gives_the_same_values(moves):
                     state = expected(state, what, number)
         for name, value in session.run(made).items():
             np.testing.assert_array_equal(value, state[name])
+
+
+def test_which_program_came_first_changes_no_bits():
+    rng = np.random.default_rng(4)
+    starts = {name: rng.normal(size=(37, 53)).astype("float32") for name in "ab"}
+    finals = []
+    for first in (0, 1):
+        with hl.Graph().as_default(), hl.Session() as session:
+            made = {name: hl.Variable(start, name=name) for name, start in starts.items()}
+            shrink = hl.op(lambda *values: sum((v.sum() - 1) ** 2 + v.std() for v in values))
+            step = [
+                hl.train.Optimizer(optax.sgd(1e-4)).minimize(shrink(*made.values()), var_list=[*made.values()]),
+                hl.train.Optimizer(optax.sgd(1e-4)).minimize(shrink(made["a"]), var_list=[made["a"]]),
+            ]
+            session.run(hl.global_variables_initializer())
+            session.run(step[first])
+            session.load(starts)
+            for number in range(10):
+                session.run(step[number % 2])
+            finals.append(session.snapshot())
+    for name in starts:
+        np.testing.assert_array_equal(finals[0][name], finals[1][name])
+
+
+def test_a_callable_made_before_there_are_values_takes_them_together_too():
+    made = [hl.Variable(jnp.ones(3), name=f"v{i}") for i in range(4)]
+    add = hl.group(*(variable.assign_add(jnp.ones(3)) for variable in made))
+    with hl.Session() as session:
+        step = session.make_callable(add)
+        with pytest.raises(errors.FailedPreconditionError, match="Variable 'v0' has no value yet"):
+            step()
+        assert session.uninitialized(made) == ["v0", "v1", "v2", "v3"]
+        session.run(hl.group(*(variable.initializer for variable in made[1:])))
+        with pytest.raises(errors.FailedPreconditionError, match="Variable 'v0' has no value yet"):
+            step()
+        session.run(made[0].initializer)
+        step()
+        assert parameters(program_text(session, add)) == ["f32[12]{0}"]
+        assert [value.tolist() for value in session.run(made)] == [[3.0] * 3] * 4
+
+
+def test_a_program_that_overwrites_one_and_fails_takes_nothing_with_it():
+    def explode(value):
+        raise RuntimeError("boom")
+
+    made = [hl.Variable(jnp.ones(3), name=f"v{i}") for i in range(4)]
+    add = hl.group(*(variable.assign_add(jnp.ones(3)) for variable in made))
+    like = jax.ShapeDtypeStruct((3,), jnp.float32)
+    x = hl.placeholder("float32", [3], name="x")
+    bad = made[0].assign(hl.op(lambda value: jax.pure_callback(explode, like, value))(x))
+    good = made[1].assign(x)
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        session.run(add)
+        session.run(good.op, {x: np.full(3, 7, "float32")})
+        with pytest.raises(errors.InternalError, match="boom"):
+            session.run(bad, {x: np.ones(3, "float32")}).block_until_ready()
+        session.load({"v0": np.zeros(3, "float32")})
+        session.run(add)
+        assert [value[0].item() for value in session.run(made)] == [1, 8, 3, 3]
+
+
+def test_a_step_that_did_not_come_back_leaves_no_older_values(monkeypatch):
+    made, _, programs, _ = arithmetic()
+    with hl.Session() as session:
+        session.run(programs["init"])
+        for _ in range(3):
+            session.run(programs["abc"])
+        assert session.snapshot(made.values())["a"].tolist() == [10, 10, 10]
+
+        def interrupted(self, new, structures):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(local_exchange.LocalExchange, "put", interrupted)
+            patched.setattr(repeat.Repeat, "make", lambda self, *args: repeat.CHANGED)
+            with pytest.raises(KeyboardInterrupt):
+                session.run(programs["abc"])
+        with pytest.raises((RuntimeError, ValueError), match="deleted"):
+            session.snapshot(made.values())
+        with pytest.raises(errors.AbortedError, match="session is lost"):
+            session.run(programs["abc"])
 
 
 def test_what_was_fetched_or_loaded_is_not_touched_by_later_runs():

@@ -25,7 +25,7 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
-from hookline.session.buckets import Bucket, Held, Leaves
+from hookline.session.buckets import Bucket, Carrier, Leaves
 from hookline.session.local_store import local_store
 from hookline.session.store import Exchange, PlainExchange, VariableStore
 
@@ -126,14 +126,14 @@ class RemoteStore:
                 raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
         self.local_store.put(values)
 
-    def buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
         """Returns none: each variable goes to its server alone."""
         return {}
 
     def exchange(
         self,
-        groups: Sequence[Sequence[Held]],
-        written: Sequence[Held],
+        groups: Sequence[Sequence[Carrier]],
+        written: Sequence[Carrier],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:

@@ -17,16 +17,14 @@ from hookline.graph.variable import Variable, is_counter
 Leaves = tuple[jax.Array, ...]
 """The arrays of one variable, or of a bucket."""
 
-# An array of 16 KB gains a tenth, one of 32 KB loses as much: it is copied. Of more arrays at once a program, which may
-# want one of them, becomes long.
-_MOST_ARRAY_BYTES = 16384
-_MOST_ARRAYS = 64
+# In a bucket an array of 16 KB takes a tenth less time, one of 32 KB a tenth more, because it is copied.
+_MOST_BYTES = 16384
+# Compiling a program takes some 30 ms longer for each array in a bucket.
+_MOST_ARRAYS = 32
 
 
 class Bucket:
     """Variables that programs take and return as one array of each dtype, one after the other.
-
-    To a program and to the store it is what a variable is.
 
     Args:
         variables: What is in it.
@@ -37,122 +35,144 @@ class Bucket:
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self.variables = tuple(variables)
-        self._layout = _Layout.of([jax.tree.leaves(variable.spec) for variable in variables])
+        self._layout = _layout(variables)
+        self._dtypes = tuple(dict.fromkeys(place.dtype for places in self._layout for place in places))
 
     def packed(self, values: Iterable[Leaves]) -> Leaves:
         """Returns the arrays for the values of its variables."""
-        return _pack([*values], self._layout)
+        by_dtype: dict[Any, list[Any]] = {dtype: [] for dtype in self._dtypes}
+        for leaves, places in zip(values, self._layout, strict=True):
+            for leaf, place in zip(leaves, places, strict=True):
+                by_dtype[place.dtype].append(leaf)
+        return _joined([*by_dtype.values()], self._dtypes)
 
     def unpacked(self, arrays: Leaves) -> Sequence[Leaves]:
         """Returns the values of its variables."""
-        return _unpack(arrays, self._layout)
+        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+        # Each is cut out alone: XLA compiles one program for each shape, and no long one for the whole.
+        return [tuple(_cut(by_dtype[p.dtype], p.start, p.shape) for p in places) for places in self._layout]
 
-    def given(self, arrays: Leaves) -> Iterable[tuple[Variable, Leaves]]:
-        """Returns its variables and their values in a program that has been given the arrays."""
-        return zip(self.variables, self._layout.split(arrays), strict=True)
+    def spliced(self, arrays: Leaves, variable: Variable, leaves: Leaves) -> Leaves:
+        """Returns the arrays with another value for one variable."""
+        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+        for leaf, place in zip(leaves, self._layout[self.variables.index(variable)], strict=True):
+            by_dtype[place.dtype] = _put_in(by_dtype[place.dtype], leaf, place.start)
+        return tuple(by_dtype.values())
 
-    def returned(self, values: Sequence[Leaves], old: Leaves) -> Leaves:
+    def given(self, arrays: Leaves) -> dict[Variable, Leaves]:
+        """Returns the values of its variables in a program that has been given the arrays."""
+        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+        found = {}
+        for variable, places in zip(self.variables, self._layout, strict=True):
+            parts = [jax.lax.slice(by_dtype[p.dtype], (p.start,), (p.end,)).reshape(p.shape) for p in places]
+            # Behind a barrier: XLA would else sum up a part of an array in another order than a whole one.
+            found[variable] = tuple(map(jax.lax.optimization_barrier, parts))
+        return found
+
+    def returned(self, new: Mapping[Variable, Leaves], arrays: Leaves) -> Leaves:
         """Returns the arrays with which a program gives new values back.
 
         Args:
-            values: Those of its variables.
-            old: The values of one of them before the run.
+            new: The values of those variables that it changes.
+            arrays: What it has been given.
         """
+        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+        parts: dict[Any, list[Any]] = {dtype: [] for dtype in self._dtypes}
+        ends = dict.fromkeys(self._dtypes, 0)  # of what has its place in `parts`
+        for variable, places in zip(self.variables, self._layout, strict=True):
+            for leaf, place in zip(new.get(variable, ()), places, strict=False):
+                if ends[place.dtype] < place.start:
+                    parts[place.dtype].append(by_dtype[place.dtype][ends[place.dtype] : place.start])
+                parts[place.dtype].append(jnp.asarray(leaf, place.dtype))
+                ends[place.dtype] = place.end
+        for dtype, end in ends.items():
+            if end < by_dtype[dtype].size:
+                parts[dtype].append(by_dtype[dtype][end:])
         # Both branches are the same. XLA fuses nothing into a branch, so it compiles each new value as it would compile
         # that alone: the same bits, and nothing is computed twice for two places in one array.
-        return jax.lax.cond(jnp.ravel(old[0])[0] == 0, self._layout.join, self._layout.join, values)
+        either = arrays[0][0] == 0
+        return jax.lax.cond(either, _concatenated, _concatenated, [*parts.values()])
 
 
-class _Layout(NamedTuple):
-    """Where which leaf is.
+class _Place(NamedTuple):
+    """Where in the array of its dtype one array is.
 
     Args:
-        dtypes: Those of the arrays.
-        leaves: Of each variable its leaves: in which array, the shape, and the places of the first and behind the last
-            number.
+        dtype: The dtype.
+        shape: Its shape.
+        start: The place of its first number.
+        end: The place behind its last.
     """
 
-    dtypes: tuple[Any, ...]
-    leaves: tuple[tuple[tuple[int, tuple[int, ...], int, int], ...], ...]
+    dtype: Any
+    shape: tuple[int, ...]
+    start: int
+    end: int
 
-    @classmethod
-    def of(cls, specs_by_variable: Sequence[Sequence[Any]]) -> _Layout:
-        ends = dict.fromkeys((leaf.dtype for leaves in specs_by_variable for leaf in leaves), 0)
-        dtypes = tuple(ends)
 
-        def place(leaf: Any) -> tuple[int, tuple[int, ...], int, int]:
-            start = ends[leaf.dtype]
-            ends[leaf.dtype] += leaf.size
-            return dtypes.index(leaf.dtype), leaf.shape, start, ends[leaf.dtype]
+def _layout(variables: Iterable[Variable]) -> list[list[_Place]]:
+    ends: dict[Any, int] = {}
 
-        return cls(dtypes, tuple(tuple(map(place, leaves)) for leaves in specs_by_variable))
+    def place(leaf: Any) -> _Place:
+        start = ends.get(leaf.dtype, 0)
+        ends[leaf.dtype] = start + leaf.size
+        return _Place(leaf.dtype, leaf.shape, start, ends[leaf.dtype])
 
-    def join(self, values: Sequence[Leaves]) -> Leaves:
-        parts: list[list[Any]] = [[] for _ in self.dtypes]
-        for leaves, places in zip(values, self.leaves, strict=True):
-            for leaf, (array, *_) in zip(leaves, places, strict=True):
-                parts[array].append(jnp.ravel(jnp.asarray(leaf, self.dtypes[array])))
-        return tuple(map(jnp.concatenate, parts))
+    return [[*map(place, jax.tree.leaves(variable.spec))] for variable in variables]
 
-    def split(self, arrays: Leaves) -> Sequence[Leaves]:
-        def part(place: tuple[int, tuple[int, ...], int, int]) -> Any:
-            array, shape, start, end = place
-            return jax.lax.slice(arrays[array], (start,), (end,)).reshape(shape)
 
-        return [tuple(map(part, places)) for places in self.leaves]
+def _concatenated(parts: Sequence[Sequence[Any]]) -> Leaves:
+    return tuple(jnp.concatenate([*map(jnp.ravel, of_dtype)]) for of_dtype in parts)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _pack(values: Sequence[Leaves], layout: _Layout) -> Leaves:
-    return layout.join(values)
+def _joined(parts: Sequence[Sequence[Any]], dtypes: tuple[Any, ...]) -> Leaves:
+    return tuple(map(jnp.asarray, _concatenated(parts), dtypes))
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _unpack(arrays: Leaves, layout: _Layout) -> Sequence[Leaves]:
-    return layout.split(arrays)
+@functools.partial(jax.jit, static_argnums=2)
+def _cut(array: jax.Array, start: int, shape: tuple[int, ...]) -> jax.Array:
+    return jax.lax.dynamic_slice(array, (start,), (int(np.prod(shape)),)).reshape(shape)
 
 
-Held: TypeAlias = Variable | Bucket
+@jax.jit
+def _put_in(array: jax.Array, leaf: jax.Array, start: int) -> jax.Array:
+    return jax.lax.dynamic_update_slice(array, jnp.ravel(leaf), (start,))
+
+
+Carrier: TypeAlias = Variable | Bucket
 """What the store hands to a program as a whole."""
 
 
-def held(holder: Held, leaves: Leaves) -> Iterable[tuple[Variable, Leaves]]:
-    """Returns the variables and their values that a program was given as a whole."""
-    return [(holder, leaves)] if isinstance(holder, Variable) else holder.given(leaves)
+def variables_of(carriers: Iterable[Carrier]) -> list[Variable]:
+    """Returns the variables that travel with these."""
+    return [v for carrier in carriers for v in ((carrier,) if isinstance(carrier, Variable) else carrier.variables)]
 
 
-def variables_of(holders: Iterable[Held]) -> list[Variable]:
-    """Returns the variables that are handed over."""
-    return [v for holder in holders for v in ((holder,) if isinstance(holder, Variable) else holder.variables)]
-
-
-def handed_over(variables: Iterable[Variable], buckets: Mapping[Variable, Bucket]) -> list[Held]:
-    """Returns how variables are handed over: the buckets of those that are in one, and the others."""
+def carriers_of(variables: Iterable[Variable], buckets: Mapping[Variable, Bucket]) -> list[Carrier]:
+    """Returns with what variables travel: the buckets of those that are in one, and the others."""
     return [*dict.fromkeys(buckets.get(variable, variable) for variable in variables)]
 
 
-def bucketed(variables: Iterable[Variable]) -> list[Bucket]:
-    """Returns buckets for those of some variables for which they are worth it.
+def bucket_for(variables: Iterable[Variable]) -> Bucket | None:
+    """Returns a bucket for those of some variables that are small; None if that is not worth it.
 
-    That is on CPU with one device. On an accelerator the copies take longer than what is saved, and arrays may lie on
-    several devices.
+    It is on CPU with one device. On an accelerator a copy is a kernel of its own and a branch waits for its condition,
+    and arrays may lie on several devices.
     """
     if jax.default_backend() != "cpu" or jax.device_count() > 1:
-        return []
-    found: list[list[Variable]] = [[]]
+        return None
+    chosen, count = [], 0
     for variable in filter(_is_small, variables):
-        if found[-1] and _count([*found[-1], variable]) > _MOST_ARRAYS:
-            found.append([])
-        found[-1].append(variable)
-    return [Bucket(chosen) for chosen in found if _count(chosen) > 1]
-
-
-def _count(variables: Sequence[Variable]) -> int:
-    return sum(len(jax.tree.leaves(variable.spec)) for variable in variables)
+        arrays = len(jax.tree.leaves(variable.spec))
+        if count + arrays <= _MOST_ARRAYS:
+            chosen.append(variable)
+            count += arrays
+    return Bucket(chosen) if count > 1 else None
 
 
 def _is_small(variable: Variable) -> bool:
-    """Whether all its arrays are, and it is no counter, of which the host keeps the value."""
+    """Whether its arrays are small, and it is no counter, of which the host keeps the value."""
     if variable.spec is specs.UNKNOWN or is_counter(variable) or counts_runs(variable):
         return False
     leaves = jax.tree.leaves(variable.spec)
@@ -162,4 +182,4 @@ def _is_small(variable: Variable) -> bool:
 def _is_small_array(leaf: Any) -> bool:
     if leaf.sharding is not None or not isinstance(leaf.dtype, np.dtype):  # A random key has another kind of dtype.
         return False
-    return all(isinstance(d, int) for d in leaf.shape) and 0 < leaf.size * leaf.dtype.itemsize <= _MOST_ARRAY_BYTES
+    return all(isinstance(d, int) for d in leaf.shape) and 0 < leaf.size * leaf.dtype.itemsize <= _MOST_BYTES

@@ -79,7 +79,7 @@ class DeviceStage:
         self._step_gain = step_gain
         self.last_step = None if last_step is None else last_step - (step_gain or 0)
         written = program.written
-        gains = [None if isinstance(held, Bucket) else _counted_gain(plan, held) for held in written]
+        gains = [None if isinstance(carrier, Bucket) else _counted_gain(plan, carrier) for carrier in written]
         hosted = {variable: plan.gain(variable) or 0 for variable in program.hosted}
         self.exchange = store.exchange((program.taken, program.counted, program.read), written, gains, hosted)
         self.states = latches.of(program.latches)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph.variable import Variable, is_counter
-from hookline.session.buckets import Bucket, Held, Leaves
+from hookline.session.buckets import Bucket, Carrier, Leaves
 from hookline.session.store import Flat
 
 # What every counter holds: it has 32 bits or 64.
@@ -26,8 +26,15 @@ class Slot:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
-        # That of the bucket in which it is: newer than `leaves`, once a program has returned the bucket.
+        # The bucket it is in, if any. When a program has returned that, its arrays are newer than `leaves`.
         self.bucket: BucketSlot | None = None
+
+    def set(self, variable: Any, leaves: Leaves) -> None:
+        """Sets the leaves, in the bucket if they are there."""
+        if self.bucket is not None and self.bucket.leaves is not None:
+            self.bucket.splice(variable, leaves)
+        else:
+            self.leaves = leaves
 
     def values(self, variable: Any) -> Leaves:
         """Returns the leaves, made anew where the host alone has counted, or where they came back in a bucket."""
@@ -47,37 +54,43 @@ class Slot:
 
 
 class BucketSlot(Slot):
-    """The arrays of a bucket; no leaves as long as its variables have newer values of their own.
+    """The arrays of a bucket: the values of its variables, once a program has taken them together.
 
     Args:
         bucket: The bucket.
-        slots: Those of its variables.
+        slots: Those of all variables.
     """
 
     __slots__ = ("_bucket", "_slots", "_unpacked")
 
-    def __init__(self, bucket: Bucket, slots: Sequence[Slot]) -> None:
+    def __init__(self, bucket: Bucket, slots: Mapping[Any, Slot]) -> None:
         super().__init__()
         self._bucket, self._slots = bucket, slots
         self._unpacked: Leaves | None = None  # The arrays whose values the slots of its variables have.
 
     def values(self, variable: Any) -> Leaves:
-        """Returns the arrays, made anew where its variables have newer values."""
+        """Returns the arrays, made the first time from the values that its variables have.
+
+        Raises:
+            KeyError: A variable has no value.
+        """
         if self.leaves is None:
-            self.leaves = self._unpacked = self._bucket.packed([slot.leaves or () for slot in self._slots])
+            values = [self._slots[variable].leaves or () for variable in self._bucket.variables]
+            self.leaves = self._unpacked = self._bucket.packed(values)
         return self.leaves
 
     def unpack(self) -> None:
         """Gives its variables the values that came back in the arrays."""
-        if self.leaves is not None and self.leaves is not self._unpacked:
-            for slot, leaves in zip(self._slots, self._bucket.unpacked(self.leaves), strict=True):
-                slot.leaves = leaves
+        # Where those are gone with a run that did not come back, this fails; older values are none.
+        if self.leaves is not None and (self.leaves is not self._unpacked or self.leaves[0].is_deleted()):
+            for variable, leaves in zip(self._bucket.variables, self._bucket.unpacked(self.leaves), strict=True):
+                self._slots[variable].leaves = leaves
             self._unpacked = self.leaves
 
-    def open(self) -> None:
-        """Lets one of its variables be written alone."""
-        self.unpack()
-        self.leaves = self._unpacked = None
+    def splice(self, variable: Variable, leaves: Leaves) -> None:
+        """Sets one of its variables."""
+        assert self.leaves is not None
+        self.leaves = self._bucket.spliced(self.leaves, variable, leaves)
 
 
 class LocalExchange:
@@ -124,8 +137,8 @@ class LocalExchange:
     def __init__(
         self,
         store: Any,
-        groups: Sequence[Sequence[Held]],
-        written: Sequence[Held],
+        groups: Sequence[Sequence[Carrier]],
+        written: Sequence[Carrier],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> None:
@@ -180,10 +193,9 @@ class LocalExchange:
     def write(self) -> None:
         """Puts the new values where they are looked for."""
         new = itertools.chain(*self.new)
-        for slot, leaves, structure in zip(self._slots, new, self.structures, strict=True):
-            if slot.bucket is not None:
-                slot.bucket.open()
-            slot.leaves, slot.structure = leaves, structure
+        for slot, (carrier, _), leaves, structure in zip(self._slots, self._gains, new, self.structures, strict=True):
+            slot.set(carrier, leaves)
+            slot.structure = structure
         for slot in self._hosted_slots:
             slot.leaves = None
         self.new = (*self.new[:2], ())

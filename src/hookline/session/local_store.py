@@ -18,7 +18,7 @@ from hookline.graph import spec as specs
 from hookline.graph.global_step import counted_global_step, get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.buckets import Bucket, Held, Leaves, bucketed
+from hookline.session.buckets import Bucket, Carrier, Leaves, bucket_for
 from hookline.session.local_exchange import BucketSlot, LocalExchange, Slot
 from hookline.session.store import Exchange, VariableStore
 
@@ -59,8 +59,10 @@ class _LocalStore:
         self._graph = graph
         self._lock = lock
         self.step_changes = 0
-        self._slots: dict[Held, Slot] = {}
+        self._slots: dict[Carrier, Slot] = {}
         self._buckets: dict[Variable, Bucket] = {}
+        self._bucket_slots: dict[Carrier, BucketSlot] = {}
+        self._decided: set[Variable] = set()
         self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
         self.step_slot: Slot | None = None
@@ -70,7 +72,7 @@ class _LocalStore:
         self.latest: LocalExchange | None = None
         self.unwritten: LocalExchange | None = None
 
-    def take(self, variables: Iterable[Held]) -> tuple[Leaves, ...]:
+    def take(self, variables: Iterable[Carrier]) -> tuple[Leaves, ...]:
         self.flush()
         slots = self._slots
         try:
@@ -92,12 +94,8 @@ class _LocalStore:
         self.supersede()
         stepped = False
         for variable, leaves, structure, gain in values:
-            slot = self._slots.get(variable)
-            if slot is None:
-                slot = self._slots[variable] = Slot()
-            if slot.bucket is not None:
-                slot.bucket.open()
-            slot.leaves = leaves
+            slot = self._slot(variable)
+            slot.set(variable, leaves)
             if structure is not None:
                 slot.structure = structure
             slot.count(variable, gain)
@@ -112,18 +110,21 @@ class _LocalStore:
         with self._changed:
             self._changed.notify_all()
 
-    def buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        for bucket in bucketed(v for v in taken if v in self._slots and v not in self._buckets):
-            slots = self.slots(bucket.variables)
-            self._slots[bucket] = made = BucketSlot(bucket, slots)
-            for variable, slot in zip(bucket.variables, slots, strict=True):
-                self._buckets[variable], slot.bucket = bucket, made
+    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        bucket = bucket_for(variable for variable in taken if variable not in self._decided)
+        self._decided.update(taken)
+        if bucket is not None:
+            self._slots[bucket] = made = BucketSlot(bucket, self._slots)
+            for variable in bucket.variables:
+                self._buckets[variable], self._bucket_slots[variable] = bucket, made
+                if variable in self._slots:
+                    self._slots[variable].bucket = made
         return self._buckets
 
     def exchange(
         self,
-        groups: Sequence[Sequence[Held]],
-        written: Sequence[Held],
+        groups: Sequence[Sequence[Carrier]],
+        written: Sequence[Carrier],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:
@@ -138,9 +139,16 @@ class _LocalStore:
         """Returns the global step, if it is a counter."""
         return counted_global_step(self._graph)
 
-    def slots(self, variables: Iterable[Held]) -> list[Slot]:
+    def slots(self, variables: Iterable[Carrier]) -> list[Slot]:
         """Returns where variables are kept."""
-        return [self._slots.setdefault(variable, Slot()) for variable in variables]
+        return [*map(self._slot, variables)]
+
+    def _slot(self, variable: Carrier) -> Slot:
+        slot = self._slots.get(variable)
+        if slot is None:
+            slot = self._slots[variable] = Slot()
+            slot.bucket = self._bucket_slots.get(variable)
+        return slot
 
     def supersede(self) -> None:
         """Takes over the values of the latest exchange, which is it no more."""

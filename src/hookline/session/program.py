@@ -18,7 +18,7 @@ from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
-from hookline.session.buckets import Bucket, Held, Leaves, handed_over, held, variables_of
+from hookline.session.buckets import Bucket, Carrier, Leaves, carriers_of, variables_of
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
@@ -102,11 +102,13 @@ class Program:
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         taken, unneeded = [v for v in needed if not counts_runs(v)], [v for v in updates if v not in needed]
         in_bucket = buckets(taken)
-        self._updates = frozenset(updates)
-        self.taken = handed_over([*taken, *(v for v in unneeded if v in in_bucket)], in_bucket)
+        self._updates = updates
+        self.taken = carriers_of(taken, in_bucket)
         self.counted = [v for v in needed if counts_runs(v)]
-        self.read = [holder for holder in handed_over(reads, in_bucket) if holder not in self.taken]
-        self.written: list[Held] = [*self.taken, *self.counted, *(v for v in unneeded if v not in in_bucket)]
+        self.read = [carrier for carrier in carriers_of(reads, in_bucket) if carrier not in self.taken]
+        # What is overwritten travels alone, unless its bucket is taken anyway: that may have no values yet.
+        alone = [v for v in unneeded if in_bucket.get(v, v) not in self.taken]
+        self.written: list[Carrier] = [*self.taken, *self.counted, *alone]
         self.structure_in = structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
@@ -156,9 +158,9 @@ class Program:
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
         # Not of buckets, which are always the same.
-        for holder, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
-            if isinstance(holder, Variable):
-                yield holder.op.name, leaves
+        for carrier, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
+            if isinstance(carrier, Variable):
+                yield carrier.op.name, leaves
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
@@ -212,16 +214,19 @@ class Program:
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            given = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
-            old = dict(pair for holder, leaves in given for pair in held(holder, leaves))
-            traced = self._traced(old, inputs, latched, mask)
+            carriers = (*self.taken, *self.counted, *self.read)
+            given = dict(zip(carriers, (*taken, *counted, *read), strict=True))
+            traced = self._traced(given, inputs, latched, mask)
             return traced if structures is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
 
     def _traced(
-        self, old: dict[Variable, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
+        self, given: dict[Carrier, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
     ) -> Traced:
+        old: dict[Variable, Leaves] = {}
+        for carrier, leaves in given.items():
+            old |= {carrier: leaves} if isinstance(carrier, Variable) else carrier.given(leaves)
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
@@ -238,22 +243,20 @@ class Program:
         structures = []
         skip = frame.skip()
 
-        def leaves_of(variable: Variable) -> tuple[Leaves, Any]:
-            if variable not in self._updates:  # It is in a bucket with others.
-                return old[variable], None
+        final: dict[Variable, tuple[Leaves, Any]] = {}
+        for variable in self._updates:
             leaves, structure = jax.tree.flatten(frame.final(variable))
             if self.plan.is_guarded(variable):
                 self._check_alike(variable, old[variable], leaves, structure)
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
-            return tuple(leaves), structure
-
-        for holder in self.written:
-            if isinstance(holder, Bucket):
-                values = [leaves_of(variable)[0] for variable in holder.variables]
-                new.append(holder.returned(values, old[holder.variables[0]]))
+            final[variable] = tuple(leaves), structure
+        for carrier in self.written:
+            if isinstance(carrier, Bucket):
+                changed = {variable: final[variable][0] for variable in carrier.variables if variable in final}
+                new.append(carrier.returned(changed, given[carrier]))
                 structures.append(None)
             else:
-                leaves, structure = leaves_of(holder)
+                leaves, structure = final[carrier]
                 new.append(tuple(distinct(leaf) for leaf in leaves))
                 structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)

@@ -127,7 +127,7 @@ class Programs:
                 every,
                 watches,
                 hosts=not store.shared,
-                buckets=store.buckets,
+                buckets=store.assign_buckets,
             )
         return found
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.buckets import Bucket, Held, Leaves, variables_of
+from hookline.session.buckets import Bucket, Carrier, Leaves, variables_of
 
 Flat = Sequence[Leaves]
 
@@ -52,8 +52,8 @@ class PlainExchange:
     def __init__(
         self,
         store: VariableStore,
-        groups: Sequence[Sequence[Held]],
-        written: Sequence[Held],
+        groups: Sequence[Sequence[Carrier]],
+        written: Sequence[Carrier],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> None:
@@ -95,14 +95,17 @@ class VariableStore(Protocol):
         """
         ...
 
-    def buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        """Returns which variables travel in which buckets, after it has put those to be taken into some."""
+    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        """Decides which of the variables that a new program takes travel together, and returns all buckets so far.
+
+        A variable stays in its bucket, or alone, as was decided when it was taken first.
+        """
         ...
 
     def exchange(
         self,
-        groups: Sequence[Sequence[Held]],
-        written: Sequence[Held],
+        groups: Sequence[Sequence[Carrier]],
+        written: Sequence[Carrier],
         gains: Sequence[int | None],
         hosted: Mapping[Variable, int],
     ) -> Exchange:
