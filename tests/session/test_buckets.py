@@ -330,7 +330,7 @@ def test_a_run_that_is_held_back_or_skipped_changes_none_of_them():
 
 def test_a_program_that_takes_them_away_and_fails_loses_the_session():
     made, _, programs, _ = arithmetic()
-    others = {id(array) for array in jax.live_arrays()}
+    others = {id(array): array for array in jax.live_arrays()}
     with hl.Session() as session:
         session.run(programs["init"])
         for _ in range(3):

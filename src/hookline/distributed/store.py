@@ -126,7 +126,7 @@ class RemoteStore:
                 raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
         self.local_store.put(values)
 
-    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
         """Returns none: each variable goes to its server alone."""
         return {}
 

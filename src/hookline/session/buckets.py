@@ -46,11 +46,12 @@ class Bucket:
                 by_dtype[place.dtype].append(leaf)
         return _joined([*by_dtype.values()], self._dtypes)
 
-    def unpacked(self, arrays: Leaves) -> Sequence[Leaves]:
-        """Returns the values of its variables."""
+    def value(self, arrays: Leaves, variable: Variable) -> Leaves:
+        """Returns the value of one variable."""
         by_dtype = dict(zip(self._dtypes, arrays, strict=True))
-        # Each is cut out alone: XLA compiles one program for each shape, and no long one for the whole.
-        return [tuple(_cut(by_dtype[p.dtype], p.start, p.shape) for p in places) for places in self._layout]
+        places = self._layout[self.variables.index(variable)]
+        # Each array is cut out alone: XLA compiles one program for each shape, and no long one for all.
+        return tuple(_cut(by_dtype[place.dtype], place.start, place.shape) for place in places)
 
     def spliced(self, arrays: Leaves, variable: Variable, leaves: Leaves) -> Leaves:
         """Returns the arrays with another value for one variable."""

@@ -26,21 +26,21 @@ class Slot:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
-        # The bucket it is in, if any. When a program has returned that, its arrays are newer than `leaves`.
+        # The bucket it is in, if any. Once that has arrays, they hold the value.
         self.bucket: BucketSlot | None = None
 
     def set(self, variable: Any, leaves: Leaves) -> None:
-        """Sets the leaves, in the bucket if they are there."""
+        """Sets the leaves."""
         if self.bucket is not None and self.bucket.leaves is not None:
             self.bucket.splice(variable, leaves)
         else:
             self.leaves = leaves
 
     def values(self, variable: Any) -> Leaves:
-        """Returns the leaves, made anew where the host alone has counted, or where they came back in a bucket."""
-        if self.bucket is not None:
-            self.bucket.unpack()
-        if self.leaves is None:
+        """Returns the leaves, made anew where the host alone has counted, or where they are in a bucket."""
+        if self.bucket is not None and self.bucket.leaves is not None:
+            self.leaves = self.bucket.value(variable)
+        elif self.leaves is None:
             self.leaves = (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),)
         return self.leaves
 
@@ -54,41 +54,36 @@ class Slot:
 
 
 class BucketSlot(Slot):
-    """The arrays of a bucket: the values of its variables, once a program has taken them together.
+    """The arrays of a bucket: they hold the values of its variables from when a program first takes them.
 
     Args:
         bucket: The bucket.
         slots: Those of all variables.
     """
 
-    __slots__ = ("_bucket", "_slots", "_unpacked")
+    __slots__ = ("_bucket", "_slots")
 
     def __init__(self, bucket: Bucket, slots: Mapping[Any, Slot]) -> None:
         super().__init__()
         self._bucket, self._slots = bucket, slots
-        self._unpacked: Leaves | None = None  # The arrays whose values the slots of its variables have.
 
     def values(self, variable: Any) -> Leaves:
-        """Returns the arrays, made the first time from the values that its variables have.
+        """Returns the arrays.
 
         Raises:
             KeyError: A variable has no value.
         """
         if self.leaves is None:
-            values = [self._slots[variable].leaves or () for variable in self._bucket.variables]
-            self.leaves = self._unpacked = self._bucket.packed(values)
+            self.leaves = self._bucket.packed([self._slots[one].leaves or () for one in self._bucket.variables])
         return self.leaves
 
-    def unpack(self) -> None:
-        """Gives its variables the values that came back in the arrays."""
-        # Where those are gone with a run that did not come back, this fails; older values are none.
-        if self.leaves is not None and (self.leaves is not self._unpacked or self.leaves[0].is_deleted()):
-            for variable, leaves in zip(self._bucket.variables, self._bucket.unpacked(self.leaves), strict=True):
-                self._slots[variable].leaves = leaves
-            self._unpacked = self.leaves
+    def value(self, variable: Variable) -> Leaves:
+        """Returns the value of one of its variables."""
+        assert self.leaves is not None
+        return self._bucket.value(self.leaves, variable)
 
     def splice(self, variable: Variable, leaves: Leaves) -> None:
-        """Sets one of its variables."""
+        """Sets the value of one of its variables."""
         assert self.leaves is not None
         self.leaves = self._bucket.spliced(self.leaves, variable, leaves)
 

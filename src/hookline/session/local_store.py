@@ -110,10 +110,12 @@ class _LocalStore:
         with self._changed:
             self._changed.notify_all()
 
-    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        bucket = bucket_for(variable for variable in taken if variable not in self._decided)
-        self._decided.update(taken)
-        if bucket is not None:
+    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        for variables in together:
+            bucket = bucket_for(variable for variable in variables if variable not in self._decided)
+            self._decided.update(variables)
+            if bucket is None:
+                continue
             self._slots[bucket] = made = BucketSlot(bucket, self._slots)
             for variable in bucket.variables:
                 self._buckets[variable], self._bucket_slots[variable] = bucket, made

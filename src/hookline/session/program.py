@@ -63,7 +63,7 @@ class Program:
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
         hosts: Whether counters that nobody on the device reads may be left to the host.
-        buckets: Given the variables that are taken, says which variables travel in which buckets.
+        buckets: Says which variables travel in which buckets; see `VariableStore.assign_buckets`.
 
     Attributes:
         taken, counted, read, written: What it is given and gives back, as described above.
@@ -81,7 +81,7 @@ class Program:
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
         hosts: bool = False,
-        buckets: Callable[[Sequence[Variable]], Mapping[Variable, Bucket]] = lambda taken: {},
+        buckets: Callable[..., Mapping[Variable, Bucket]] = lambda *together: {},
     ) -> None:
         self.plan = plan
         self._always = always
@@ -101,7 +101,7 @@ class Program:
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         taken, unneeded = [v for v in needed if not counts_runs(v)], [v for v in updates if v not in needed]
-        in_bucket = buckets(taken)
+        in_bucket = buckets(taken, reads)
         self._updates = updates
         self.taken = carriers_of(taken, in_bucket)
         self.counted = [v for v in needed if counts_runs(v)]

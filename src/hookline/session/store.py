@@ -95,10 +95,13 @@ class VariableStore(Protocol):
         """
         ...
 
-    def assign_buckets(self, taken: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        """Decides which of the variables that a new program takes travel together, and returns all buckets so far.
+    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
+        """Decides which of the variables that a new program is given travel together; returns all buckets so far.
 
-        A variable stays in its bucket, or alone, as was decided when it was taken first.
+        A variable stays in its bucket, or alone, as was decided for the first program that was given it.
+
+        Args:
+            *together: Variables that may travel together.
         """
         ...
 
