@@ -79,9 +79,11 @@ class Bucket:
         """
         by_dtype = dict(zip(self._dtypes, arrays, strict=True))
         parts: dict[Any, list[Any]] = {dtype: [] for dtype in self._dtypes}
-        ends = dict.fromkeys(self._dtypes, 0)  # of what has its place in `parts`
+        ends = dict.fromkeys(self._dtypes, 0)  # How far `parts` reaches.
         for variable, places in zip(self.variables, self._layout, strict=True):
-            for leaf, place in zip(new.get(variable, ()), places, strict=False):
+            if variable not in new:
+                continue
+            for leaf, place in zip(new[variable], places, strict=True):
                 if ends[place.dtype] < place.start:
                     parts[place.dtype].append(by_dtype[place.dtype][ends[place.dtype] : place.start])
                 parts[place.dtype].append(jnp.asarray(leaf, place.dtype))
@@ -91,8 +93,8 @@ class Bucket:
                 parts[dtype].append(by_dtype[dtype][end:])
         # Both branches are the same. XLA fuses nothing into a branch, so it compiles each new value as it would compile
         # that alone: the same bits, and nothing is computed twice for two places in one array.
-        either = arrays[0][0] == 0
-        return jax.lax.cond(either, _concatenated, _concatenated, [*parts.values()])
+        condition = arrays[0][0] == 0
+        return jax.lax.cond(condition, _concatenated, _concatenated, [*parts.values()])
 
 
 class _Place(NamedTuple):

@@ -11,8 +11,8 @@ import jax
 from hookline.errors import FailedPreconditionError
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import ancestors
-from hookline.graph.variable import Update, Variable
-from hookline.session.buckets import Bucket, variables_of
+from hookline.graph.variable import Update
+from hookline.session.buckets import Bucket
 from hookline.session.getters import Getter, Run
 from hookline.session.latches import Latched, Latches, copied
 from hookline.session.options import RunMetadata, RunOptions
@@ -79,7 +79,10 @@ class DeviceStage:
         self._step_gain = step_gain
         self.last_step = None if last_step is None else last_step - (step_gain or 0)
         written = program.written
-        gains = [None if isinstance(carrier, Bucket) else _counted_gain(plan, carrier) for carrier in written]
+        gains = [
+            None if isinstance(c, Bucket) or plan.is_guarded(c) or not plan.is_host_known(c) else plan.gain(c)
+            for c in written
+        ]
         hosted = {variable: plan.gain(variable) or 0 for variable in program.hosted}
         self.exchange = store.exchange((program.taken, program.counted, program.read), written, gains, hosted)
         self.states = latches.of(program.latches)
@@ -132,7 +135,7 @@ class DeviceStage:
         if metadata is not None and (self._plan.remote or not run.applied):
             metadata.applied = run.applied
         if options is not None and options.trace_level and metadata is not None:
-            jax.block_until_ready((self._store.take(variables_of(program.written)), run.outputs))
+            jax.block_until_ready((self._store.take(program.written), run.outputs))
         if program.compilations.untold:
             program.compilations.end()
 
@@ -167,9 +170,7 @@ class DeviceStage:
             return None if is_there(least) else least
         if self.states:
             return None if is_there(self.states[0].value) else self.states[0].copy()
-        held = jax.tree.leaves(self.exchange.take()[0]) or jax.tree.leaves(
-            self._store.take(variables_of(self.program.written))
-        )
+        held = jax.tree.leaves(self.exchange.take()[0]) or jax.tree.leaves(self._store.take(self.program.written))
         if not held or is_there(held[0]):  # One run returns them all.
             return None
         return copied(min(held, key=lambda leaf: leaf.size))
@@ -212,10 +213,6 @@ class DeviceStage:
             f"its dtype is {step.dtype}. Set jax_enable_x64 before the graph is built; it is then one of int64, also "
             f"when this model is restored.",
         )
-
-
-def _counted_gain(plan: Plan, variable: Variable) -> int | None:
-    return None if plan.is_guarded(variable) or not plan.is_host_known(variable) else plan.gain(variable)
 
 
 def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:

@@ -18,7 +18,12 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 class Slot:
-    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device)."""
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
+
+    Attributes:
+        leaves: The leaves; None if they are in the bucket, or if the host alone has counted.
+        bucket: The bucket that it is in, if it is in one.
+    """
 
     __slots__ = ("bucket", "leaves", "mirror", "structure")
 
@@ -26,22 +31,15 @@ class Slot:
         self.leaves: Leaves | None = None
         self.structure: Any = None
         self.mirror: int | None = None
-        # The bucket it is in, if any. Once that has arrays, they hold the value.
         self.bucket: BucketSlot | None = None
 
-    def set(self, variable: Any, leaves: Leaves) -> None:
-        """Sets the leaves."""
-        if self.bucket is not None and self.bucket.leaves is not None:
-            self.bucket.splice(variable, leaves)
-        else:
-            self.leaves = leaves
-
     def values(self, variable: Any) -> Leaves:
-        """Returns the leaves, made anew where the host alone has counted, or where they are in a bucket."""
-        if self.bucket is not None and self.bucket.leaves is not None:
-            self.leaves = self.bucket.value(variable)
-        elif self.leaves is None:
-            self.leaves = (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),)
+        """Returns the leaves, made anew where the host alone has counted, or cut out of the bucket."""
+        if self.leaves is not None:
+            return self.leaves
+        if self.bucket is not None:
+            return self.bucket.value(variable)
+        self.leaves = (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),)
         return self.leaves
 
     def count(self, variable: Variable, gain: int | None) -> None:
@@ -54,38 +52,36 @@ class Slot:
 
 
 class BucketSlot(Slot):
-    """The arrays of a bucket: they hold the values of its variables from when a program first takes them.
+    """The arrays of a bucket. What was written alone since is in the slots of its variables.
 
     Args:
-        bucket: The bucket.
-        slots: Those of all variables.
+        form: The bucket.
+        slots: Those of its variables.
     """
 
-    __slots__ = ("_bucket", "_slots")
+    __slots__ = ("_form", "_slots")
 
-    def __init__(self, bucket: Bucket, slots: Mapping[Any, Slot]) -> None:
+    def __init__(self, form: Bucket, slots: Sequence[Slot]) -> None:
         super().__init__()
-        self._bucket, self._slots = bucket, slots
+        self._form, self._slots = form, slots
 
     def values(self, variable: Any) -> Leaves:
-        """Returns the arrays.
-
-        Raises:
-            KeyError: A variable has no value.
-        """
+        """Returns the arrays, with what was written alone."""
         if self.leaves is None:
-            self.leaves = self._bucket.packed([self._slots[one].leaves or () for one in self._bucket.variables])
+            self.leaves = self._form.packed([slot.leaves or () for slot in self._slots])
+        else:
+            for one, slot in zip(self._form.variables, self._slots, strict=True):
+                if slot.leaves is not None:
+                    self.leaves = self._form.spliced(self.leaves, one, slot.leaves)
+        # Only now: where a Ctrl-C came in between, the same is done again.
+        for slot in self._slots:
+            slot.leaves = None
         return self.leaves
 
     def value(self, variable: Variable) -> Leaves:
         """Returns the value of one of its variables."""
         assert self.leaves is not None
-        return self._bucket.value(self.leaves, variable)
-
-    def splice(self, variable: Variable, leaves: Leaves) -> None:
-        """Sets the value of one of its variables."""
-        assert self.leaves is not None
-        self.leaves = self._bucket.spliced(self.leaves, variable, leaves)
+        return self._form.value(self.leaves, variable)
 
 
 class LocalExchange:
@@ -97,14 +93,14 @@ class LocalExchange:
     Args:
         store: The store of this process.
         groups: The variables, and buckets of them, whose values the program takes.
-        written: The ones that it writes.
+        written: The variables and buckets that it writes.
         gains: By how much each of those counts on in a run; None where the host does not know.
         hosted: What the program leaves to the host to count, and by how much.
 
     Attributes:
         store: As above.
         new: What was put last, in the groups of the program.
-        structures: Of that, the structures of the variables.
+        structures: Of that, the structures of the variables; None for a bucket.
         read: Where the variables are kept that the program only reads. Known once something was put.
         counters: What counts, and by how much in each run: the global step first. Known once something was put.
         step: The global step at the last `take`, as far as the host knows it.
@@ -117,6 +113,7 @@ class LocalExchange:
         "_hosted",
         "_hosted_slots",
         "_is_ready",
+        "_reads_what_it_writes",
         "_slots",
         "_steps",
         "counters",
@@ -144,6 +141,8 @@ class LocalExchange:
         self._hosted_slots: list[Slot] = []
         self.counters: list[tuple[Slot, Variable, int | None]] = []
         self._steps = self._is_ready = False
+        # Whether it writes a variable alone whose bucket it reads.
+        self._reads_what_it_writes = False
         self.step: int | None = None
 
     def is_cycle(self) -> bool:
@@ -157,7 +156,7 @@ class LocalExchange:
         store = self.store
         slot = store.step_slot
         self.step = store.known_step() if slot is None else slot.mirror
-        if store.latest is self:
+        if store.latest is self and not self._reads_what_it_writes:
             taken, counted, _ = self.new
             return taken, counted, [slot.leaves for slot in self.read] if self.read else []  # type: ignore[misc]
         for variable in self._hosted:
@@ -188,9 +187,8 @@ class LocalExchange:
     def write(self) -> None:
         """Puts the new values where they are looked for."""
         new = itertools.chain(*self.new)
-        for slot, (carrier, _), leaves, structure in zip(self._slots, self._gains, new, self.structures, strict=True):
-            slot.set(carrier, leaves)
-            slot.structure = structure
+        for slot, leaves, structure in zip(self._slots, new, self.structures, strict=True):
+            slot.leaves, slot.structure = leaves, structure
         for slot in self._hosted_slots:
             slot.leaves = None
         self.new = (*self.new[:2], ())
@@ -206,6 +204,7 @@ class LocalExchange:
             return
         self._slots = self.store.slots(variable for variable, _ in self._gains)
         self.read = self.store.slots(self._groups[-1])
+        self._reads_what_it_writes = any(slot.bucket is not None and slot.bucket in self.read for slot in self._slots)
         every = zip(self._slots, self._gains, strict=True)
         self._hosted_slots = self.store.slots(self._hosted)
         self.counters = [(s, v, gain) for s, (v, gain) in every if isinstance(v, Variable) and is_counter(v)]

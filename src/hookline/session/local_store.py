@@ -61,7 +61,6 @@ class _LocalStore:
         self.step_changes = 0
         self._slots: dict[Carrier, Slot] = {}
         self._buckets: dict[Variable, Bucket] = {}
-        self._bucket_slots: dict[Carrier, BucketSlot] = {}
         self._decided: set[Variable] = set()
         self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
@@ -94,8 +93,10 @@ class _LocalStore:
         self.supersede()
         stepped = False
         for variable, leaves, structure, gain in values:
-            slot = self._slot(variable)
-            slot.set(variable, leaves)
+            slot = self._slots.get(variable)
+            if slot is None:
+                slot = self._slots[variable] = Slot()
+            slot.leaves = leaves
             if structure is not None:
                 slot.structure = structure
             slot.count(variable, gain)
@@ -112,15 +113,15 @@ class _LocalStore:
 
     def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
         for variables in together:
-            bucket = bucket_for(variable for variable in variables if variable not in self._decided)
+            # One without a value would take the others with it: they could not be read as long as it has none.
+            bucket = bucket_for(v for v in variables if v in self._slots and v not in self._decided)
             self._decided.update(variables)
-            if bucket is None:
-                continue
-            self._slots[bucket] = made = BucketSlot(bucket, self._slots)
-            for variable in bucket.variables:
-                self._buckets[variable], self._bucket_slots[variable] = bucket, made
-                if variable in self._slots:
-                    self._slots[variable].bucket = made
+            if bucket is not None:
+                slots = self.slots(bucket.variables)
+                self._slots[bucket] = made = BucketSlot(bucket, slots)
+                for slot in slots:
+                    slot.bucket = made
+                self._buckets.update(dict.fromkeys(bucket.variables, bucket))
         return self._buckets
 
     def exchange(
@@ -143,14 +144,7 @@ class _LocalStore:
 
     def slots(self, variables: Iterable[Carrier]) -> list[Slot]:
         """Returns where variables are kept."""
-        return [*map(self._slot, variables)]
-
-    def _slot(self, variable: Carrier) -> Slot:
-        slot = self._slots.get(variable)
-        if slot is None:
-            slot = self._slots[variable] = Slot()
-            slot.bucket = self._bucket_slots.get(variable)
-        return slot
+        return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
     def supersede(self) -> None:
         """Takes over the values of the latest exchange, which is it no more."""

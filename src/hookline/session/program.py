@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, after
 from hookline.session.plan import Key, Plan
 from hookline.session.sharing import Watch
-from hookline.session.store import Flat
+from hookline.session.store import Flat, VariableStore
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
@@ -58,12 +58,9 @@ class Program:
         outputs: Tensors that the caller or a host operation reads.
         watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
             the rest as if nobody were watching.
-        structure: Gives the tree structure of a variable at the time of tracing.
-        worker_index: The worker for whose random keys it is made.
+        store: Where the variables live: their tree structures, who counts, and which travel together.
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
-        hosts: Whether counters that nobody on the device reads may be left to the host.
-        buckets: Says which variables travel in which buckets; see `VariableStore.assign_buckets`.
 
     Attributes:
         taken, counted, read, written: What it is given and gives back, as described above.
@@ -76,23 +73,20 @@ class Program:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         watched: Sequence[Tensor],
-        structure: Callable[[Variable], Any],
-        worker_index: int = 0,
+        store: VariableStore,
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
-        hosts: bool = False,
-        buckets: Callable[..., Mapping[Variable, Bucket]] = lambda *together: {},
     ) -> None:
         self.plan = plan
         self._always = always
         self._watches = watches
         masked = [tensor for watch in watches for tensor in watch]
-        self.worker_index = worker_index
+        self.worker_index = store.worker_index
         self.inputs = list(inputs)
         self._unmasked = [*outputs, *watched]
         self.outputs = [*self._unmasked, *masked]
         self.watched = frozenset(tensor.key for tensor in (*watched, *masked)) - {tensor.key for tensor in outputs}
-        self.hosted = self._counted_by_host() if hosts else []
+        self.hosted = [] if store.shared else self._counted_by_host()
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
         self._always -= self._left_to_host
         updates = [variable for variable in plan.updates if variable not in self.hosted]
@@ -101,7 +95,7 @@ class Program:
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         taken, unneeded = [v for v in needed if not counts_runs(v)], [v for v in updates if v not in needed]
-        in_bucket = buckets(taken, reads)
+        in_bucket = store.assign_buckets(taken, reads)
         self._updates = updates
         self.taken = carriers_of(taken, in_bucket)
         self.counted = [v for v in needed if counts_runs(v)]
@@ -109,7 +103,7 @@ class Program:
         # What is overwritten travels alone, unless its bucket is taken anyway: that may have no values yet.
         alone = [v for v in unneeded if in_bucket.get(v, v) not in self.taken]
         self.written: list[Carrier] = [*self.taken, *self.counted, *alone]
-        self.structure_in = structure
+        self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
         writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
@@ -157,7 +151,7 @@ class Program:
 
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
-        # Not of buckets, which are always the same.
+        # Buckets are left out: their form never changes.
         for carrier, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
             if isinstance(carrier, Variable):
                 yield carrier.op.name, leaves
@@ -242,7 +236,6 @@ class Program:
         new: list[Leaves] = []
         structures = []
         skip = frame.skip()
-
         final: dict[Variable, tuple[Leaves, Any]] = {}
         for variable in self._updates:
             leaves, structure = jax.tree.flatten(frame.final(variable))

@@ -117,18 +117,7 @@ class Programs:
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if always is None else always
-            found = self._made[key] = Program(
-                plan,
-                inputs,
-                out,
-                watch,
-                store.structure,
-                store.worker_index,
-                every,
-                watches,
-                hosts=not store.shared,
-                buckets=store.assign_buckets,
-            )
+            found = self._made[key] = Program(plan, inputs, out, watch, store, every, watches)
         return found
 
 

@@ -80,8 +80,12 @@ class VariableStore(Protocol):
     advances the counters. The caller holds the session's lock between the two.
     """
 
-    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
-        """Returns the current values, flattened; `FailedPreconditionError` names one that was never initialised."""
+    def take(self, variables: Iterable[Any]) -> tuple[Leaves, ...]:
+        """Returns the current values of variables, or buckets, flattened.
+
+        Raises:
+            FailedPreconditionError: One was never initialised; the message names it.
+        """
         ...
 
     def structure(self, variable: Variable) -> Any:
@@ -98,7 +102,8 @@ class VariableStore(Protocol):
     def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
         """Decides which of the variables that a new program is given travel together; returns all buckets so far.
 
-        A variable stays in its bucket, or alone, as was decided for the first program that was given it.
+        A variable stays in its bucket, or alone, as was decided for the first program that was given it; alone, if it
+        had no value then.
 
         Args:
             *together: Variables that may travel together.
