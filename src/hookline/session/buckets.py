@@ -48,15 +48,14 @@ class Bucket:
 
     def value(self, arrays: Leaves, variable: Variable) -> Leaves:
         """Returns the value of one variable."""
-        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
-        places = self._layout[self.variables.index(variable)]
+        by_dtype = self._by_dtype(arrays)
         # Each array is cut out alone: XLA compiles one program for each shape, and no long one for all.
-        return tuple(_cut(by_dtype[place.dtype], place.start, place.shape) for place in places)
+        return tuple(_cut(by_dtype[place.dtype], place.start, place.shape) for place in self._places(variable))
 
     def spliced(self, arrays: Leaves, variable: Variable, leaves: Leaves) -> Leaves:
         """Returns the arrays with another value for one variable."""
-        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
-        for leaf, place in zip(leaves, self._layout[self.variables.index(variable)], strict=True):
+        by_dtype = self._by_dtype(arrays)
+        for leaf, place in zip(leaves, self._places(variable), strict=True):
             by_dtype[place.dtype] = _put_in(by_dtype[place.dtype], leaf, place.start)
         return tuple(by_dtype.values())
 
@@ -65,7 +64,7 @@ class Bucket:
         """Returns the values of its variables in a program that has been given the arrays."""
 
         def parts(arrays: Leaves) -> list[Leaves]:
-            by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+            by_dtype = self._by_dtype(arrays)
             return [
                 tuple(jax.lax.slice(by_dtype[p.dtype], (p.start,), (p.end,)).reshape(p.shape) for p in places)
                 for places in self._layout
@@ -81,7 +80,7 @@ class Bucket:
             new: The values of those variables that it changes.
             arrays: What it has been given.
         """
-        by_dtype = dict(zip(self._dtypes, arrays, strict=True))
+        by_dtype = self._by_dtype(arrays)
         parts: dict[Any, list[Any]] = {dtype: [] for dtype in self._dtypes}
         ends = dict.fromkeys(self._dtypes, 0)  # How far `parts` reaches.
         for variable, places in zip(self.variables, self._layout, strict=True):
@@ -96,6 +95,12 @@ class Bucket:
             if end < by_dtype[dtype].size:
                 parts[dtype].append(by_dtype[dtype][end:])
         return _in_a_branch(_concatenated, [*parts.values()], arrays)
+
+    def _by_dtype(self, arrays: Leaves) -> dict[Any, Any]:
+        return dict(zip(self._dtypes, arrays, strict=True))
+
+    def _places(self, variable: Variable) -> list[_Place]:
+        return self._layout[self.variables.index(variable)]
 
 
 class _Place(NamedTuple):

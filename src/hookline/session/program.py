@@ -49,8 +49,9 @@ class Program:
     Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
     written, whose old values are donated, as those of latches are; the counters that are written; and those that are
     only read. The new values come in the same form, so that they are the arguments of the next run as they are: the
-    written ones, the counters, and then those that are written without a look at their old value. Counters that nobody
-    on the device reads are left to the host.
+    written ones, the counters, and then those that are written without a look at their old value. A bucket is taken
+    and given back whole, also where some of it is only read. Counters that nobody on the device reads are left to the
+    host.
 
     Args:
         plan: What to compute.
@@ -94,14 +95,17 @@ class Program:
         reads = [v for v in self._read_variables() if v not in plan.updates]
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
-        taken, unneeded = [v for v in needed if not counts_runs(v)], [v for v in updates if v not in needed]
+        taken = [v for v in needed if not counts_runs(v)]
+        is_needed = set(needed)
+        unneeded = [v for v in updates if v not in is_needed]
         in_bucket = store.assign_buckets(taken, reads)
         self._updates = updates
         self.taken = carriers_of(taken, in_bucket)
         self.counted = [v for v in needed if counts_runs(v)]
-        self.read = [carrier for carrier in carriers_of(reads, in_bucket) if carrier not in self.taken]
-        # What is overwritten travels alone, unless its bucket is taken anyway: that may have no values yet.
-        alone = [v for v in unneeded if in_bucket.get(v, v) not in self.taken]
+        is_taken = set(self.taken)
+        self.read = [carrier for carrier in carriers_of(reads, in_bucket) if carrier not in is_taken]
+        # What is overwritten travels alone, unless its bucket is taken anyway: a failure takes no others with it.
+        alone = [v for v in unneeded if in_bucket.get(v) not in is_taken]
         self.written: list[Carrier] = [*self.taken, *self.counted, *alone]
         self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
