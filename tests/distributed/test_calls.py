@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import Future
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
@@ -21,7 +22,7 @@ import pytest
 
 from hookline import errors
 from hookline.distributed.calls import Caller, Links
-from hookline.distributed.lines import UNREAD_SECS, Address, Line, Listener, connect
+from hookline.distributed.lines import MOST_UNPROVEN, UNREAD_SECS, Address, Line, Listener, connect
 from hookline.distributed.plain import NotPlainError, pack, unpack
 
 
@@ -342,7 +343,7 @@ def test_a_server_has_to_prove_its_key_before_it_is_called():
     assert heard[1:] == [b"#FAILURE#"]
 
 
-def test_a_server_that_cannot_start_a_thread_ends_that_connection_and_listens_on(server, monkeypatch):
+def test_a_server_that_cannot_start_a_thread_listens_on_and_its_caller_tries_again(server, monkeypatch):
     start, failed = threading.Thread.start, []
 
     def fail_once(thread):
@@ -352,10 +353,8 @@ def test_a_server_that_cannot_start_a_thread_ends_that_connection_and_listens_on
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", fail_once)
-    calls = caller(server)
-    with pytest.raises(errors.UnavailableError, match="Server 7 cannot be reached"):
-        calls.call(("echo", 1))
-    assert calls.call(("echo", 1)).get() == (1,)
+    assert caller(server).call(("echo", 1)).get() == (1,)
+    assert len(failed) == 1
 
 
 SERVER = """
@@ -400,6 +399,94 @@ def test_a_server_killed_in_the_middle_of_a_call_is_told_at_once_and_its_success
 
     successor, where[0] = processes()
     assert calls.call(("pid",)).get() == successor.pid
+
+
+# Strangers, by the hundred --------------------------------------------------------------------------------------------
+
+
+def held(pid):
+    """The threads and the open files of a process."""
+    return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def ended(sock):
+    """Whether the other side has ended a connection; what it has sent first is read."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(100):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+
+
+@needs_proc
+def test_strangers_hold_few_threads_and_files_and_a_member_comes_in(processes):
+    process, address = processes()
+    threads, files = held(process.pid)
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection(address[:2], 30)) for _ in range(400)]
+        # The last of them is behind all others, and so is this one.
+        assert Caller("Server 7", address, lambda: address, 30.0).call(("pid",)).get() == process.pid
+        most = held(process.pid)
+        assert sum(not ended(sock) for sock in strangers) <= MOST_UNPROVEN
+    # One thread waits for the proof and one for the time that it may take; each waits on a handle of its own.
+    assert most[0] - threads <= 2 * MOST_UNPROVEN + 4
+    assert most[1] - files <= 2 * MOST_UNPROVEN + 4
+    assert most[0] - threads > MOST_UNPROVEN / 2
+
+
+@needs_proc
+def test_members_come_in_while_strangers_come_again_and_again(processes):
+    process, address = processes()
+    before, most, over = held(process.pid), (0, 0), threading.Event()
+    came = [0] * 4
+
+    def flood(number):
+        strangers = deque()
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                strangers.append(socket.create_connection(address[:2], 1))
+                came[number] += 1
+            if len(strangers) > 100:
+                strangers.popleft().close()
+        for sock in strangers:
+            sock.close()
+
+    flooding = [threading.Thread(target=flood, args=(number,)) for number in range(len(came))]
+    for thread in flooding:
+        thread.start()
+    try:
+        for _ in range(5):
+            member = Caller("Server 7", address, lambda: address, 30.0)
+            assert member.call(("pid",)).get() == process.pid
+            most = tuple(map(max, most, held(process.pid)))
+    finally:
+        over.set()
+        for thread in flooding:
+            thread.join()
+    assert sum(came) > 4 * MOST_UNPROVEN
+    # Whoever has just ended, or come in, is counted too.
+    assert most[0] - before[0] <= 4 * MOST_UNPROVEN
+    assert most[1] - before[1] <= 4 * MOST_UNPROVEN
+
+
+def test_whoever_comes_when_all_places_are_taken_is_refused_and_the_log_says_so_once(server, caplog, monkeypatch):
+    monkeypatch.setattr("hookline.distributed.lines._HURRY_SECS", 60.0)
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection(server.listener.address[:2], 30)) for _ in range(80)]
+        for stranger in strangers[MOST_UNPROVEN:]:
+            stranger.settimeout(30)
+            assert stranger.recv(1) == b""
+        assert not any(ended(stranger) for stranger in strangers[:MOST_UNPROVEN])
+    assert caller(server).call(("echo", 1)).get() == (1,)
+    (said,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert said == "A connection was refused: 64 others have not proven yet that they have the key."
 
 
 # Servers among each other --------------------------------------------------------------------------------------------

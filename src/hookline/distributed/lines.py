@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import secrets
 import socket
 import struct
@@ -28,6 +29,12 @@ LOST = (OSError, EOFError, AuthenticationError, AssertionError)
 GREET_SECS = 10.0
 """How long the other side of a new connection may take to prove that it has the key."""
 
+MOST_UNPROVEN = 64
+"""How many connections a server holds open at a time that have not proven that they have the key."""
+
+_HURRY_SECS = 0.5
+"""How long such a connection is left alone for certain; then it makes room for another one if there are so many."""
+
 AWAY_SECS = 60
 """For how long a silent host may be away before its connections count as lost."""
 
@@ -38,6 +45,7 @@ _LIMITS = {"TCP_KEEPIDLE": AWAY_SECS // 3, "TCP_KEEPINTVL": AWAY_SECS // 6, "TCP
 # Only for who calls: a server reads what it is sent, and a caller may ask long before it reads the answer.
 _CALLER_LIMITS = {**_LIMITS, "TCP_USER_TIMEOUT": 1000 * AWAY_SECS}
 _RETRY_SECS = 0.1
+_SAY_EVERY_SECS = 10.0
 
 
 class Address(NamedTuple):
@@ -131,12 +139,61 @@ def _end(sock: socket.socket) -> None:
 
 
 def connect(address: Address, timeout_secs: float) -> Line:
-    """Opens a connection.
+    """Opens a connection. Where a server closes it at once, because it holds too many others, it is tried again.
 
     Raises:
         LOST: Nobody listens there, or not in time, or with another key.
     """
-    return Line(socket.create_connection((address.host, address.port), timeout_secs), address.key, calls=True)
+    deadline = clock.monotonic() + timeout_secs
+    while True:
+        try:
+            return Line(socket.create_connection((address.host, address.port), timeout_secs), address.key, calls=True)
+        except (EOFError, BrokenPipeError, ConnectionAbortedError, ConnectionResetError):
+            if clock.monotonic() >= deadline:
+                raise
+        # By chance, because all who were refused at the same moment would come back at the same moment.
+        clock.sleep(random.uniform(0, 2 * _RETRY_SECS))
+
+
+class _Unproven:
+    """The connections that have not proven the key, oldest first: `MOST_UNPROVEN` at most."""
+
+    def __init__(self) -> None:
+        self._since: dict[socket.socket, float] = {}
+        self._refused, self._said = 0, float("-inf")
+        self._lock = threading.Lock()
+
+    def admit(self, sock: socket.socket) -> bool:
+        """Takes a new connection in, unless there are too many. One that has been slow makes room for it."""
+        now = clock.monotonic()
+        with self._lock:
+            if len(self._since) >= MOST_UNPROVEN:
+                oldest, since = next(iter(self._since.items()))
+                # Who has the key proves it within milliseconds, so that members come in while others hold the places.
+                if now - since < _HURRY_SECS:
+                    return False
+                del self._since[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+            self._since[sock] = now
+        return True
+
+    def leave(self, sock: socket.socket) -> None:
+        """Forgets a connection that has proven the key, or has ended."""
+        with self._lock:
+            self._since.pop(sock, None)
+
+    def refuse(self, why: object) -> None:
+        """Logs that a connection was refused; of many, one line each `_SAY_EVERY_SECS`."""
+        now = clock.monotonic()
+        with self._lock:
+            self._refused += 1
+            if now - self._said < _SAY_EVERY_SECS:
+                return
+            count, self._refused, self._said = self._refused, 0, now
+        logger.warning(
+            "A connection was refused: %s", why if count == 1 else f"{why} ({count} since the last such line)"
+        )
 
 
 class Listener:
@@ -151,7 +208,7 @@ class Listener:
     """
 
     def __init__(self, receive: Callable[[Any], Any], host: str) -> None:
-        self._receive, self._closed = receive, False
+        self._receive, self._closed, self._unproven = receive, False, _Unproven()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family, backlog=1024)
         self.address = Address(host, self._socket.getsockname()[1], secrets.token_bytes())
@@ -167,9 +224,14 @@ class Listener:
             sock = None
             try:
                 sock, _ = self._socket.accept()
+                if not self._unproven.admit(sock):
+                    sock.close()
+                    self._unproven.refuse(f"{MOST_UNPROVEN} others have not proven yet that they have the key.")
+                    continue
                 threading.Thread(target=self._serve, args=(sock,), name="hookline-serve", daemon=True).start()
             except (OSError, RuntimeError) as error:
                 if sock is not None:
+                    self._unproven.leave(sock)
                     sock.close()
                 if self._closed:
                     return
@@ -181,8 +243,10 @@ class Listener:
         try:
             line = Line(sock, self.address.key, calls=False)
         except (*LOST, RuntimeError) as error:
-            logger.warning("A connection was refused: %r", error)
+            self._unproven.refuse(repr(error))
             return
+        finally:
+            self._unproven.leave(sock)
         try:
             while True:
                 self._answer(line, *line.receive())
