@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -26,6 +29,12 @@ def gone(members, group: int, within_secs: float = 10) -> bool:
             return False
         clock.sleep(0.05)
     return True
+
+
+def set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 def listening_elsewhere(pids: list[int]) -> list[str]:
@@ -56,6 +65,107 @@ def test_everything_listens_on_loopback_and_reports_nothing(ray_cluster, members
     environ = Path(f"/proc/{ray_cluster.head.pid}/environ").read_bytes()
     assert b"RAY_USAGE_STATS_ENABLED=0" in environ
     assert b"RAY_AUTH_MODE=token" in environ
+
+
+# Other users of the machine
+
+
+def paths_of(cluster, members) -> list[Path]:
+    """Everything in a cluster's folder, and every file and socket elsewhere that its processes have open to write."""
+    paths = set(Path(cluster.token_path).parent.rglob("*"))
+    inodes = set()
+    for pid in members(cluster.head.pid):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target, flags = os.readlink(link), Path(f"/proc/{pid}/fdinfo/{link.name}").read_text()
+            except FileNotFoundError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+            elif int(flags.split("flags:")[1].split()[0], 8) & os.O_ACCMODE and Path(target).is_file():
+                paths.add(Path(target))
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7 and fields[6] in inodes:
+            paths.add(Path(fields[7]))
+    return sorted(paths)
+
+
+def others_come_to(path: Path) -> bool:
+    """Whether a user who owns nothing on the way, and is in no group of it, comes to a path."""
+    return all(os.stat(parent).st_mode & stat.S_IXOTH for parent in path.parents)
+
+
+def test_no_path_of_a_private_cluster_can_be_reached_by_others_after_a_restart_neither(ray_cluster, members):
+    paths = paths_of(ray_cluster, members)
+    sockets = [path for path in paths if path.is_socket()]
+    assert {path.name for path in sockets} >= {"raylet", "plasma_store"}
+    # Names of sockets may have 107 characters. In some of them Ray writes its process, whose number may get longer.
+    assert max(len(str(path)) for path in sockets) <= 107 - 7
+    assert len(paths) > 20
+    assert [str(path) for path in paths if others_come_to(path)] == []
+    folder = Path(ray_cluster.token_path).parent
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert os.stat(folder).st_uid == os.getuid()
+
+
+@pytest.mark.slow_distributed
+def test_a_cluster_that_is_started_again_is_as_closed_as_before(members):
+    cluster, folders = PrivateRayCluster(object_store_bytes=100_000_000), set()
+    for _ in range(2):
+        with cluster:
+            folders.add(cluster.token_path)
+            assert [str(path) for path in paths_of(cluster, members) if others_come_to(path)] == []
+    assert len(folders) == 2
+
+
+OTHER_USER = """
+import json, os, socket, sys
+folder, paths = json.load(sys.stdin)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+
+def connect(path):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+
+to_change = [os.listdir, os.remove, lambda p: os.chmod(p, 0o777), lambda p: os.rename(p, p + ".old")]
+to_use = [os.stat, open, lambda p: os.open(p, os.O_WRONLY), connect, lambda p: os.symlink("/nowhere", p + ".new")]
+
+def can(path, attempts):
+    for attempt in attempts:
+        try:
+            attempt(path)
+            return True
+        except OSError:
+            pass
+
+print(json.dumps([p for p in paths if can(p, to_use + to_change)] + [p for p in [folder] if can(p, to_change)]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs root, to become another user")
+def test_another_user_can_neither_read_nor_replace_anything_of_a_private_cluster(ray_cluster, members):
+    folder = Path(ray_cluster.token_path).parent
+    paths = [str(path) for path in (*paths_of(ray_cluster, members), folder / "absent")]
+    given = json.dumps([str(folder), paths])
+    ran = subprocess.run([sys.executable, "-c", OTHER_USER], input=given, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
+
+
+def test_a_place_where_others_may_rename_the_folder_is_refused(monkeypatch, tmp_path):
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    with pytest.raises(errors.PermissionDeniedError, match=rf"{place} .*chmod \+t"):
+        PrivateRayCluster().start()
+    assert list(place.iterdir()) == []
+    place.chmod(0o1777)
+    with pytest.raises(errors.CancelledError):
+        PrivateRayCluster().start(set_event())
 
 
 def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluster, members):
@@ -99,10 +209,8 @@ def test_a_start_ends_when_it_is_cancelled_and_when_it_takes_too_long(monkeypatc
     head = tmp_path / "head.py"
     head.write_text(SLEEP)
     monkeypatch.setattr(module, "_HEAD", head)
-    cancelled = threading.Event()
-    cancelled.set()
     with pytest.raises(errors.CancelledError):
-        PrivateRayCluster().start(cancelled)
+        PrivateRayCluster().start(set_event())
     with pytest.raises(errors.UnavailableError, match="is not ready"):
         PrivateRayCluster(start_timeout_secs=0.2).start()
 

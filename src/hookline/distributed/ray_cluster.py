@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from hookline import clock
 from hookline.distributed.processes import ProcessGroup
-from hookline.errors import CancelledError, UnavailableError
+from hookline.errors import CancelledError, PermissionDeniedError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ _HEAD = Path(__file__).with_name("ray_head.py")
 class PrivateRayCluster:
     """A Ray cluster on the loopback interface, with its own folder, ports and token, that ends with its `with` block.
 
-    It runs no dashboard and reports no usage. Only users who can read its token file (mode 0600) can use it. It also
-    ends with the process that started it, however that ends. Other Ray clusters on the machine are not affected.
+    It runs no dashboard and reports no usage. Only its user (and root) can use it: its folder (mode 0700) holds the
+    token and all sockets. It also ends with the process that started it, however that ends. Other Ray clusters on the
+    machine are not affected.
 
     Args:
         object_store_bytes: The most shared memory that arrays in transit may take; taken when needed.
@@ -82,13 +84,12 @@ class PrivateRayCluster:
 
         Raises:
             UnavailableError: It did not start; the message has the last lines that Ray printed.
+            PermissionDeniedError: Other users could replace its folder.
             CancelledError: `cancelled` was set.
         """
         if self._head is not None:
             raise RuntimeError(f"The private Ray cluster at {self.address} is started already.")
-        # Names of Ray's sockets are long but limited to 107 characters, and other places have long names.
-        parent = "/tmp" if os.access("/tmp", os.W_OK) else None
-        self._folder = Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
+        self._folder = _private_folder()
         try:
             self._start(self._folder, cancelled or threading.Event())
         except BaseException:
@@ -145,6 +146,21 @@ class PrivateRayCluster:
         if self._folder is None:
             raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
         return self._folder
+
+
+def _private_folder() -> Path:
+    """Makes a new folder that only this user can enter, and that no other user can rename."""
+    # Names of Ray's sockets are long but limited to 107 characters, and other places have long names.
+    parent = Path("/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir())
+    for place in (parent, *parent.parents):
+        if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise PermissionDeniedError(
+                None,
+                None,
+                f"A private Ray cluster would be in {parent}, but in {place} every user may rename what belongs to "
+                f"others. Forbid that (chmod +t {place}), or give another place with TMPDIR.",
+            )
+    return Path(tempfile.mkdtemp(prefix="hookline-ray-", dir=parent))
 
 
 def require_ray() -> None:

@@ -27,7 +27,9 @@ def _main(folder: Path, object_store_bytes: int) -> None:
         object_store_memory=object_store_bytes,
         log_to_driver=False,
         configure_logging=False,
-        _temp_dir=str(folder),
+        # Ray lets every user write into the folder that it gets, so it gets one inside ours. Its name is short, because
+        # those of sockets may have no more than 107 characters.
+        _temp_dir=str(folder / "r"),
         _node_ip_address="127.0.0.1",
     )
     partial = folder / "address.partial"
