@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -422,7 +423,8 @@ def child_called(parent: int, name: str) -> int:
 
 @pytest.mark.slow_distributed
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
-def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script):
+@pytest.mark.parametrize("part", ["gcs_server", "raylet/raylet", "ray::RuntimeEnvAgent"])
+def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script, marker, part):
     path = script(
         "import time\n"
         "import hookline as hl\n"
@@ -434,13 +436,17 @@ def test_a_head_that_is_killed_is_a_clear_error_within_a_minute(script):
         "    sess.run(train_op); print('ready', flush=True)\n"
         "    while not sess.should_stop(): sess.run(train_op); time.sleep(0.01)\n"
     )
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command(path), stdout=pipe, stderr=pipe, text=True) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "chief | ready\n", job.communicate()
-        os.kill(child_called(child_called(job.pid, "ray_head.py"), "gcs_server"), signal.SIGKILL)
+    with launched(marker, "--workers", "2", path) as job:
+        await_ready(job)
+        parent = child_called(job.pid, "ray_head.py")
+        if part.startswith("ray::"):
+            parent = child_called(parent, "raylet/raylet")
+        os.kill(child_called(parent, part), signal.SIGKILL)
         killed = clock.monotonic()
         _, err = job.communicate(timeout=120)
     assert job.returncode == 1
-    assert "chief | hookline.errors.InternalError: The Ray head at 127.0.0.1:" in err
+    for name in ("chief   ", "worker 0"):
+        assert re.search(rf"^{name} \| hookline.errors.InternalError: The (raylet of the )?Ray head at 127", err, re.M)
+    assert re.search("^The private Ray cluster at 127.0.0.1:.* has ended by itself", err, re.M)
     assert clock.monotonic() - killed < 60
+    assert none_left(marker, within_secs=10)

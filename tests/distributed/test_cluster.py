@@ -275,8 +275,26 @@ class OneServer:
         return None
 
 
+def guarded_by(port, raylet_port=None):
+    """A transport whose head has these ports on the loopback interface; one for both if not told otherwise."""
+    head = connection.Head(f"127.0.0.1:{port}", f"127.0.0.1:{raylet_port or port}")
+    return connection.GuardedTransport(OneServer(), head)
+
+
+def test_a_head_without_its_raylet_is_as_good_as_gone(fake_clock, closed_port, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        guarded = guarded_by(port, closed_port)
+        fake_clock.advance(10)
+        guarded.call(0, "status")
+        assert f"The raylet of the Ray head at 127.0.0.1:{port} does not answer." in caplog.messages
+        fake_clock.advance(connection.HEAD_GRACE_SECS)
+        with pytest.raises(errors.InternalError, match=f"raylet of the Ray head at 127.0.0.1:{port} has not answered"):
+            guarded.call(0, "status")
+
+
 def test_a_head_that_is_gone_is_told_long_before_ray_ends_the_process(fake_clock, closed_port):
-    guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{closed_port}")
+    guarded = guarded_by(closed_port)
 
     def call_each_second():
         for _ in range(60):
@@ -291,7 +309,7 @@ def test_a_head_that_is_gone_is_told_long_before_ray_ends_the_process(fake_clock
 def test_a_head_that_comes_back_in_time_is_nothing(fake_clock):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{sock.getsockname()[1]}")
+        guarded = guarded_by(sock.getsockname()[1])
         fake_clock.advance(12)
         guarded.call(0, "status")
         sock.listen()
@@ -304,7 +322,7 @@ def test_a_head_that_is_missed_once_after_a_long_step_is_nothing(fake_clock):
     """Or after the process was stopped: nobody looked meanwhile."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        guarded = connection.GuardedTransport(OneServer(), f"127.0.0.1:{sock.getsockname()[1]}")
+        guarded = guarded_by(sock.getsockname()[1])
         for look in range(3):
             fake_clock.advance(600)
             assert guarded.call(0, "status") == "status"

@@ -9,13 +9,19 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from hookline import clock
-from hookline.distributed.ray_cluster import PrivateRayCluster
+from hookline.distributed.ray_cluster import PrivateRayCluster, ray_environment, write_token
 
 from .targets import stopped
 
@@ -249,8 +255,32 @@ def test_faults_of_all_kinds_one_after_the_other(ray_cluster, start_job, seed):
         check_story(task)
 
 
+def kill_part(group: list[int], part: str) -> float:
+    """kill -9 of the part of a Ray head with a text in its command; returns the time."""
+    (pid,) = [pid for pid in group if part.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(pid, signal.SIGKILL)
+    return clock.monotonic()
+
+
+def check_told(tasks, killed: float) -> None:
+    """All tasks end within a minute, with the reason."""
+    statuses = [task.end(70) for task in tasks]
+    print(f"told after {[round(t.events('error')[-1]['time'] - killed, 1) for t in tasks if t.events('error')]} s")
+    assert statuses == [1] * len(tasks), "\n\n".join(t.story() for t in tasks)
+    for task in tasks:
+        (error,) = task.events("error")
+        assert error["time"] - killed < 60
+        assert re.search("The (raylet of the )?Ray head .* resumes from the last checkpoint", error["text"]), (
+            task.story()
+        )
+
+
+PARTS = ["gcs_server", "raylet/raylet", "ray::RuntimeEnvAgent"]
+
+
 @SLOW
-def test_the_head_is_killed_and_a_restart_resumes(start_job, members):
+@pytest.mark.parametrize("part", PARTS)
+def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
     with PrivateRayCluster(object_store_bytes=100_000_000) as cluster:
         job = start_job(cluster, workers=3, servers=2, last_step=1000, save_steps=20, pause_secs=0.02)
         chief, worker = job.start(0), job.start(1)
@@ -260,18 +290,8 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members):
             task.await_step(60)
         waiter.await_("a session", lambda: waiter.events("session"))
         lonely.await_("a start", lambda: lonely.events("alive"))
-        gcs = [p for p in members(cluster.head.pid) if b"gcs_server" in Path(f"/proc/{p}/cmdline").read_bytes()]
-        assert len(gcs) == 1
-        killed = clock.monotonic()
-        os.kill(gcs[0], signal.SIGKILL)
-        tasks = [chief, worker, waiter, lonely]
-        statuses = [task.end(70) for task in tasks]
-        print(f"told after {[round(t.events('error')[-1]['time'] - killed, 1) for t in tasks if t.events('error')]} s")
-        assert statuses == [1, 1, 1, 1], "\n\n".join(t.story() for t in tasks)
-        for task in tasks:
-            (error,) = task.events("error")
-            assert error["time"] - killed < 60
-            assert re.search("The Ray head .* resumes from the last checkpoint", error["text"]), task.story()
+        killed = kill_part(members(cluster.head.pid), part)
+        check_told([chief, worker, waiter, lonely], killed)
         group = cluster.head.pid
     await_none(lambda: members(group))
     held = max(job.checkpoints())
@@ -280,3 +300,59 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members):
         again = [job.start(0), job.start(1)]
         check_end(job, again, 1000)
         assert again[0].events("session")[0]["step"] == held
+
+
+class StartedByHand:
+    """A Ray head from `ray start`, whose parts nobody watches.
+
+    To `start_job` it is what a `PrivateRayCluster` is, but with no `address`: pytest has joined another one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            port = sock.getsockname()[1]
+        self.address, self.token_path = "", str(folder / "token")
+        write_token(folder / "token")
+        ray = ray_environment(self.token_path, loopback=True)
+        self._environment = {"HOOKLINE_ADDRESS": f"127.0.0.1:{port}", "HOOKLINE_TOKEN_PATH": self.token_path, **ray}
+        where = ["--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false"]
+        sizes = ["--num-cpus=0", "--object-store-memory=100000000", f"--temp-dir={folder / 'r'}"]
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--head", *where, *sizes]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | ray
+        # So that its servers end with the test, too.
+        env["RAY_process_group_cleanup_enabled"] = "false"
+        with open(folder / "start.log", "wb") as log:
+            started = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+        self.group = started.pid
+        assert started.wait(60) == 0, (folder / "start.log").read_text()
+
+    def environment(self) -> dict[str, str]:
+        """What tasks need."""
+        return self._environment
+
+
+@pytest.fixture
+def started_by_hand():
+    if find_spec("ray") is None:
+        pytest.skip("needs Ray")
+    # Names of Ray's sockets are long and may have no more than 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="hookline-hand-", dir="/tmp"))
+    made = StartedByHand(folder)
+    yield made
+    os.killpg(made.group, signal.SIGKILL)
+    shutil.rmtree(folder)
+
+
+@SLOW
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_a_part_of_a_head_that_nobody_watches_is_killed(started_by_hand, start_job, members, part):
+    job = start_job(started_by_hand, workers=3, servers=2, last_step=10_000, pause_secs=0.02)
+    tasks = [job.start(0), job.start(1), job.start(2, wait_until=10_000)]
+    for task in tasks[:2]:
+        task.await_step(60)
+    tasks[2].await_("a session", lambda: tasks[2].events("session"))
+    servers = [p for p in members(started_by_hand.group) if b"Server" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    assert len(servers) == 2
+    killed = kill_part(members(started_by_hand.group), part)
+    check_told(tasks, killed)
+    await_none(lambda: set(servers) & set(members(started_by_hand.group)))

@@ -96,7 +96,7 @@ def others_come_to(path: Path) -> bool:
     return all(os.stat(parent).st_mode & stat.S_IXOTH for parent in path.parents)
 
 
-def test_no_path_of_a_private_cluster_can_be_reached_by_others_after_a_restart_neither(ray_cluster, members):
+def test_no_path_of_a_private_cluster_can_be_reached_by_other_users(ray_cluster, members):
     paths = paths_of(ray_cluster, members)
     sockets = [path for path in paths if path.is_socket()]
     assert {path.name for path in sockets} >= {"raylet", "plasma_store"}
@@ -177,6 +177,22 @@ def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluste
     assert not folder.exists()
     assert set(before) <= set(members(ray_cluster.head.pid))
     other.stop()
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["raylet/raylet", "ray::RuntimeEnvAgent", pytest.param("gcs_server", marks=pytest.mark.slow_distributed)],
+)
+def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog, part):
+    with PrivateRayCluster(object_store_bytes=100_000_000) as cluster:
+        group, address = cluster.head.pid, cluster.address
+        (pid,) = [pid for pid in members(group) if part.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(pid, signal.SIGKILL)
+        assert gone(members, group, within_secs=20)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    name = "GCS" if part == "gcs_server" else "raylet"
+    assert said == f"The private Ray cluster at {address} has ended by itself. It said: The {name} of the cluster died."
+    assert cluster.address == ""
 
 
 @pytest.mark.slow_distributed

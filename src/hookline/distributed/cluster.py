@@ -215,7 +215,7 @@ class Cluster:
         from hookline.distributed.store import RemoteStore
 
         options = self.options
-        connection.connect(self.address, self.job, options.token_path, options.connect_secs)
+        head = connection.connect(self.address, self.job, options.token_path, options.connect_secs)
         if self.is_chief:
             actors = connection.create_servers(self.job, self.num_servers, self.num_workers, over_ray=options.over_ray)
         else:
@@ -223,7 +223,7 @@ class Cluster:
         transport = RayTransport(actors, timeout_secs=options.call_secs)
         return RemoteStore(
             graph,
-            connection.GuardedTransport(transport, self.address),
+            connection.GuardedTransport(transport, head),
             worker_index=self.task_id,
             placement=options.placement,
             max_staleness=options.max_staleness,

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookline import clock, preemption
 from hookline.distributed.ray_actors import RayTransport, actor_class
@@ -37,8 +37,38 @@ _HEAD_HOST = "node:__internal_head__"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> None:
-    """Joins the Ray cluster whose head is at `address`, once per process; never starts one.
+class Head(NamedTuple):
+    """Where the two parts of a Ray head listen; a job needs both.
+
+    Attributes:
+        address: The part that knows everything (Ray's GCS).
+        raylet: The part that starts the servers on the head's host, and ends with the agents that it needs for this.
+    """
+
+    address: str
+    raylet: str
+
+    def parts(self) -> dict[str, str]:
+        """Returns the addresses of both, by their names in messages."""
+        return {f"The Ray head at {self.address}": self.address, _raylet_of(self.address): self.raylet}
+
+    def missing(self) -> str | None:
+        """Returns the part that does not answer now; `None` if both do."""
+        return next((part for part, address in self.parts().items() if not listens(address)), None)
+
+    def check(self) -> None:
+        """Waits until both parts answer.
+
+        Raises:
+            InternalError: One of them does not.
+        """
+        for part, address in self.parts().items():
+            if not _listens_within(address, HEAD_GRACE_SECS):
+                raise _head_gone(part)
+
+
+def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> Head:
+    """Joins the Ray cluster whose head is at `address`, once per process; never starts one. Returns its head.
 
     Args:
         address: `"host:port"`.
@@ -56,9 +86,7 @@ def connect(address: str, job: str, token_path: str | None, timeout_secs: float)
     # Ray reads some of its environment when it is imported.
     joined = _joined() if "ray" in sys.modules else None
     if joined == address:
-        if not _listens_within(address, HEAD_GRACE_SECS):
-            raise _head_gone(address)
-        return
+        return _find_head(address)
     if joined is not None:
         raise FailedPreconditionError(
             None,
@@ -69,12 +97,32 @@ def connect(address: str, job: str, token_path: str | None, timeout_secs: float)
     await_head(address, timeout_secs)
     _set_environment(address, token_path)
     _join(address, job)
+    return _find_head(address)
 
 
 def _joined() -> str | None:
     import ray
 
     return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+
+
+def _find_head(address: str) -> Head:
+    """Asks Ray where the parts of the joined cluster's head are, and checks that they are there.
+
+    Raises:
+        InternalError: The head is gone.
+    """
+    import ray
+
+    # If asked while the head is gone, Ray waits until it ends this process.
+    if not _listens_within(address, HEAD_GRACE_SECS):
+        raise _head_gone(f"The Ray head at {address}")
+    for node in ray.nodes():
+        if node["Alive"] and _HEAD_HOST in node["Resources"]:
+            head = Head(address, f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+            head.check()
+            return head
+    raise _head_gone(_raylet_of(address), "has died")
 
 
 def _set_environment(address: str, token_path: str | None) -> None:
@@ -186,10 +234,11 @@ def find_servers(job: str, count: int, wait_secs: float) -> list[Any]:
     start = said = clock.monotonic()
     found: list[Any] = []
     address = _joined()
+    head = None if address is None else _find_head(address)
     while True:
         # If asked for an actor while the head is gone, Ray waits until it ends this process.
-        if address is not None and not _listens_within(address, HEAD_GRACE_SECS):
-            raise _head_gone(address)
+        if head is not None:
+            head.check()
         try:
             while len(found) < count:
                 found.append(ray.get_actor(f"{_SERVER}{len(found)}", namespace=job))
@@ -233,11 +282,11 @@ class GuardedTransport:
 
     Args:
         inner: Makes the calls.
-        address: The address of the head.
+        head: The head.
     """
 
-    def __init__(self, inner: RayTransport, address: str) -> None:
-        self._inner, self._address = inner, address
+    def __init__(self, inner: RayTransport, head: Head) -> None:
+        self._inner, self._head = inner, head
         self._checked = clock.monotonic()
         self._missed: float | None = None
 
@@ -267,14 +316,15 @@ class GuardedTransport:
 
     def _check(self, now: float) -> None:
         self._checked = now
-        if listens(self._address):
+        missing = self._head.missing()
+        if missing is None:
             self._missed = None
             return
         # Nobody looks during a long step, or while the process is stopped; so that time says nothing about the head.
         self._missed = now if self._missed is None else self._missed
         if now - self._missed >= HEAD_GRACE_SECS:
-            raise _head_gone(self._address)
-        logger.warning("The Ray head at %s does not answer.", self._address)
+            raise _head_gone(missing)
+        logger.warning("%s does not answer.", missing)
 
 
 def listens(address: str, timeout_secs: float = 1.0) -> bool:
@@ -300,15 +350,18 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _head_gone(address: str) -> InternalError:
+def _raylet_of(address: str) -> str:
+    return f"The raylet of the Ray head at {address}"
+
+
+def _head_gone(part: str, how: str = f"has not answered for {HEAD_GRACE_SECS:g} seconds") -> InternalError:
     # Not a preemption error, because this process cannot join a new head and so cannot recover.
     return InternalError(
         None,
         None,
-        f"The Ray head at {address} has not answered for {HEAD_GRACE_SECS:g} seconds. If it is gone, the parameter "
-        f"servers are lost with it: start it again, then the job, and training resumes from the last checkpoint. If "
-        f"only this host was cut off, the others go on: start this task again, and Ray on this host if it has ended "
-        f"(ray start --address={address}).",
+        f"{part} {how}. If it is gone, the parameter servers are lost with it: start the head again, then the job, and "
+        f"training resumes from the last checkpoint. If only this host was cut off, the others go on: start this task "
+        f"again, and Ray on this host if it has ended (ray start --address=HOST:PORT of the head).",
     )
 
 

@@ -32,15 +32,15 @@ class PrivateRayCluster:
     """A Ray cluster on the loopback interface, with its own folder, ports and token, that ends with its `with` block.
 
     It runs no dashboard and reports no usage. Only its user (and root) can use it: its folder (mode 0700) holds the
-    token and all sockets. It also ends with the process that started it, however that ends. Other Ray clusters on the
-    machine are not affected.
+    token and all sockets. It also ends with the process that started it, however that ends, and as a whole when a part
+    dies that it cannot do without. Other Ray clusters on the machine are not affected.
 
     Args:
         object_store_bytes: The most shared memory that arrays in transit may take; taken when needed.
         start_timeout_secs: How long the start may take.
 
     Attributes:
-        address: The address of the head, `"127.0.0.1:port"`, once started.
+        address: The address of the head, `"127.0.0.1:port"`, while it is started.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
@@ -100,8 +100,12 @@ class PrivateRayCluster:
     def stop(self) -> None:
         """Ends at once everything that was started, and removes the cluster's folder. A second call does nothing."""
         if self._head is not None:
+            if self.address and self._head.status() is not None:
+                said = _tail(self._started_folder() / "head.log", 1)
+                logger.error("The private Ray cluster at %s has ended by itself. It said: %s", self.address, said)
             self._head.kill()
             self._head = None
+            self.address = ""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

@@ -1,16 +1,21 @@
 """The process of a private Ray cluster. It is run by its path, so that it imports nothing of hookline.
 
 It starts the cluster, writes its address, and waits. Its standard input ends when the starting process closes it or
-dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started.
+dies. Then it removes the cluster's folder and kills its process group, which holds everything that Ray started. If a
+part that the cluster cannot do without dies, it kills the group, too: what is left would only look like a cluster.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
+
+_LOOK_EVERY_SECS = 1.0
 
 
 def _main(folder: Path, object_store_bytes: int) -> None:
@@ -32,13 +37,31 @@ def _main(folder: Path, object_store_bytes: int) -> None:
         _temp_dir=str(folder / "r"),
         _node_ip_address="127.0.0.1",
     )
+    address = ray.get_runtime_context().gcs_address
+    # The raylet ends with its agents. So the two stand for everything.
+    ports = {"GCS": int(address.rpartition(":")[2]), "raylet": int(ray.nodes()[0]["NodeManagerPort"])}
     partial = folder / "address.partial"
-    partial.write_text(ray.get_runtime_context().gcs_address, encoding="utf-8")
+    partial.write_text(address, encoding="utf-8")
     partial.rename(folder / "address")
-    sys.stdin.read()
-    shutil.rmtree(folder, ignore_errors=True)
+    while not select.select([sys.stdin], [], [], _LOOK_EVERY_SECS)[0]:
+        dead = [name for name, port in ports.items() if not _listens(port)]
+        if dead:
+            print(f"The {' and the '.join(dead)} of the cluster died.", flush=True)
+            break
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=_LOOK_EVERY_SECS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass  # for example a process that was stopped, and may be continued
+    return True
 
 
 if __name__ == "__main__":
