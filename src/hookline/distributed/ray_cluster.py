@@ -97,12 +97,25 @@ class PrivateRayCluster:
             raise
         return self
 
+    def check(self) -> None:
+        """Checks that the cluster, if it was started, has not ended by itself.
+
+        Raises:
+            UnavailableError: It has; the message has the last line that it printed.
+        """
+        if self.address and self.head.status() is not None:
+            said = _tail(self._started_folder() / "head.log", 1)
+            raise UnavailableError(
+                None, None, f"The private Ray cluster at {self.address} has ended by itself. It said: {said}"
+            )
+
     def stop(self) -> None:
         """Ends at once everything that was started, and removes the cluster's folder. A second call does nothing."""
         if self._head is not None:
-            if self.address and self._head.status() is not None:
-                said = _tail(self._started_folder() / "head.log", 1)
-                logger.error("The private Ray cluster at %s has ended by itself. It said: %s", self.address, said)
+            try:
+                self.check()
+            except UnavailableError as error:
+                logger.error("%s", error)
             self._head.kill()
             self._head = None
             self.address = ""

@@ -6,9 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 
 import pytest
 
+from hookline import errors
 from hookline.compat.v1.distributed import ClusterSpec, Server, replica_device_setter
 from hookline.distributed import Cluster
 
@@ -99,3 +102,14 @@ def test_one_script_as_three_tasks(tmp_path):
             if task.poll() is None:
                 task.kill()
                 task.communicate()
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+def test_a_ps_task_ends_when_its_ray_cluster_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = Server({"ps": ["localhost:7"], "worker": ["localhost:0"]}, "ps", 0)
+    assert server._ray is not None
+    server._ray.head.signal(signal.SIGKILL)
+    with pytest.raises(errors.UnavailableError, match="has ended by itself"):
+        server.join()
+    server._ray.stop()

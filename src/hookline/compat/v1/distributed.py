@@ -156,9 +156,14 @@ class Server:
             _publish(self._spec.task_address("ps", 0), self._ray)
 
     def join(self) -> None:
-        """Waits for ever, as the task of a parameter server does: it ends when its process is ended."""
-        while not clock.wait(self._stopped, None):
-            pass
+        """Waits for ever, as the task of a parameter server does: it ends when its process is ended.
+
+        Raises:
+            UnavailableError: The Ray cluster that this task has started has ended by itself.
+        """
+        while not clock.wait(self._stopped, _LOOK_EVERY_SECS):
+            if self._ray is not None:
+                self._ray.check()
 
     @property
     def target(self) -> str:
