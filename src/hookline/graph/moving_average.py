@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import spec as specs
-from hookline.graph.graph import Operation, Tensor, get_default_graph
+from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
 from hookline.graph.keys import GraphKeys
 from hookline.graph.ops import group
@@ -123,16 +123,19 @@ class ExponentialMovingAverage:
         def zeros() -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), spec)
 
-        graph = get_default_graph()
         is_variable = isinstance(value, Variable)
-        with graph.name_scope(None):
-            initial = value.initial_value if is_variable else zeros
-            average = Variable(initial, name=self.average_name(value), trainable=False)
-            if self._zero_debias and not is_variable:
-                biased = Variable(zeros, name=f"{average.op.name}/biased", trainable=False)
-                count = Variable(lambda: jnp.zeros(()), name=f"{average.op.name}/local_step", trainable=False)
-                self._debiasing[value.key] = biased, count
+        initial = value.initial_value if is_variable else zeros
+        average = self._variable(f"{_name_of(value)}/{self.name}", initial)
+        if self._zero_debias and not is_variable:
+            biased = self._variable(f"{average.op.name}/biased", zeros)
+            count = self._variable(f"{average.op.name}/local_step", lambda: jnp.zeros(()))
+            self._debiasing[value.key] = biased, count
         self._averages[value.key] = average
+
+    def _variable(self, name: str, initial: Any) -> Variable:
+        """Returns a new variable; a subclass may put something before its name."""
+        with get_default_graph().name_scope(None):
+            return Variable(initial, name=name, trainable=False)
 
     def average(self, var: Tensor) -> Variable | None:
         """Returns the variable that holds the average of `var`; `None` if `apply` was not called for it."""
@@ -144,7 +147,13 @@ class ExponentialMovingAverage:
         Only the name scope of `var` affects it.
         """
         average = self._averages.get(var.key)
-        return var.graph.free_name(f"{_name_of(var)}/{self.name}") if average is None else average.op.name
+        if average is not None:
+            return average.op.name
+        return var.graph.free_name(f"{self._scope(var.graph)}{_name_of(var)}/{self.name}")
+
+    def _scope(self, graph: Graph) -> str:
+        """Returns what the name of an average that `apply` has not made begins with."""
+        return ""
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
         """Returns a `var_list` for a `Saver` that restores averages into their variables, and all others as they are.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from hookline.summary import buckets, encode, media
 
 _log = logging.getLogger(__name__)
 _TAGS = "summary_tags"
+_ABOVE: ContextVar[str] = ContextVar("what tags begin with", default="")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -290,7 +293,7 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
     graph = get_default_graph()
     clean = clean_name(name)
     graph.check_open(f"Summary {name!r}")
-    wanted = tag = graph.current_scope + clean
+    wanted = tag = _ABOVE.get() + graph.current_scope + clean
     taken = graph.get_collection(_TAGS)
     while tag in taken:
         tag = f"{wanted}_{taken.count(wanted)}"
@@ -300,6 +303,16 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
     for collection in (GraphKeys.SUMMARIES,) if collections is None else collections:
         graph.add_to_collection(collection, summary)
     return summary
+
+
+@contextlib.contextmanager
+def below(family: str | None) -> Iterator[None]:
+    """Puts the tags of the summaries made inside below a family, but not the names of their operations."""
+    token = _ABOVE.set(f"{clean_name(family)}/" if family else "")
+    try:
+        yield
+    finally:
+        _ABOVE.reset(token)
 
 
 def clean_name(name: str) -> str:

@@ -64,7 +64,7 @@ TABLE = [
     row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
         result=_split_parts),
     row("slice", "input_, ?begin, @size, name=None", moved.sliced, "Slice",
-        twin=lambda x, begin, size: np.asarray(x)[moved.window(begin, size)]),
+        twin=moved.sliced_dims),
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
         "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",
         moved.strided, "StridedSlice", twin=moved.strided),
@@ -83,7 +83,7 @@ TABLE = [
     row("one_hot", "indices, @depth, on_value=None, off_value=None, @axis=None, -dtype=None, name=None",
         moved.one_hot, "one_hot"),
     row("sequence_mask", "lengths, @maxlen=None, -dtype=bool, name=None", moved.sequence_mask, "SequenceMask"),
-    row("fill", "@dims, value, name=None", lambda shape, value: jnp.full(moved.dims(shape), value)),
+    row("fill", "@dims, value, name=None", lambda shape, value: jnp.full(moved.dims(shape), jnp.asarray(value))),
     row("zeros", "@shape, -dtype=float32, name=None", moved.filled(0), "zeros"),
     row("ones", "@shape, -dtype=float32, name=None", moved.filled(1), "ones"),
     row("zeros_like", "tensor, -dtype=None, name=None, ~optimize=True", moved.like(0), "zeros_like"),

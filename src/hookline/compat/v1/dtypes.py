@@ -157,6 +157,19 @@ def canonical(dtype: Any) -> Any:
     return specs.canonical_dtype(as_dtype(dtype).dtype)
 
 
+def narrowed(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns an array in a dtype of JAX's.
+
+    Raises:
+        ValueError: It holds numbers that this dtype does not hold.
+    """
+    with np.errstate(over="ignore"):
+        problem = specs.overflow(array, dtype)
+        if problem:
+            raise ValueError(f"A constant {problem}. Set jax_enable_x64 before anything else for 64-bit numbers.")
+        return array.astype(dtype)
+
+
 # What variables and queues had as types of their own.
 float16_ref, float32_ref, int32_ref, int64_ref = float16, float32, int32, int64
 

@@ -8,10 +8,12 @@ from typing import Any
 from hookline.compat.v1 import dtypes, initializers
 from hookline.compat.v1.graphs import GraphKeys, get_default_graph, name_scope
 from hookline.compat.v1.ignored import unknown
+from hookline.compat.v1.nodes import as_array, convert_to_tensor
 from hookline.compat.v1.scopes import store_of_graph
-from hookline.compat.v1.shapes import TensorShape
+from hookline.compat.v1.shapes import TensorShape, as_ints
 from hookline.compat.v1.variables import Variable
 from hookline.graph import Tensor as CoreTensor
+from hookline.graph.graph import holds_tensor
 
 # What has no effect, and what is the same as not to give it.
 _TAKEN = dict.fromkeys(
@@ -19,9 +21,28 @@ _TAKEN = dict.fromkeys(
 ) | {"validate_shape": True}
 
 
-def dtype_of(initializer: Any) -> Any:
-    """Returns the dtype of an initializer that is a value; of others None."""
-    return getattr(initializer, "dtype", None) if _is_value(initializer) else None
+def dtype_of(initializer: Any, wanted: Any = None) -> Any:
+    """Returns the dtype of an initializer that is a value; of others None.
+
+    Args:
+        initializer: As above.
+        wanted: The dtype that the variable is to have, where the caller said one.
+
+    Raises:
+        ValueError: The value has another one.
+    """
+    if isinstance(initializer, str) or not _is_value(initializer):
+        return None
+    if isinstance(initializer, CoreTensor) or holds_tensor(initializer):
+        found = convert_to_tensor(initializer).dtype
+    else:
+        found = as_array(as_ints(initializer), plain=not hasattr(initializer, "dtype")).dtype
+    if wanted is not None and found is not None and dtypes.canonical(found) != dtypes.canonical(wanted):
+        raise ValueError(
+            f"tf.get_variable: the initializer {initializer!r} is a value of dtype {dtypes.as_dtype(found).name}, but "
+            f"dtype={dtypes.as_dtype(wanted).name} is asked for. Cast the value, or leave the dtype out."
+        )
+    return found
 
 
 def _is_value(initializer: Any) -> bool:
@@ -50,7 +71,7 @@ def make_variable(
                 f"Variable {name} already exists, disallowed. Did you mean to set reuse=True or reuse=tf.AUTO_REUSE in "
                 f"VarScope? Originally defined at {found.op.location}"
             )
-        _check_shared(name, found, shape, dtype)
+        _check_shared(name, found, shape, None if _is_value(initializer) else dtype)
         return found
     if reuse is True:
         raise ValueError(
@@ -75,7 +96,7 @@ def _check_shared(name: str, found: Any, shape: Any, dtype: Any) -> None:
         raise ValueError(
             f"Trying to share variable {name}, but specified shape {TensorShape(shape)} and found shape {found.shape}."
         )
-    if dtypes.canonical(dtype) != dtypes.canonical(found.dtype):
+    if dtype is not None and dtypes.canonical(dtype) != dtypes.canonical(found.dtype):
         raise ValueError(
             f"Trying to share variable {name}, but specified dtype {dtype.name} and found dtype {found.dtype.name}."
         )

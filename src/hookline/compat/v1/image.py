@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import random
+from hookline.compat.v1 import casts, random
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, node
 from hookline.compat.v1.table import functions, row
@@ -51,8 +51,7 @@ def _converted(image: Any, dtype: Any, saturate: Any) -> Any:
         return image.astype(dtype) * (1.0 / int(jnp.iinfo(image.dtype).max))
     if wants_whole:
         scaled = image * (int(jnp.iinfo(dtype).max) + 0.5)
-        limits = jnp.iinfo(dtype)
-        return (jnp.clip(scaled, limits.min, limits.max) if saturate else scaled).astype(dtype)
+        return (casts.saturated if saturate else casts.cast)(scaled, dtype)
     return image.astype(dtype)
 
 
@@ -89,17 +88,16 @@ def _central(image: Any, fraction: Any) -> Any:
 
 
 def _places(wanted: int, given: int, corners: bool, centers: bool) -> np.ndarray:
-    """Returns where in the given pixels those of the result lie."""
-    if centers:
-        return (np.arange(wanted) + 0.5) * (given / wanted) - 0.5
-    return np.arange(wanted) * ((given - 1) / (wanted - 1) if corners and wanted > 1 else given / wanted)
+    """Returns where in the given pixels those of the result lie: as floats of 32 bits, whose rounding decides."""
+    scale = np.float32(given - 1) / np.float32(wanted - 1) if corners and wanted > 1 else np.float32(given) / wanted
+    return (np.arange(wanted, dtype=np.float32) + np.float32(0.5 if centers else 0)) * np.float32(scale)
 
 
 def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False) -> Any:
     images = jnp.asarray(images, jnp.float32)
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, centers)
+        places = _places(int(wanted), given, corners, centers) - np.float32(0.5 if centers else 0)
         low = np.clip(np.floor(places), 0, given - 1).astype(int)
         high = np.clip(np.floor(places) + 1, 0, given - 1).astype(int)
         share = np.clip(places - np.floor(places), 0, 1).astype(np.float32)
@@ -111,8 +109,9 @@ def _bilinear(images: Any, size: Any, corners: Any = False, centers: Any = False
 def _nearest(images: Any, size: Any, corners: Any = False, centers: Any = False) -> Any:
     for axis, wanted in zip((-3, -2), size, strict=True):
         given = images.shape[axis]
-        places = _places(int(wanted), given, corners, False) + (0.5 * given / wanted if centers else 0)
-        found = np.round(places) if corners else np.floor(places)
+        places = _places(int(wanted), given, corners, centers)
+        # Halves go up.
+        found = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
         images = jnp.take(images, np.clip(found, 0, given - 1).astype(int), axis)
     return images
 
@@ -123,7 +122,7 @@ def _resized(images: Any, size: Any, method: Any, corners: Any, keeps_ratio: Any
         given = images.shape[-3:-1]
         scale = min(wanted / whole for wanted, whole in zip(size, given, strict=True))
         size = [round(scale * whole) for whole in given]
-    if tuple(size) == images.shape[-3:-1]:
+    elif tuple(size) == images.shape[-3:-1]:
         return images
     if method not in (ResizeMethod.BILINEAR, ResizeMethod.NEAREST_NEIGHBOR):
         raise NotImplementedError(

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, random
+from hookline.compat.v1 import dtypes, nodes, random
 from hookline.compat.v1.namespace import offered
-from hookline.compat.v1.nodes import constant, node
+from hookline.compat.v1.nodes import node
 from hookline.compat.v1.shapes import TensorShape
 
 
@@ -51,7 +51,7 @@ class Constant(Initializer):
         value = self.value.tolist() if isinstance(self.value, np.generic) else self.value
         if isinstance(value, bool | int | float) and not self.verify_shape:
             return _filled(value, shape, dtype or self.dtype)
-        return constant(value, dtype or self.dtype, shape=shape, verify_shape=self.verify_shape)
+        return nodes.constant(value, dtype or self.dtype, shape=shape, verify_shape=self.verify_shape)
 
 
 class Zeros(Constant):
@@ -77,8 +77,8 @@ class Ones(Constant):
 
 
 def _filled(value: Any, shape: Any, dtype: Any) -> Any:
-    wanted = dtypes.canonical(dtype)
-    return node(lambda shape: jnp.full(shape, value, wanted), "Const", {"shape": shape}, static=("shape",))
+    one = nodes.as_array(value, dtype)
+    return node(lambda shape: jnp.full(shape, one, one.dtype), "Const", {"shape": shape}, static=("shape",))
 
 
 class RandomUniform(Initializer):
@@ -203,7 +203,7 @@ class Identity(Initializer):
     def __call__(self, shape: Any, dtype: Any = None, partition_info: Any = None) -> Any:
         """Returns a tensor of that shape."""
         rows, columns = TensorShape(shape).as_list()
-        return constant(self.gain * np.eye(rows or 0, columns), dtype or self.dtype)
+        return nodes.constant(self.gain * np.eye(rows or 0, columns), dtype or self.dtype)
 
 
 def _scaled(name: str, scale: float, mode: str, distribution: str) -> Any:

@@ -8,17 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, subgradients
+from hookline.compat.v1 import casts, dtypes, subgradients
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
-
-
-def _cast(x: Any, dtype: Any) -> Any:
-    return jnp.asarray(x).astype(dtype)
-
-
-def _cast_dims(x: Any, dtype: Any) -> Any:
-    return x if np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
 
 
 def _divided(x: Any, y: Any) -> Any:
@@ -40,28 +32,22 @@ def _reduction(fn: Any) -> Any:
 
 
 def _mean(x: Any, axis: Any, keepdims: Any) -> Any:
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        return jnp.mean(x, axis=_axis(axis), keepdims=bool(keepdims))
-    # Whole numbers have a whole mean in TensorFlow, cut towards zero.
-    total = jnp.sum(x, axis=_axis(axis), keepdims=bool(keepdims)).astype(x.dtype)
-    return jax.lax.div(total, jnp.full_like(total, x.size // max(total.size, 1)))
+    return casts.mean(x, _axis(axis), bool(keepdims))
 
 
-def _prod_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
-    return np.prod(x, axis=_axis(axis), keepdims=bool(keepdims))
+def _to(cast: Any, dtype: Any) -> Any:
+    return lambda x: cast(x, dtypes.canonical(dtype))
 
 
-def _sum_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
-    return np.sum(x, axis=_axis(axis), keepdims=bool(keepdims))
+def _of_dims(fn: Any) -> Any:
+    def reduce(x: Any, axis: Any, keepdims: Any) -> Any:
+        return fn(x, axis=_axis(axis), keepdims=bool(keepdims), dtype=np.asarray(x).dtype)
+
+    return reduce
 
 
-def _largest_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
-    return np.max(x, axis=_axis(axis), keepdims=bool(keepdims))
-
-
-def _smallest_of_dims(x: Any, axis: Any, keepdims: Any) -> Any:
-    return np.min(x, axis=_axis(axis), keepdims=bool(keepdims))
+def _extreme_of_dims(fn: Any) -> Any:
+    return lambda x, axis, keepdims: fn(x, axis=_axis(axis), keepdims=bool(keepdims))
 
 
 def _matmul(a: Any, b: Any, transpose_a: Any, transpose_b: Any, adjoint_a: Any, adjoint_b: Any) -> Any:
@@ -118,7 +104,7 @@ def _range(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
 
 def as_plain(array: Any, dtype: Any = None) -> Any:
     """Returns an array of Python's numbers in the dtype that they have in a tensor."""
-    return array.astype(dtype or {"f": np.float32, "i": np.int32}[array.dtype.kind])
+    return dtypes.narrowed(array, dtype or {"f": np.float32, "i": np.int32}[array.dtype.kind])
 
 
 def _segments(fn: Any) -> Any:
@@ -220,26 +206,24 @@ TABLE = [
     row("tensordot", "a, b, @axes, name=None", _tensordot, "Tensordot"),
     row("add_n", "*inputs, name=None", _add_n, "AddN"),
     row("accumulate_n", "*inputs, ~shape=None, ~tensor_dtype=None, name=None", _add_n),
-    row("cast", "x, -dtype, name=None; DstT=dtype", _cast, twin=_cast_dims),
-    row("to_float", "x, name=None", lambda x: _cast(x, np.float32), "ToFloat"),
-    row("to_double", "x, name=None", lambda x: _cast(x, dtypes.canonical("float64")), "ToDouble"),
-    row("to_int32", "x, name=None", lambda x: _cast(x, np.int32), "ToInt32", twin=lambda x: x),
-    row("to_int64", "x, name=None", lambda x: _cast(x, dtypes.canonical("int64")), "ToInt64", twin=lambda x: x),
-    row("saturate_cast", "value, -dtype, name=None",
-        lambda x, dtype: jax.lax.convert_element_type(jnp.clip(x, *_limits(dtype)), dtype)),
+    row("cast", "x, -dtype, name=None; DstT=dtype", casts.cast, twin=casts.cast_dims),
+    *[row(name, "x, name=None", _to(casts.cast, dtype), op, twin=_to(casts.cast_dims, dtype))
+      for name, op, dtype in [("to_float", "ToFloat", dtypes.float32), ("to_double", "ToDouble", dtypes.float64),
+                              ("to_int32", "ToInt32", dtypes.int32), ("to_int64", "ToInt64", dtypes.int64)]],
+    row("saturate_cast", "value, -dtype, name=None", casts.saturated),
     row("clip_by_value", "t, clip_value_min, clip_value_max, name=None",
         lambda t, low, high: subgradients.maximum(subgradients.minimum(t, high), low), "clip_by_value"),
     row("clip_by_norm", "t, clip_norm, @axes=None, name=None", clipped_by_norm, "clip_by_norm"),
     row("reduce_sum", _REDUCED,
-        _reduction(jnp.sum), "Sum", twin=_sum_of_dims),
+        _reduction(jnp.sum), "Sum", twin=_of_dims(np.sum)),
     row("reduce_mean", _REDUCED,
         _mean, "Mean"),
     row("reduce_prod", _REDUCED,
-        _reduction(jnp.prod), "Prod", twin=_prod_of_dims),
+        _reduction(jnp.prod), "Prod", twin=_of_dims(np.prod)),
     row("reduce_max", _REDUCED,
-        _reduction(jnp.max), "Max", twin=_largest_of_dims),
+        _reduction(jnp.max), "Max", twin=_extreme_of_dims(np.max)),
     row("reduce_min", _REDUCED,
-        _reduction(jnp.min), "Min", twin=_smallest_of_dims),
+        _reduction(jnp.min), "Min", twin=_extreme_of_dims(np.min)),
     row("reduce_all", _REDUCED,
         _reduction(jnp.all), "All"),
     row("reduce_any", _REDUCED,
@@ -262,11 +246,6 @@ TABLE = [
     row("linspace", "start, stop, @num, name=None", jnp.linspace, "LinSpace"),
     row("trace", "x, name=None", lambda x: jnp.trace(x, axis1=-2, axis2=-1)),
 ]  # fmt: skip
-
-
-def _limits(dtype: Any) -> tuple[Any, Any]:
-    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
-    return info.min, info.max
 
 
 FUNCTIONS = functions(TABLE)

@@ -8,11 +8,30 @@ from hookline.compat.v1 import math
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.initializers import zeros_initializer
 from hookline.compat.v1.nodes import convert_to_tensor
+from hookline.compat.v1.slots import in_variable_scope
 from hookline.compat.v1.variable_scopes import get_variable, get_variable_scope, variable_scope
 from hookline.compat.v1.variables import global_variables
-from hookline.graph import ExponentialMovingAverage
+from hookline.graph import ExponentialMovingAverage as CoreAverage
+from hookline.graph import Graph
 
 __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
+
+
+class ExponentialMovingAverage(CoreAverage):
+    """Averages whose names begin with the variable scope in which `apply` made them.
+
+    That of `net/w`, made in the scope `net`, is `net/net/w/ExponentialMovingAverage`. A name that is asked for before
+    `apply` begins with the name scope.
+
+    References:
+        `tf.train.ExponentialMovingAverage`.
+    """
+
+    def _variable(self, name: str, initial: Any) -> Any:
+        return in_variable_scope(name, initial)
+
+    def _scope(self, graph: Graph) -> str:
+        return graph.current_scope
 
 
 def assign_moving_average(variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: Any = None) -> Any:

@@ -83,6 +83,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     is_text = texts.is_plain_text(value) or (array.dtype.kind in "OSU" and wanted == dtypes.string)
     if is_text != (wanted == dtypes.string) and wanted is not None:
         raise TypeError(f"tf.constant: {value!r} of dtype {wanted.name} is required, and is not that.")
+    if array.dtype == object and not is_text:
+        raise TypeError(f"tf.constant takes numbers and text, got {value!r}.")
     found = texts.encoded(array) if is_text else as_array(array, wanted, plain=array is not value)
     if shape is not None:
         shape = TensorShape(shape).as_list()
@@ -102,11 +104,19 @@ def _filled(array: np.ndarray, shape: Any) -> np.ndarray:
 
 
 def as_array(array: Any, dtype: Any = None, *, plain: bool = True) -> np.ndarray:
-    """Returns an array in the dtype that a tensor of it has; `plain` numbers of Python are float32 and int32."""
+    """Returns an array in the dtype that a tensor of it has; `plain` numbers of Python are float32 and int32.
+
+    Raises:
+        ValueError: It holds numbers that TensorFlow's dtype has, and JAX's has not.
+    """
     array = np.asarray(array)
-    if dtype is None:
-        dtype = {"f": dtypes.float32, "i": dtypes.int32}.get(array.dtype.kind) if plain else None
-    return array.astype(dtypes.canonical(array.dtype if dtype is None else dtype))
+    if dtype is None and plain:
+        small = array.dtype.kind == "i" and not specs.overflow(array, np.int32)
+        dtype = dtypes.float32 if array.dtype.kind == "f" else dtypes.int32 if small else None
+    if dtype is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = array.astype(dtypes.as_dtype(dtype).dtype)
+    return dtypes.narrowed(array, dtypes.canonical(array.dtype))
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Any:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import subgradients
+from hookline.compat.v1 import sizes, subgradients
+from hookline.errors import InvalidArgumentError
 
 
 def dims(shape: Any) -> Any:
@@ -141,10 +142,23 @@ def sliced(x: Any, begin: Any, size: Any) -> Any:
             "tf.slice: a size is -1, and the part begins at a place that is computed in the run, but XLA has to know "
             "how long it is. Write the size."
         )
-    sizes = [
-        whole - start if wanted == -1 else wanted for wanted, start, whole in zip(size, begin, x.shape, strict=True)
-    ]
-    return jax.lax.dynamic_slice(x, begin, sizes)
+    _check_part(x.shape, begin, size)
+    parts = zip(size, begin, x.shape, strict=True)
+    return jax.lax.dynamic_slice(
+        x, begin, [whole - start if wanted == -1 else wanted for wanted, start, whole in parts]
+    )
+
+
+def _check_part(shape: Any, begin: Any, size: Any) -> None:
+    """Raises `InvalidArgumentError` for a part that is not in an array, where XLA takes another one."""
+    for axis, (whole, start, wanted) in enumerate(zip(shape, begin, size, strict=True)):
+        if sizes.is_example() or not all(isinstance(number, int) for number in (whole, start, wanted)):
+            continue
+        if not 0 <= start <= whole or not -1 <= wanted <= whole - start:
+            wish = "all that is left" if wanted == -1 else wanted
+            raise InvalidArgumentError(
+                None, None, f"the slice begins at {start} of dimension {axis} and takes {wish}, but that has {whole}."
+            )
 
 
 def starts(begin: Any) -> list[Any]:
@@ -257,10 +271,11 @@ def to_space(x: Any, block: Any) -> Any:
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(n, height * block, width * block, depth // block**2)
 
 
-def window(begin: Any, size: Any) -> tuple[slice, ...]:
-    """Returns the slices that `tf.slice` takes."""
-    pairs = zip(np.ravel(begin).tolist(), np.ravel(size).tolist(), strict=True)
-    return tuple(slice(start, None if count == -1 else start + count) for start, count in pairs)
+def sliced_dims(x: Any, begin: Any, size: Any) -> Any:
+    x, begin, size = np.asarray(x), np.ravel(begin).tolist(), np.ravel(size).tolist()
+    _check_part(x.shape, begin, size)
+    pairs = zip(begin, size, strict=True)
+    return x[tuple(slice(start, None if count == -1 else start + count) for start, count in pairs)]
 
 
 def norm(x: Any, ord: Any, axis: Any, keepdims: Any) -> Any:

@@ -73,14 +73,17 @@ class Saver(core.Saver):
         save_debug_info: bool = False,
         **without_effect: Any,
     ) -> str:
-        """Writes a checkpoint and returns its path; see `hookline.train.Saver.save`. There are no meta graphs."""
+        """Writes a checkpoint and returns its path; see `hookline.train.Saver.save`. There are no meta graphs.
+
+        A `save_path` that ends in a slash is a directory alone, in which checkpoints are called `model.ckpt`.
+        """
         ignored("tf.train.Saver.save", write_state=not write_state, save_debug_info=save_debug_info)
         ignored(
             "tf.train.Saver.save",
             strip_default_attrs=strip_default_attrs,
             meta_graph_suffix=meta_graph_suffix != "meta",
         )
-        return super().save(sess, save_path, global_step, latest_filename, **without_effect)
+        return super().save(sess, _with_name(save_path), global_step, latest_filename, **without_effect)
 
     def restore(self, sess: Any, save_path: Any) -> None:
         """Sets the variables to what a checkpoint holds; see `hookline.train.Saver.restore`.
@@ -91,6 +94,7 @@ class Saver(core.Saver):
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None: there is no checkpoint to restore.")
+        save_path = _with_name(save_path)
         if not os.path.exists(save_path):
             whose = _TENSORFLOWS if os.path.exists(f"{os.fspath(save_path)}.index") else ""
             raise ValueError(f"The passed save_path is not a valid checkpoint: {os.fspath(save_path)}{whose}")
@@ -109,6 +113,12 @@ _TENSORFLOWS = (
     ". It is a checkpoint of TensorFlow, which hookline does not read: get the values with TensorFlow's "
     "tf.train.load_checkpoint, and set the variables with Variable.load"
 )
+
+
+def _with_name(save_path: Any) -> Any:
+    """Returns a path of checkpoints; a directory alone, as in `runs/a/`, is given the name that hooks give them."""
+    is_directory = isinstance(save_path, str) and save_path.endswith("/")
+    return f"{save_path}model.ckpt" if is_directory else save_path
 
 
 class CheckpointReader:

@@ -118,6 +118,11 @@ def in_examples(names: Sequence[str], find: Callable[[], Any]) -> list[Any]:
     return found
 
 
+def is_example() -> bool:
+    """Whether open dimensions have sizes that they need not have in a run."""
+    return _SIZES.get() is not None
+
+
 def is_first() -> bool:
     """Whether this is the first example."""
     return (_SIZES.get() or {}).get("example") == _EXAMPLES[0]

@@ -20,9 +20,14 @@ def make_slot(primary: Variable, start: Any, label: str) -> Variable:
         start: Its initial value: a tensor, or a number for every element.
         label: The last part of its name.
     """
-    wanted = f"{primary.op.name}/{label}"
-    with variable_scope(None, wanted, auxiliary_name_scope=False) as scope, get_default_graph().name_scope(None):
+    with get_default_graph().name_scope(None):
         initial = start if isinstance(start, Tensor) else _filled(primary, start)
+    return in_variable_scope(f"{primary.op.name}/{label}", initial)
+
+
+def in_variable_scope(wanted: str, initial: Any) -> Variable:
+    """Returns a new untrained variable whose name begins with the current variable scope, whatever the name scope."""
+    with variable_scope(None, wanted, auxiliary_name_scope=False) as scope, get_default_graph().name_scope(None):
         return Variable(initial, name=scope.name, trainable=False)
 
 

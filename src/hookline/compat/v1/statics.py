@@ -68,7 +68,7 @@ class Node(Function):
             args = dict(zip(names, values, strict=True))
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
-                return twin(**args)
+                return np.errstate(all="ignore")(twin)(**args)
             known = {key: concrete(value, name, key, key in must) for key, value in args.items() if key in static}
             args |= known
             return fn(**_as_floats(args, static))
@@ -232,6 +232,7 @@ def _are_dims(leaves: list[Any]) -> bool:
     """Whether integers of shapes are among the leaves, arrays of NumPy or symbols, and nothing of another kind."""
     arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     are_whole = all(isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iO" for leaf in arrays)
+    are_whole = are_whole and all(leaf.dtype.itemsize > 2 for leaf in arrays)  # Sizes are no narrower.
     return are_whole and (bool(arrays) or any(hasattr(leaf, "scope") for leaf in leaves))
 
 

@@ -11,7 +11,7 @@ from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.python_io import tf_record_iterator
 from hookline.graph import Graph, Tensor, get_default_graph
 from hookline.summary import FileWriterCache, merge, merge_all
-from hookline.summary.ops import clean_name
+from hookline.summary.ops import below, clean_name
 
 __all__ = [
     "FileWriter",
@@ -100,12 +100,12 @@ def text(name: str, tensor: Any, collections: Collections = None) -> Tensor:
 
 
 def _tagged(make: Callable[..., Tensor], name: str, family: str | None, *args: Any, **kwargs: Any) -> Tensor:
-    """Makes a summary whose tag is the name of its operation: numbered if any operation has it, below its family."""
+    """Makes a summary whose tag is the name of its operation, numbered if any operation has it, below its family."""
     graph = get_default_graph()
     label = clean_name(name if family is None else f"{family}/{name}")
     tag = graph.free_name(f"{graph.current_scope}{label}")
-    with graph.name_scope(None):
-        return make(tag if family is None else f"{clean_name(family)}/{tag}", *args, **kwargs)
+    with graph.name_scope(None), below(family):
+        return make(tag, *args, **kwargs)
 
 
 class FileWriter(core.FileWriter):

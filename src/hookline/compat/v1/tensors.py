@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
 from hookline.compat.v1 import default_session, integers, texts
-from hookline.compat.v1.dtypes import DType, as_dtype, canonical, string
+from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.shapes import TensorShape, as_ints
 from hookline.compat.v1.statics import in_order, known, made
+from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
 from hookline.graph.nodes import Constant as ConstantOperation
@@ -116,7 +118,7 @@ class Tensor(core.Tensor):
             found = getattr(self.op, "dtype", None)
         if found is None:
             return None
-        return None if jax.numpy.issubdtype(found, jax.dtypes.extended) else as_dtype(found)
+        return None if jnp.issubdtype(found, jax.dtypes.extended) else as_dtype(found)
 
     @property
     def device(self) -> str:
@@ -141,7 +143,7 @@ class Tensor(core.Tensor):
         integers.check_feed(self)
         spec, wanted, forms = getattr(self.op, "fed_forms", (None, None, ()))
         if spec is self.spec and type(value) is np.ndarray and (value.dtype, value.shape) in forms:
-            return np.asarray(value, wanted)
+            return self._held(value, wanted)
         given, dtype = value, self.dtype
         if dtype is None or isinstance(value, core.Tensor):
             return value
@@ -149,7 +151,7 @@ class Tensor(core.Tensor):
             return texts.encoded(value) if texts.is_plain_text(value) else value
         if not isinstance(value, jax.Array):
             with contextlib.suppress(TypeError):
-                value = np.asarray(value, dtype=dtype.as_numpy_dtype)
+                value = self._held(value, dtype.dtype)
         elif value.dtype != dtype.dtype:
             value = value.astype(dtype.dtype)
         if not self.shape.is_compatible_with(np.shape(value)):
@@ -163,10 +165,27 @@ class Tensor(core.Tensor):
             op.fed_forms = self.spec, value.dtype, known | {(given.dtype, given.shape)}
         return value
 
+    def _held(self, value: Any, dtype: Any) -> np.ndarray:
+        """Returns a fed value in a dtype; what 32 bits of a whole number do not hold is refused, as in a constant.
+
+        Raises:
+            InvalidArgumentError: As above.
+        """
+        given = np.asarray(value)
+        found = given.astype(dtype, copy=False)
+        if given.dtype == dtype or given.dtype.kind not in "iu" or dtype.kind not in "iu":
+            return found
+        is_plain = type(value) is not np.ndarray
+        if (is_plain or dtype.itemsize == 4) and not np.array_equal(given, found):
+            problem = specs.overflow(given, dtype)
+            raise InvalidArgumentError(self.op.node_def, self.op, f"feed_dict: the value for {self.name!r} {problem}.")
+        return found
+
     def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> Any:
         given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
-        fn = in_order(fn)
-        return made(fn, _NAMES.get(name, name), given, kind=_NAMES.get(name, name), twin=fn)
+        called = _NAMES.get(name, name)
+        compute = _taken if name == "getitem" else _computed(fn)
+        return made(in_order(compute), called, given, kind=called, twin=in_order(fn))
 
     def __getitem__(self, item: Any) -> Any:
         parts = item if isinstance(item, tuple) else (item,)
@@ -211,13 +230,30 @@ class Tensor(core.Tensor):
         if dtype is None or operand is None or isinstance(operand, int | jax.Array):
             return operand
         given = np.asarray(operand)
-        fits = given.dtype.kind in "iufb" and specs.same_kind(given.dtype, dtype.dtype)
-        return given.astype(dtype.dtype) if fits else operand
+        if given.dtype.kind not in "iufb" or not specs.same_kind(given.dtype, dtype.dtype):
+            return operand
+        # Narrower integers wrap, as TensorFlow's do. Where it has 64 bits, they might not.
+        return narrowed(given, dtype.dtype) if dtype.size >= 4 else given.astype(dtype.dtype)
 
     def __getattr__(self, name: str) -> Any:
         if isinstance(self.__dict__.get("spec", specs.UNKNOWN), tuple):
             return super().__getattr__(name)
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+
+
+def _computed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an operator of Python's for constants as well: NumPy refuses numbers that their dtype does not hold."""
+
+    def compute(*operands: Any) -> Any:
+        return fn(*[jnp.asarray(item) if isinstance(item, np.ndarray | np.generic) else item for item in operands])
+
+    return compute
+
+
+def _taken(x: Any, places: Any) -> Any:
+    """Returns a part of an array; a constant is NumPy's, which takes no places that a run gives."""
+    is_traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(places))
+    return (jnp.asarray(x) if is_traced else x)[places]
 
 
 def is_tensor(x: Any) -> bool:

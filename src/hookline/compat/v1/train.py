@@ -27,6 +27,7 @@ from hookline.compat.v1.hooks import (
     SummarySaverHook,
 )
 from hookline.compat.v1.monitored import MonitoredSession, SingularMonitoredSession
+from hookline.compat.v1.moving_averages import ExponentialMovingAverage
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.optimizer import Optimizer
 from hookline.compat.v1.optimizers import (
@@ -67,7 +68,6 @@ from hookline.compat.v1.supervisor import Supervisor
 from hookline.coordination import Coordinator, LooperThread
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import (
-    ExponentialMovingAverage,
     assert_global_step,
     create_global_step,
     get_global_step,

@@ -104,8 +104,10 @@ def get_variable(
         `tf.get_variable`. `caching_device`, `partitioner`, `use_resource` and what follows have no effect.
     """
     scope = store_of_graph().scope
+    value_dtype = dtype_of(initializer, dtype)
     if initializer is None:
         initializer = scope.initializer
+        value_dtype = dtype_of(initializer)
     if regularizer is None:
         regularizer = scope.regularizer
     getter = scope.custom_getter if custom_getter is None else _both(scope.custom_getter, custom_getter)
@@ -113,7 +115,7 @@ def get_variable(
     return make(
         name=f"{scope.name}/{name}" if scope.name else name,
         shape=shape,
-        dtype=dtypes.as_dtype(dtype or dtype_of(initializer) or scope.dtype),
+        dtype=dtypes.as_dtype(dtype or value_dtype or scope.dtype),
         initializer=initializer,
         regularizer=regularizer,
         reuse=scope.reuse,

@@ -1,0 +1,91 @@
+"""Casts as TensorFlow makes them on CPU: whole numbers wrap, and so do floats that a narrow dtype does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_LOWEST = -(2**31)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Returns an array, or numbers of Python, in another dtype.
+
+    XLA would make the nearest number of a float that an integer does not hold. TensorFlow goes through the integers of
+    the processor, which are wrapped: 256.0 becomes the 0 of uint8, and what int32 does not hold its lowest number.
+    """
+    if not hasattr(x, "dtype"):
+        x = np.asarray(x)  # Integers of Python may be larger than JAX's.
+        x = jnp.asarray(x.astype(dtype) if x.dtype.kind in "iu" else x)
+    x = jnp.asarray(x)
+    is_cut = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)
+    if not is_cut or np.dtype(dtype).itemsize == 8:
+        return x.astype(dtype)
+    wide = x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
+    whole = jnp.where((wide >= _LOWEST) & (wide < -_LOWEST), wide, _LOWEST).astype(jnp.int32).astype(dtype)
+    is_above = wide >= -_LOWEST
+    return jnp.where(is_above, wide.astype(dtype), whole) if dtype == jnp.uint32 else whole
+
+
+def cast_dims(x: Any, dtype: Any) -> Any:
+    """Returns whole numbers of shapes in another dtype; symbols are whole numbers as they are."""
+    is_symbolic = hasattr(x, "scope") or getattr(getattr(x, "dtype", None), "kind", "") == "O"
+    return x if is_symbolic and np.issubdtype(dtype, np.integer) else np.asarray(x).astype(dtype)
+
+
+def saturated(x: Any, dtype: Any) -> Any:
+    """Returns an array in another dtype, where what that does not hold is the nearest number that it does hold."""
+    x = jnp.asarray(x)
+    low, high = (_nearest(limit, x.dtype) for limit in _limits(dtype))
+    return cast(jnp.clip(x, low, high), dtype)
+
+
+def _limits(dtype: Any) -> tuple[Any, Any]:
+    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype)
+    return (float(info.min), float(info.max)) if jnp.issubdtype(dtype, jnp.floating) else (int(info.min), int(info.max))
+
+
+def _nearest(limit: float, dtype: Any) -> Any:
+    """Returns the number of a dtype that is nearest to a limit, and not beyond it."""
+    low, high = _limits(dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(int(min(max(limit, low), high)), dtype)
+    found = np.asarray(min(max(limit, low), high), dtype)
+    return found if abs(float(found)) <= abs(limit) else np.nextafter(found, np.zeros_like(found))
+
+
+def mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    """Returns the mean; that of whole numbers is whole, cut towards zero, and no sum on the way overflows."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.mean(x, axis=axis, keepdims=keepdims)
+    wide = x if x.dtype.itemsize >= 4 else x.astype(jnp.int32)
+    total = jnp.sum(wide, axis=axis, keepdims=keepdims).astype(wide.dtype)
+    count = x.size // max(total.size, 1)
+    return _quotient_of_sum(wide, total, max(count, 1), axis, keepdims).astype(x.dtype)
+
+
+# Beyond this the sum of so many remainders might overflow, too.
+_MOST = 46340
+
+
+def _quotient_of_sum(x: Any, total: Any, count: int, axis: Any, keepdims: bool) -> Any:
+    if count > _MOST:
+        return _divided(total, count)
+    wholes = jnp.sum(_divided(x, count), axis=axis, keepdims=keepdims).astype(x.dtype)
+    rests = jnp.sum(_rest(x, count), axis=axis, keepdims=keepdims).astype(x.dtype)
+    whole, rest = wholes + _divided(rests, count), _rest(rests, count)
+    if jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        return whole
+    return whole - ((whole > 0) & (rest < 0)) + ((whole < 0) & (rest > 0))
+
+
+def _divided(x: Any, count: int) -> Any:
+    return jax.lax.div(x, jnp.full_like(x, count))
+
+
+def _rest(x: Any, count: int) -> Any:
+    return jax.lax.rem(x, jnp.full_like(x, count))

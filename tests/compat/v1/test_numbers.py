@@ -1,0 +1,389 @@
+"""Numbers that a graph computes are those of TensorFlow 2.21 on CPU, whether what they are made of is constant or fed.
+
+What TensorFlow gives stands here as literals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hookline.compat.v1 as tf
+from hookline.errors import InvalidArgumentError
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def made_of(make, values, dtypes, how):
+    """Returns what is computed of values that are constants, or fed where `how` has an F."""
+    feeds, inputs = {}, []
+    for value, dtype, is_fed in zip(values, dtypes, how, strict=True):
+        array = np.asarray(value, dtype)
+        inputs.append(tf.placeholder(dtype, array.shape) if is_fed == "F" else tf.constant(value, dtype))
+        if is_fed == "F":
+            feeds[inputs[-1]] = array
+    made = make(*inputs)
+    with tf.Session() as session:
+        found = session.run(made, feeds)
+    # What is known before the run is what it gives.
+    assert made.dtype == found.dtype
+    return found
+
+
+def check(make, values, dtypes, how, dtype, expected):
+    found = made_of(make, values, dtypes, how)
+    assert (found.dtype.name, found.tolist()) == (dtype, expected)
+
+
+either = pytest.mark.parametrize("how", ["C", "F"])
+every = pytest.mark.parametrize("how", ["CC", "CF", "FC", "FF"])
+
+
+# Casts ----------------------------------------------------------------------------------------------------------------
+
+
+@either
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted", "expected"),
+    [
+        ([300, -1], "int32", "uint8", [44, 255]),
+        ([300, -129, 128], "int32", "int8", [44, 127, -128]),
+        ([65535, 40000, -32769], "int32", "int16", [-1, -25536, 32767]),
+        ([-1, 300], "int16", "uint16", [65535, 300]),
+        ([-1, 127], "int8", "uint32", [4294967295, 127]),
+        ([-1, 127], "int8", "int32", [-1, 127]),
+        ([200, 255], "uint8", "int8", [-56, -1]),
+        ([4294967295, 3], "uint32", "int32", [-1, 3]),
+        ([0, 2, -1], "int32", "bool", [False, True, True]),
+        ([3, -7], "int16", "float32", [3.0, -7.0]),
+        # A float that is too large goes through int32, and through its lowest number where that is too small as well.
+        ([255.0, 256.0, 300.5, -1.0, -0.5, -300.0], "float32", "uint8", [255, 0, 44, 255, 0, 212]),
+        ([127.0, 128.0, -129.5, 1000.0], "float32", "int8", [127, -128, 127, -24]),
+        ([40000.0, -40000.5], "float32", "int16", [-25536, 25536]),
+        ([3e9, -1.0, 7.5], "float32", "uint32", [3000000000, 4294967295, 7]),
+        ([3e9, -3e9, float("nan"), float("inf")], "float32", "int32", [-(2**31)] * 4),
+        ([float("nan"), float("-inf"), 1.9], "float32", "uint8", [0, 0, 1]),
+        ([60000.0, -1.5], "float16", "int16", [-5536, -1]),
+    ],
+)
+def test_a_cast_wraps_as_tensorflows_does(values, dtype, wanted, expected, how):
+    check(lambda x: tf.cast(x, wanted), [values], [dtype], how, wanted, expected)
+
+
+@either
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted", "expected"),
+    [
+        ([-128, -1, 127], "int8", "int16", [-128, -1, 127]),
+        ([-128, -1, 127], "int8", "uint8", [0, 0, 127]),
+        ([-128, -1, 127], "int8", "uint32", [0, 0, 127]),
+        ([-300, 300], "int16", "int8", [-128, 127]),
+        ([0, 4294967295], "uint32", "int32", [0, 2147483647]),
+        ([-5, 70000], "int32", "uint16", [0, 65535]),
+        ([200, 5], "uint8", "float32", [200.0, 5.0]),
+        ([300.5, -2.5, 255.4], "float32", "uint8", [255, 0, 255]),
+        # The largest float that fits.
+        ([3e9, -3e9, 5.5], "float32", "int32", [2147483520, -2147483648, 5]),
+        ([60000.0, -2.5], "float16", "int16", [32752, -2]),
+        ([3e9, -3e9], "float32", "float16", [65504.0, -65504.0]),
+    ],
+)
+def test_a_saturating_cast_ends_at_the_limits_of_both_dtypes(values, dtype, wanted, expected, how):
+    check(lambda x: tf.saturate_cast(x, tf.as_dtype(wanted)), [values], [dtype], how, wanted, expected)
+
+
+def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated():
+    image = tf.constant([-0.1, 1.2])
+    with tf.Session() as session:
+        assert session.run(tf.image.convert_image_dtype(image, tf.uint8)).tolist() == [231, 50]
+        assert session.run(tf.image.convert_image_dtype(image, tf.uint8, saturate=True)).tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "expected"),
+    [
+        (lambda: tf.cast([300, -1], tf.uint8), "uint8", [44, 255]),
+        (lambda: tf.cast(2**31, tf.float32), "float32", 2147483648.0),
+        (lambda: tf.cast(2**40 + 300, tf.uint8), "uint8", 44),
+        (lambda: tf.cast(np.array([300], "int16"), tf.uint8), "uint8", [44]),
+        (lambda: tf.cast(1e39, tf.int32), "int32", -(2**31)),
+        (lambda: tf.to_int32(np.int8(3)), "int32", 3),
+        (lambda: tf.to_int32(tf.constant(3, tf.int8)), "int32", 3),
+    ],
+)
+def test_plain_numbers_are_cast_as_tensors_are(make, dtype, expected):
+    made = make()
+    with tf.Session() as session:
+        found = session.run(made)
+    assert (made.dtype, found.dtype.name, found.tolist()) == (dtype, dtype, expected)
+
+
+def test_a_cast_shape_stays_a_shape():
+    x = tf.placeholder(tf.float32, [None, 3])
+    size = tf.cast(tf.to_int64(tf.shape(x))[0], tf.int32) * 2
+    with tf.Session() as session:
+        assert session.run(tf.zeros([size]), {x: np.ones((2, 3))}).tolist() == [0, 0, 0, 0]
+
+
+# Sums, means, products ------------------------------------------------------------------------------------------------
+
+
+@either
+@pytest.mark.parametrize(
+    ("make", "values", "dtype", "expected"),
+    [
+        (lambda x: tf.reduce_sum(x), [127, -128, 126], "int8", 125),
+        (lambda x: tf.reduce_sum(x, 0), [[127, -128], [127, -1]], "int8", [-2, 127]),
+        (lambda x: tf.reduce_prod(x), [[1, 2, 3], [4, 5, 100]], "int8", -32),
+        (lambda x: tf.reduce_prod(x) // 10, [100000, 100000], "int32", 141006540),
+        (lambda x: tf.reduce_sum(x) // 10, [2**31 - 1, 5], "int32", -214748365),
+        (lambda x: tf.reduce_max(x), [3, 100], "int8", 100),
+        (lambda x: tf.add(x, x), [100, -100], "int8", [-56, 56]),
+        (lambda x: x + x, [2**31 - 1, -(2**31)], "int32", [-2, 0]),
+        (lambda x: x * -1, [1, 5], "uint8", [255, 251]),
+        (lambda x: x + 300, [1], "int8", [45]),
+        (lambda x: tf.reduce_mean(x), [127, 127, 127], "int8", 127),
+        (lambda x: tf.reduce_mean(x), [255, 0, 254], "uint8", 169),
+        (lambda x: tf.reduce_mean(x), [32767, 32767, 32766], "int16", 32766),
+        (lambda x: tf.reduce_mean(x), [4294967295, 4294967295, 0], "uint32", 2863311530),
+        (lambda x: tf.reduce_mean(x), [2**31 - 1, 2**31 - 1, 2**31 - 4], "int32", 2**31 - 2),
+        (lambda x: tf.reduce_mean(x), [-(2**31), -(2**31), -(2**31)], "int32", -(2**31)),
+        (lambda x: tf.reduce_mean(x), [7, -8, 0], "int32", 0),
+        (lambda x: tf.reduce_mean(x), [-7, -8, 1], "int32", -4),
+        (lambda x: tf.reduce_mean(x, 0), [[2**31 - 1, 1], [2**31 - 1, 2]], "int32", [2**31 - 1, 1]),
+    ],
+)
+def test_whole_numbers_are_added_up_in_their_own_dtype(make, values, dtype, expected, how):
+    check(make, [values], [dtype], how, dtype, expected)
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+
+@every
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "float32"])
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (lambda x, p: x[p], [3, 4]),
+        (lambda x, p: x[:, p], [2, 4]),
+        (lambda x, p: x[..., p], [2, 4]),
+        (lambda x, p: x[p, 0], 3),
+        (lambda x, p: x[0, p], 2),
+        (lambda x, p: x[-p], [3, 4]),
+        (lambda x, p: x[p, tf.newaxis], [[3, 4]]),
+    ],
+)
+def test_a_place_in_a_constant_may_be_fed(place, expected, dtype, how):
+    check(place, [[[1, 2], [3, 4]], 1], [dtype, "int32"], how, dtype, expected)
+
+
+@every
+@pytest.mark.parametrize(
+    ("begin", "size", "expected"), [(2, 3, [3, 4, 5]), (4, 1, [5]), (5, 0, []), (0, 5, [1, 2, 3, 4, 5])]
+)
+def test_a_slice_of_a_constant_is_that_of_a_fed_value(begin, size, expected, how):
+    check(lambda x, b: tf.slice(x, b, [size]), [[1, 2, 3, 4, 5], [begin]], ["int32", "int32"], how, "int32", expected)
+
+
+@either
+@pytest.mark.parametrize(
+    ("begin", "size"), [(2, 4), (4, 3), (5, 1), (6, 0), (6, -1), (-1, 1), (-1, 0), (0, 6), (-6, 3), (0, -2)]
+)
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_slice_past_the_end_is_refused_for_constants_too(begin, size, dtype, how):
+    with pytest.raises(ValueError, match=r"slice .*has 5"):
+        made_of(lambda x: tf.slice(x, [begin], [size]), [[1, 2, 3, 4, 5]], [dtype], how)
+
+
+def test_a_slice_past_the_end_of_what_is_fed_fails_the_run():
+    x = tf.placeholder(tf.float32, [None])
+    part = tf.slice(x, [1], [3])
+    with tf.Session() as session:
+        assert session.run(part, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4]
+        with pytest.raises(InvalidArgumentError, match=r"begins at 1 .* has 3[\s\S]*Slice"):
+            session.run(part, {x: [1, 2, 3]})
+
+
+# Division ------------------------------------------------------------------------------------------------------------
+
+
+@every
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
+@pytest.mark.parametrize(
+    ("divide", "expected"),
+    [
+        (lambda x, y: x // y, [3, 1, 2]),
+        (lambda x, y: x % y, [1, 0, 1]),
+        (lambda x, y: tf.div(x, y), [3, 1, 2]),
+        (lambda x, y: tf.floordiv(x, y), [3, 1, 2]),
+        (lambda x, y: tf.mod(x, y), [1, 0, 1]),
+    ],
+)
+def test_whole_numbers_are_divided_alike(divide, expected, dtype, how):
+    check(divide, [[7, 5, 5], [2, 5, 2]], [dtype, dtype], how, dtype, expected)
+
+
+@either
+def test_floats_are_divided_by_zero(how):
+    check(lambda x: x / 0.0, [[1.0, -1.0]], ["float32"], how, "float32", [float("inf"), -float("inf")])
+
+
+# Constants that do not fit --------------------------------------------------------------------------------------------
+
+TOO_LARGE = [
+    lambda: tf.constant(2**40),
+    lambda: tf.constant(2**40, tf.int64),
+    lambda: tf.constant(2**31),
+    lambda: tf.constant([1, 2**31]),
+    lambda: tf.constant(-(2**40), tf.int64),
+    lambda: tf.constant(-1, tf.uint64),
+    lambda: tf.constant(np.array([2**40])),
+    lambda: tf.constant(np.int64(2**40)),
+    lambda: tf.constant(np.array([2**40], "uint64")),
+    lambda: tf.constant(np.array([2**31], "uint32"), tf.int64),
+    lambda: tf.constant(1e300, tf.float64),
+    lambda: tf.constant(np.array([1e300])),
+    lambda: tf.convert_to_tensor([2**40]),
+    lambda: tf.placeholder_with_default(2**40, []),
+    lambda: tf.identity(np.array([2**40])),
+    lambda: tf.identity([2**40]),
+    lambda: tf.stack([[2**40], [1]]),
+    lambda: tf.reshape(np.int64(2**40), [1]),
+    lambda: tf.ones([1], tf.int64) * [2**40],
+    lambda: tf.ones([1], tf.int64) * np.int64(2**40),
+    lambda: tf.fill([1], 2**40),
+    lambda: tf.fill([1], np.int64(2**40)),
+    lambda: tf.range(2**40, 2**40 + 2),
+    lambda: tf.range(2**31 - 1, 2**31 + 1),
+    lambda: tf.one_hot([0], 2, on_value=np.int64(2**40)),
+    lambda: tf.Variable(2**40),
+    lambda: tf.Variable(2**40, dtype=tf.int64),
+    lambda: tf.Variable([1e300], dtype=tf.float64),
+    lambda: tf.get_variable("v", initializer=2**40),
+    lambda: tf.get_variable("v", [1], tf.int64, tf.constant_initializer(2**40)),
+    lambda: tf.get_variable("v", [1], tf.int64, tf.constant_initializer([2**40])),
+    lambda: tf.get_variable("v", [1], tf.float64, tf.constant_initializer(1e300)),
+    lambda: tf.assign(tf.Variable([1], dtype=tf.int64), [2**40]),
+    lambda: tf.assign_add(tf.Variable(1, dtype=tf.int64), 2**40),
+    lambda: tf.assign_add(tf.Variable(1, dtype=tf.int64), np.int64(2**40)),
+]
+
+
+def run(made):
+    with tf.Session() as session:
+        return session.run(made)
+
+
+@pytest.mark.parametrize("make", TOO_LARGE)
+def test_a_constant_that_32_bits_do_not_hold_is_refused(make):
+    with pytest.raises(ValueError, match=r"jax_enable_x64|Python int|holds integers"):
+        run(make())
+
+
+def test_a_fed_number_that_32_bits_do_not_hold_is_refused_as_well():
+    x = tf.placeholder(tf.int64, None)
+    with tf.Session() as session:
+        for _ in range(2):
+            assert session.run(x, {x: np.array([2**31 - 1])}).tolist() == [2**31 - 1]
+            for value in (2**40, [2**40], np.array([2**40]), np.int64(2**40), np.array([2**31], "uint32")):
+                with pytest.raises(InvalidArgumentError, match="2147483647"):
+                    session.run(x, {x: value})
+
+
+def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does():
+    x = tf.placeholder(tf.uint8, [None])
+    with tf.Session() as session:
+        assert session.run(x, {x: np.array([300, -1])}).tolist() == [44, 255]
+        with pytest.raises(InvalidArgumentError, match="255"):
+            session.run(x, {x: [300]})
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "expected"),
+    [
+        # TensorFlow wraps what a narrower dtype is asked for.
+        (lambda: tf.constant(300, tf.uint8), "uint8", 44),
+        (lambda: tf.constant([-1, 256], tf.uint8), "uint8", [255, 0]),
+        (lambda: tf.constant(np.array([70000]), tf.int16), "int16", [4464]),
+        (lambda: tf.constant(2**40, tf.float32), "float32", 1099511627776.0),
+        (lambda: tf.constant(1e39), "float32", float("inf")),
+        (lambda: tf.constant(70000.0, tf.float16), "float16", float("inf")),
+        (lambda: tf.constant(np.array([0.1, float("inf")])), "float32", [np.float32(0.1), float("inf")]),
+        (lambda: tf.constant(2**32 - 1, tf.uint32), "uint32", 4294967295),
+        (lambda: tf.constant(np.array([3], "uint64")), "uint32", [3]),
+    ],
+)
+def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected):
+    with tf.Session() as session:
+        found = session.run(make())
+    assert (found.dtype.name, found.tolist()) == (dtype, expected)
+
+
+@pytest.mark.parametrize("value", [2**64, None])
+def test_what_no_dtype_holds_is_no_constant(value):
+    with pytest.raises((TypeError, ValueError), match=r"tf.constant"):
+        tf.constant(value)
+
+
+# Initial values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0, "int32"),
+        (-1, "int32"),
+        (0.5, "float32"),
+        (True, "bool"),
+        ([1, 2], "int32"),
+        ((1.0, 2), "float32"),
+        ([[True]], "bool"),
+        (range(3), "int32"),
+        ([], "float32"),
+        (np.float16(0.5), "float16"),
+        (np.uint8(3), "uint8"),
+        (np.array([1, 2], "int16"), "int16"),
+    ],
+)
+def test_a_variable_whose_initializer_is_a_value_has_its_dtype(value, dtype):
+    made = [tf.get_variable("got", initializer=value), tf.Variable(value, name="made")]
+    assert [variable.dtype.base_dtype.name for variable in made] == [dtype, dtype]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(made[0]).tolist() == np.asarray(value).tolist()
+
+
+def test_a_value_of_the_scope_gives_its_dtype_too():
+    with tf.variable_scope("scope", initializer=3, dtype=tf.float16):
+        assert tf.get_variable("whole").dtype == tf.int32
+        assert tf.get_variable("half", [1], initializer=tf.zeros_initializer()).dtype == tf.float16
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(0, tf.float32), (0.5, tf.int32), ([1.5], tf.float16), (True, tf.int32), (np.uint8(3), tf.int8)],
+)
+def test_a_value_of_another_dtype_than_the_variable_is_refused(value, dtype):
+    with pytest.raises(ValueError, match=r"initializer.*dtype"):
+        tf.get_variable("v", initializer=value, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(0, tf.int32), (0.5, tf.float32), (np.array([1.0]), tf.float64), (np.int64(3), tf.int64)]
+)
+def test_a_value_of_the_very_dtype_is_taken(value, dtype):
+    assert tf.get_variable("v", initializer=value, dtype=dtype).dtype == tf.as_dtype(tf.Variable(value).dtype)
+
+
+def test_the_initializer_called_constant_is_no_tensor():
+    with tf.Session() as session:
+        assert session.run(tf.initializers.constant(3)([2])).tolist() == [3.0, 3.0]
+    weights = tf.get_variable("w", [2], initializer=tf.initializers.constant(0.5))
+    with tf.Session() as session:
+        session.run(weights.initializer)
+        assert session.run(weights).tolist() == [0.5, 0.5]
