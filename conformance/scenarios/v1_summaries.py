@@ -76,3 +76,17 @@ def _(s: System) -> Record:
         "nothing": nothing is None,
         "tags": found,
     }
+
+
+@scenario("v1.summary.operations")
+def _(s: System) -> Record:
+    """The name of an operation has the family once, the tag twice."""
+    tf = s.tf
+    x = tf.constant(2.0)
+    made = [tf.summary.scalar("a", x, family="fam"), tf.summary.scalar("a", x, family="fam")]
+    with tf.name_scope("n"), tf.variable_scope("v"):
+        made += [tf.summary.scalar("a b", x, family="fam x"), tf.summary.histogram("h", x, family="fam")]
+    made += [tf.summary.scalar("fam/a", x), tf.summary.scalar("a", x, family="fam")]
+    with tf.Session() as sess:
+        written = tf.Summary.FromString(sess.run(tf.summary.merge_all()))
+    return {"operations": [each.op.name for each in made], "tags": [value.tag for value in written.value]}

@@ -188,3 +188,28 @@ def _(s: System) -> Record:
         "orthogonal": spread(tf.orthogonal_initializer(), 0.129),
         "constants": constants,
     }
+
+
+@scenario("v1.variables.averages")
+def _(s: System) -> Record:
+    """Averages are named by the variable scope of `apply`; before it, by the name scope."""
+    tf = s.tf
+    with tf.variable_scope("outer"), tf.variable_scope("inner"):
+        w = tf.get_variable("w", [2])
+        t = tf.multiply(w, 2.0, name="t")
+        inside = tf.train.ExponentialMovingAverage(0.9)
+        inside.apply([w, t])
+    with tf.name_scope("n"), tf.variable_scope("scope"):
+        u = tf.Variable(1.0, name="u")
+        tf.train.ExponentialMovingAverage(0.9, zero_debias=True).apply([u, tf.identity(u, name="v")])
+    outside = tf.train.ExponentialMovingAverage(0.9, name="outside")
+    with tf.variable_scope("else"):
+        before = outside.average_name(w)
+    restored = sorted(outside.variables_to_restore([w]))
+    outside.apply([w])
+    return {
+        "names": sorted(variable.op.name for variable in tf.global_variables()),
+        "inside": [inside.average_name(each) for each in (w, t)],
+        "before": before,
+        "restored": restored,
+    }

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_LOWEST = -(2**31)
+# In floats: JAX takes no whole number of Python that int32 does not hold.
+_LOWEST = -(2.0**31)
 
 
 def cast(x: Any, dtype: Any) -> Any:
