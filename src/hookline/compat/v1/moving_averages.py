@@ -18,10 +18,10 @@ __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
 
 
 class ExponentialMovingAverage(CoreAverage):
-    """Averages whose names begin with the variable scope in which `apply` made them.
+    """Keeps averages that slowly follow the values of variables and tensors.
 
-    That of `net/w`, made in the scope `net`, is `net/net/w/ExponentialMovingAverage`. A name that is asked for before
-    `apply` begins with the name scope.
+    Their names begin with the variable scope in which `apply` made them: the average of `net/w` in the scope `net` is
+    called `net/net/w/ExponentialMovingAverage`. A name that is asked for before `apply` begins with the name scope.
 
     References:
         `tf.train.ExponentialMovingAverage`.
