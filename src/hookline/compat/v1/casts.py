@@ -20,7 +20,8 @@ def cast(x: Any, dtype: Any) -> Any:
     """
     if not hasattr(x, "dtype"):
         x = np.asarray(x)  # Integers of Python may be larger than JAX's.
-        x = jnp.asarray(x.astype(dtype) if x.dtype.kind in "iu" else x)
+        with np.errstate(over="ignore"):
+            x = jnp.asarray(x.astype(dtype) if x.dtype.kind in "iu" else x)
     x = jnp.asarray(x)
     is_cut = jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer)
     if not is_cut or np.dtype(dtype).itemsize == 8:
