@@ -204,7 +204,8 @@ class Saver:
             PermissionDeniedError: The directory may not be written to.
             ResourceExhaustedError: The disk is full.
             AlreadyExistsError: Something at that path is not a checkpoint, or its directory is a file.
-            InvalidArgumentError: A path or a value cannot be used.
+            InvalidArgumentError: A path or a value cannot be used, or an operation was given what it must not be in an
+                earlier run (`Session.settle`).
         """
         _take_without_effect("Saver.save", without_effect, _SAVE_WITHOUT_EFFECT)
         pending = self.save_async(sess, save_path, global_step, latest_filename)
@@ -287,6 +288,7 @@ class Saver:
 
     def _contents(self, sess: Session, global_step: Any) -> tuple[dict[str, Any], Mapping[str, Any], int | None]:
         """Returns copies of all that is to be written, the positions of iterators among it, and the step."""
+        sess.settle()
         variables = self._of(sess)
         whole = _is_whole(sess, variables)
         iterators = [name for name in sess.iterators() if whole and name not in variables]

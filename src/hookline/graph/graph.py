@@ -17,6 +17,7 @@ import jax
 from jax.core import Tracer
 
 from hookline.graph import spec as specs
+from hookline.graph.fault import Fault
 from hookline.graph.names import check_name
 from hookline.graph.operators import NoValue, Operators
 from hookline.graph.registry import Registry
@@ -197,6 +198,7 @@ class Operation:
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
         compiled_in: Operations for which XLA has to know a value that is fed for it: with them each is compiled anew.
+        fault: What it must not be given, and only the device can see.
         outside: A copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
 
@@ -207,6 +209,7 @@ class Operation:
     type = "Operation"
     host_only = False
     compiled_in: Sequence[Operation] = ()
+    fault: Fault | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return super().__new__(get_default_graph().class_of(cls))

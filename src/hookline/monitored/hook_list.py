@@ -152,7 +152,8 @@ class HookList:
         return [found for _, may_fetch in self.overrides("may_fetch") if (found := may_fetch()) is not None]
 
     def settle(self, session: Session) -> None:
-        """Lets every hook read what it has asked for and not looked at yet."""
+        """Lets the session, and then every hook, look at what they have not looked at yet."""
+        session.settle()
         for _, settle in self._settle:
             settle(session)
 

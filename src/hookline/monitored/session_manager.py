@@ -18,6 +18,7 @@ from hookline.errors import (
     DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
+    InvalidArgumentError,
     from_exception,
 )
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, get_default_graph
@@ -333,7 +334,10 @@ class SessionManager:
         try:
             yield session
         except BaseException as exc:
-            session.close()
+            try:
+                session.close()
+            except InvalidArgumentError as closing:
+                exc.add_note(f"While closing the session: {closing}")
             mapped = session.map_error(exc)
             if mapped is exc:
                 raise

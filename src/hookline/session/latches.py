@@ -1,26 +1,50 @@
-"""What the latches of a session have latched: arrays that its programs carry from run to run."""
+"""What the latches of a session have latched: arrays that its programs carry from run to run.
+
+All faults of a program are one more latch, which also holds what tells of the first of them.
+"""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.graph.fault import DETAILS, Fault
 from hookline.graph.latch import Latch
 
 Latched = Any
-"""One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first."""
+"""One number: minus the count of runs so far, or from 1 on the number of the run in which the condition held first.
+
+That of faults is a vector: behind the number stand the operation's index and the details of its fault.
+"""
+
+Latching = Latch | type[Fault]
+"""A latch; the class stands for all faults together."""
 
 _START_ANEW_RUNS = 2**30
 
 
 def after(latched: Latched, condition: Any) -> Latched:
-    """Returns what a latch holds after one more run."""
+    """Returns what a latch holds after one more run; for faults, `condition` is what `first_fault` returns."""
+    if latched.ndim:
+        number = after(latched[0], condition[0] > 0)
+        return jnp.concatenate([number[None], jnp.where(latched[0] > 0, latched[1:], condition[1:])])
     return jnp.where(latched > 0, latched, jnp.where(condition, 1 - latched, latched - 1))
+
+
+def first_fault(found: Mapping[int, Any]) -> Any:
+    """Returns whether there is a fault, and of the first one the operation's index and the details.
+
+    Args:
+        found: By an operation's index, what its `Fault.found` returns.
+    """
+    is_there = jnp.stack([row[0] for row in found.values()])
+    rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, row.dtype), row[1:]]) for i, row in found.items()])
+    return rows[jnp.argmax(is_there)]
 
 
 @jax.jit
@@ -52,19 +76,25 @@ class _State:
         value: As it is after the latest run. The next one takes it away.
         runs: How many runs there were.
         found: Where the first run led in which the condition held, once that is known.
+        told: What else it held then.
         stretches: Where the runs have led, but for those that are known to have been fine.
+
+    Args:
+        of: The latch.
     """
 
-    __slots__ = ("_copy", "_copy_of", "_expected", "_gain", "found", "runs", "stretches", "value")
+    __slots__ = ("_copy", "_copy_of", "_expected", "_gain", "_shape", "found", "runs", "stretches", "told", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, of: Latching) -> None:
+        self._shape = (2 + DETAILS,) if of is Fault else ()
         self.reset()
 
     def reset(self) -> None:
         """Begins anew."""
-        self.value: Latched = jnp.zeros((), jnp.int32)
+        self.value: Latched = jnp.zeros(self._shape, jnp.int32)
         self.runs = 0
         self.found: int | None = None
+        self.told: list[int] = []
         self.stretches: collections.deque[_Stretch] = collections.deque()
         # Where the next run leads if it belongs to the last stretch.
         self._expected = -1
@@ -95,16 +125,17 @@ class _State:
             stretches.append(_Stretch(self.runs, step, 0))
         self._expected = step + self._gain
 
-    def read(self, number: int) -> bool:
+    def read(self, held: Latched) -> bool:
         """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""
         if self.found is not None:
             return False
+        number, *told = np.asarray(held).ravel().tolist()
         stretches = self.stretches
         if number > 0:
             # Where a Ctrl-C came between a run and `put`, the last may be missing.
             number = min(number, self.runs)
             first = next(stretch for stretch in reversed(stretches) if stretch.number <= number)
-            self.found = first.step + (number - first.number) * first.gain
+            self.found, self.told = first.step + (number - first.number) * first.gain, told
             return True
         while len(stretches) > 1 and stretches[1].number <= 1 - number:
             stretches.popleft()
@@ -135,15 +166,20 @@ class Unread(NamedTuple):
 
 
 class Latches:
-    """The latches that a session has run. Its lock is held by whoever calls one of these."""
+    """The latches that a session has run. Its lock is held by whoever calls one of these.
+
+    Attributes:
+        news: How many are known to have latched so far.
+    """
 
     def __init__(self) -> None:
-        self._states: dict[Latch, _State] = {}
+        self._states: dict[Latching, _State] = {}
         self._noted: list[Unread] = []
+        self.news = 0
 
-    def of(self, latches: Iterable[Latch]) -> list[_State]:
+    def of(self, latches: Iterable[Latching]) -> list[_State]:
         """Returns the states of these, for a program that runs them."""
-        return [self._states.setdefault(latch, _State()) for latch in latches]
+        return [self._states.setdefault(latch, _State(latch)) for latch in latches]
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""
@@ -156,33 +192,42 @@ class Latches:
         state = self._states.get(latch)
         return None if state is None else state.found
 
-    def unread(self, latch: Latch) -> Unread | None:
-        """Returns what a latch holds now, to be waited for; None where nothing can be news."""
-        state = self._states.get(latch)
-        if state is None or state.found is not None or not state.runs:
-            return None
-        return Unread(state, state.copy(), state.stretches)
+    def take_fault(self) -> tuple[int, list[int]] | None:
+        """Returns where the run has led that had the first fault, and what tells of it; None if none is known.
 
-    def read(self, unread: Iterable[Unread]) -> int:
-        """Reads what latches held; returns how many of them are news.
+        From then on it is the next fault that is looked for.
+        """
+        state = self._states.get(Fault)
+        if state is None or state.found is None:
+            return None
+        found = state.found, state.told
+        state.reset()
+        return found
+
+    def unread(self, latch: Latching) -> Unread | None:
+        """Reads what a latch holds now if that is there; else returns it, to be waited for.
 
         What somebody else has deleted is passed over: the next run will say so.
         """
-        there = [each for each in unread if each.state.stretches is each.life and not each.value.is_deleted()]
-        return sum(each.state.read(int(np.asarray(each.value))) for each in there)
+        state = self._states.get(latch)
+        if state is None or state.found is not None or not state.runs or state.value.is_deleted():
+            return None
+        if state.value.is_ready():
+            self.news += state.read(state.value)
+            return None
+        return Unread(state, state.copy(), state.stretches)
 
-    def look(self) -> int:
-        """Reads what is there without waiting, and what was not there the last time; returns how many are news.
+    def read(self, unread: Iterable[Unread]) -> None:
+        """Reads what latches held. What somebody else has deleted is passed over, as above."""
+        for each in unread:
+            if each.state.stretches is each.life and not each.value.is_deleted():
+                self.news += each.state.read(each.value)
+
+    def look(self) -> None:
+        """Reads what is there without waiting, and what was not there the last time.
 
         Between two looks the device must have come as far as the first of them.
         """
-        news = self.read(self._noted) if self._noted else 0
-        self._noted = []
-        for latch, state in self._states.items():
-            if state.value.is_deleted():
-                continue
-            if state.runs and state.found is None and state.value.is_ready():
-                news += state.read(int(np.asarray(state.value)))
-            elif unread := self.unread(latch):
-                self._noted.append(unread)
-        return news
+        if self._noted:
+            self.read(self._noted)
+        self._noted = [unread for latch in self._states if (unread := self.unread(latch))]

@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
+from hookline.graph.fault import Fault
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
@@ -20,7 +21,7 @@ from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session.buckets import Bucket, Carrier, Leaves, carriers_of, variables_of
 from hookline.session.compilation import Compilations
-from hookline.session.latches import Latched, after
+from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.sharing import Watch
 from hookline.session.store import Flat, VariableStore
@@ -65,6 +66,8 @@ class Program:
 
     Attributes:
         taken, counted, read, written: What it is given and gives back, as described above.
+        faults: The operations that can have a fault.
+        latches: Its latches. The faults are one.
         hosted: Those counters. The program does not know them.
     """
 
@@ -91,7 +94,10 @@ class Program:
         self._left_to_host = {update for variable in self.hosted for update in plan.updates[variable]}
         self._always -= self._left_to_host
         updates = [variable for variable in plan.updates if variable not in self.hosted]
-        self.latches = [operation for operation in plan.device if isinstance(operation, Latch)]
+        self.faults = [operation for operation in (*plan.device, *plan.remote) if operation.fault]
+        self.latches: list[Latching] = [operation for operation in plan.device if isinstance(operation, Latch)]
+        if self.faults:
+            self.latches.append(Fault)
         reads = [v for v in self._read_variables() if v not in plan.updates]
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
@@ -260,7 +266,9 @@ class Program:
         for watch, wanted in zip(self._watches, mask, strict=True):
             outputs += self._masked(frame, watch, wanted, distinct)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
-        conditions = [frame.value(latch) for latch in self.latches]
+        conditions = [frame.value(latch) for latch in self.latches if isinstance(latch, Latch)]
+        if self.faults:
+            conditions.append(first_fault({op.index: found for op, found in frame.faults().items()}))
         # Only now: a trace that is refused changes nothing.
         self.structures_out = structures
         first, rest = len(self.taken), len(self.taken) + len(self.counted)

@@ -14,6 +14,7 @@ import jax
 
 from hookline import arguments, clock, errors
 from hookline.graph.global_step import counted_global_step
+from hookline.graph.fault import Fault
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
@@ -25,7 +26,7 @@ from hookline.session.execution import Execution
 from hookline.session.feeds import check_alive, fed_parts, flat_feeds
 from hookline.session.fetches import called
 from hookline.session.getters import Run
-from hookline.session.latches import Latches
+from hookline.session.latches import Latches, Latching
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache, Prepared, plan_key
@@ -66,6 +67,7 @@ class Session(_OfGraph):
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         usable: Whether it is neither closed nor lost.
         checks_runs: Whether `check_run` does anything.
+        fault: The error of a fault (`hookline.graph.fault`) that it has raised last: what came of it is not worth keeping.
         ahead: How far the host is ahead of the device.
 
     Example:
@@ -110,6 +112,7 @@ class Session(_OfGraph):
         self.writes = 0
         # How many latches are known to have latched so far.
         self.alarms = 0
+        self.fault: errors.InvalidArgumentError | None = None
         # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
@@ -129,7 +132,12 @@ class Session(_OfGraph):
         return self._closed
 
     def close(self) -> None:
-        """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing."""
+        """Frees the variables. A run afterwards is a `RuntimeError`; closing again does nothing.
+
+        Raises:
+            InvalidArgumentError: As of `settle`. It is closed then.
+        """
+        fault = self._last_fault()
         with self._lock:
             self._closed, self.usable = True, False
             self._sources.close()
@@ -140,6 +148,8 @@ class Session(_OfGraph):
             self._latches.reset()
             self.ahead.forget()
         _call_all(self._at_close)
+        if fault is not None:
+            raise fault
 
     def when_closed(self, function: Callable[[], None]) -> None:
         """Has a function called when the session is closed, or collected: to give back what was held for its sake."""
@@ -156,7 +166,14 @@ class Session(_OfGraph):
 
     def __exit__(self, *exc_info: Any) -> None:
         self._contexts.pop().__exit__(*exc_info)
-        self.close()
+        try:
+            self.close()
+        except errors.InvalidArgumentError as fault:
+            _, leaving, _ = exc_info
+            # The end of the input is not what went wrong.
+            if leaving is None or isinstance(leaving, errors.END_OF_INPUT):
+                raise
+            leaving.add_note(f"While leaving the session: {fault}")
 
     @property
     def store(self) -> VariableStore:
@@ -385,6 +402,8 @@ class Session(_OfGraph):
         results = [*map(called, execution.getters, repeat(run))]
         if self._converts:
             results = self.returned(results)
+            if execution.program is not None and execution.program.faults:
+                self.settle()  # They are here, and what was found with them.
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:
@@ -484,6 +503,9 @@ class Session(_OfGraph):
 
         Returns:
             Whether a latch has latched that was not known to have.
+
+        Raises:
+            InvalidArgumentError: As of `settle`, as far as that is known.
         """
         if execution.device is None:
             return False
@@ -497,9 +519,58 @@ class Session(_OfGraph):
             return self._read_latches()
 
     def _read_latches(self) -> bool:
-        news = self._latches.look()
-        self.alarms += news
-        return news > 0
+        known = self.alarms
+        self._latches.look()
+        self._raise_fault()
+        self.alarms = self._latches.news
+        return self.alarms > known
+
+    def settle(self) -> None:
+        """Waits for the runs so far, and raises what an operation was given in them that it must not be.
+
+        It is called before a checkpoint is written, before the `end` of hooks and when the session is closed; where no
+        operation has a `hookline.graph.fault.Fault` it costs nothing. Each fault is raised once.
+
+        Raises:
+            InvalidArgumentError: There was such a thing. The error names the operation.
+        """
+        self._await_latch(Fault)
+        with self._lock:
+            self._raise_fault()
+
+    def _await_latch(self, latch: Latching) -> None:
+        with self._lock:
+            unread = self._latches.unread(latch)
+            self.alarms = self._latches.news
+        if unread is not None:
+            unread.value.block_until_ready()
+            with self._lock:
+                self._latches.read([unread])
+                self.alarms = self._latches.news
+
+    def _raise_fault(self) -> None:
+        found = self._latches.take_fault()
+        if found is None:
+            return
+        step, (index, *details) = found
+        operation = self._graph.get_operations()[index]
+        assert operation.fault is not None, "It has found one."
+        has_step = counted_global_step(self._graph) is not None
+        when = f", in the run that led to global step {step}" if has_step else ""
+        text = f"{operation.node_def}: {operation.fault.told(*details)}{when}."
+        self.fault = errors.InvalidArgumentError(operation.node_def, operation, text)
+        raise self.fault
+
+    def _last_fault(self) -> errors.InvalidArgumentError | None:
+        """Returns what `settle` raises, for a session that ends; None where it is lost."""
+        try:
+            if self.usable:
+                self.settle()
+        except errors.InvalidArgumentError as fault:
+            return fault
+        except jax.errors.JaxRuntimeError:
+            pass
+        return None
 
     def look_back(self) -> bool:
         """Does what `look` does for the latest run of a `Repeat`: a device that keeps up is done with it now.
@@ -685,12 +756,7 @@ class Session(_OfGraph):
         if not isinstance(operation, Latch):
             raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
         if wait:
-            with self._lock:
-                unread = self._latches.unread(operation)
-            if unread is not None:
-                unread.value.block_until_ready()
-                with self._lock:
-                    self.alarms += self._latches.read([unread])
+            self._await_latch(operation)
         return self._latches.found(operation)
 
     @property
@@ -775,6 +841,7 @@ class Session(_OfGraph):
         Raises:
             KeyError: A name that no variable has.
             ValueError: A value that does not fit its variable.
+            InvalidArgumentError: As of `settle`, where all trained variables are set.
         """
         known = {v.op.name: v for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
                  for v in self._graph.get_collection(key)}  # fmt: skip
@@ -782,13 +849,16 @@ class Session(_OfGraph):
         for name in values:
             if name not in known:
                 raise KeyError(f"The graph has no variable {name!r} to load a value into.")
+        is_model = model <= values.keys()
+        if is_model:
+            self.settle()
         if self.ahead.left <= 0:
             self.look_back()
         with self._lock:
             self._check_usable()
             self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
             self.writes += 1
-            if model <= values.keys():
+            if is_model:
                 self._latches.reset()
             self._sources.go_to(positions or {})
 

@@ -41,6 +41,7 @@ class Trace:
         self._versions: dict[tuple[Variable, int], Any] = {(variable, 0): value for variable, value in state.items()}
         self._inputs = inputs
         self._values: dict[Operation, Any] = {}
+        self._faults: dict[Operation, Any] = {}
         self._barriered: dict[Any, Any] = {}
         self._tape = Tape([o for o in plan.device if isinstance(o, Gradient)], plan.trained)
         self._cells: dict[Any, Cells] = {}
@@ -48,7 +49,7 @@ class Trace:
     def branch(self) -> Trace:
         """Returns a trace that goes on from here, and of which this one learns nothing."""
         other = copy.copy(self)
-        for name in ("_versions", "_values", "_barriered", "_cells"):
+        for name in ("_versions", "_values", "_faults", "_barriered", "_cells"):
             setattr(other, name, dict(getattr(self, name)))
         other._tape = self._tape.branch()
         return other
@@ -60,6 +61,7 @@ class Trace:
                 # A profile and the text of the program then say which operation each piece of work belongs to.
                 with jax.named_scope(operation.name):
                     self._values[operation] = self._compute(operation)
+                    self._look_for_fault(operation)
             except Exception as error:
                 operation.note(error)
                 raise
@@ -72,6 +74,27 @@ class Trace:
         if self._tape.passing(operation):
             return self._on_tape(operation)
         return operation.call(lambda tensor: _copied(self._read(tensor, operation)))
+
+    # Faults -----------------------------------------------------------------------------------------------------
+
+    def _look_for_fault(self, operation: Operation) -> None:
+        """Computes whether an operation is given what it must not be, so that the rest is compiled as without it."""
+        if operation.fault is None:
+            return
+        elsewhere = self.plan.is_read_elsewhere
+
+        def resolve(tensor: Tensor) -> Any:
+            if elsewhere(tensor, operation):
+                return None
+            return self._behind_barrier(tensor, self._version(tensor, operation), self._read(tensor, operation))
+
+        self._faults[operation] = operation.fault.found(operation.bind(resolve))
+
+    def faults(self) -> dict[Operation, Any]:
+        """Returns what was found for each operation that can have a fault."""
+        for update in self.plan.remote:
+            self._look_for_fault(update)
+        return self._faults
 
     # Values -----------------------------------------------------------------------------------------------------
 

@@ -77,6 +77,7 @@ class ScriptedSession:
         self.closed = False
         self.origin = ""
         self.writes = self.alarms = 0
+        self.fault: Any = None
         self.ahead = RunAhead(SessionConfig().max_runs_ahead)  # Of no device.
         self.hook_states: Any = dict
         self.restored_hook_states: dict[str, Any] = {}
@@ -95,6 +96,9 @@ class ScriptedSession:
     def step_changes(self) -> int:
         """Always 0, because the step is always known."""
         return 0
+
+    def settle(self) -> None:
+        """Nothing to look at."""
 
     def prepared(self, fetches: Any, watched: Any) -> None:
         """There is no short way: each run is asked for."""

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes, math, texts
+from hookline.compat.v1 import bounds, dtypes, math, texts
 from hookline.compat.v1 import rearranging as moved
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.ignored import unknown
 from hookline.compat.v1.integers import dims_array
@@ -48,6 +49,23 @@ def _cast_dims(x: Any, *_: Any) -> Any:
     return x
 
 
+def _along_axis(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
+    return bounds.shape(params)[axis or batch_dims]
+
+
+def _along_first(params: Any, indices: Any, batch_dims: Any) -> Any:
+    return _first_dims(bounds.shape(params)[batch_dims:], indices)
+
+
+def _first_dims(dims: Any, indices: Any) -> Any:
+    """Returns the dimensions into which the last one of the indices leads."""
+    return np.asarray(dims[: bounds.shape(indices)[-1]], np.int32)
+
+
+def _up_to_all(input: Any, seq_axis: Any, seq_dim: Any, **_: Any) -> Any:
+    return bounds.shape(input)[seq_dim if seq_axis is None else seq_axis] + 1
+
+
 TABLE = [
     row("identity", "input, name=None", _same, twin=_cast_dims),
     row("stop_gradient", "input, name=None", lambda x: jax.tree.map(jax.lax.stop_gradient, x), twin=_cast_dims),
@@ -73,12 +91,15 @@ TABLE = [
     row("reverse", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
     row("reverse_v2", "tensor, @axis, name=None", moved.flipped, "ReverseV2"),
     row("reverse_sequence", "input, seq_lengths, @seq_axis=None, @batch_axis=None, name=None, @seq_dim=None, "
-        "@batch_dim=None", moved.reverse_sequence),
+        "@batch_dim=None", moved.reverse_sequence, within=(Within("seq_lengths", _up_to_all),)),
     row("gather", "params, indices, ~validate_indices=None, name=None, @axis=None, -batch_dims=0", moved.gathered,
-        "GatherV2", twin=moved.gathered_dims),
-    row("gather_nd", "params, indices, name=None, -batch_dims=0", moved.gather_nd),
-    row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1)),
-    row("scatter_nd", "indices, updates, @shape, name=None", moved.scatter_nd),
+        "GatherV2", twin=moved.gathered_dims, within=(Within("indices", _along_axis),)),
+    row("gather_nd", "params, indices, name=None, -batch_dims=0", moved.gather_nd,
+        within=(Within("indices", _along_first),)),
+    row("batch_gather", "params, indices, name=None", lambda p, i: moved.gathered(p, i, jnp.ndim(i) - 1, 1),
+        within=(Within("indices", lambda params, indices: bounds.shape(params)[len(bounds.shape(indices)) - 1]),)),
+    row("scatter_nd", "indices, updates, @shape, name=None", moved.scatter_nd,
+        within=(Within("indices", lambda indices, updates, shape: _first_dims(moved.dims(shape), indices)),)),
     row("where", "condition, x=None, y=None, name=None", moved.where, "Select"),
     row("one_hot", "indices, @depth, on_value=None, off_value=None, @axis=None, -dtype=None, name=None",
         moved.one_hot, "one_hot"),

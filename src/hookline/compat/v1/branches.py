@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -17,13 +16,11 @@ import numpy as np
 
 from hookline.compat.v1.graphs import get_default_graph, name_scope, stands_for
 from hookline.compat.v1.ignored import ignored
-from hookline.compat.v1.nodes import argument, constant, convert_to_tensor, node
+from hookline.compat.v1.nodes import TAKEN, argument, constant, convert_to_tensor, node
 from hookline.compat.v1.tensors import Operation
 from hookline.graph import Tensor
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Update
-
-_TAKEN: ContextVar[Any] = ContextVar("whether the branch that is being built is taken", default=None)
 
 
 @stands_for(Update)
@@ -31,7 +28,7 @@ class BranchedUpdate(Operation, Update):
     """An update that leaves its variables as they are where the branch in which it was made is not taken."""
 
     def __init__(self, name: str, variables: Any, fn: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> None:
-        taken = None if how.get("initialises") else _TAKEN.get()
+        taken = None if how.get("initialises") else TAKEN.get()
         self._is_branched = taken is not None
         if not self._is_branched:
             Update.__init__(self, name, variables, fn, args, **how)
@@ -54,15 +51,15 @@ class BranchedUpdate(Operation, Update):
 
 @contextlib.contextmanager
 def _branch(taken: Any) -> Iterator[None]:
-    outer = _TAKEN.get()
+    outer = TAKEN.get()
     both = taken if outer is None else node(lambda a, b: a & b, "taken", {"a": outer, "b": taken})
-    token = _TAKEN.set(both)
+    token = TAKEN.set(both)
     graph = get_default_graph()
     first = graph.version
     try:
         yield
     finally:
-        _TAKEN.reset(token)
+        TAKEN.reset(token)
     for operation in graph.get_operations()[first:]:
         if isinstance(operation, Source):
             raise NotImplementedError(

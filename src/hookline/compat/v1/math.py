@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import casts, dtypes, subgradients
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
 
@@ -109,6 +110,10 @@ def as_plain(array: Any, dtype: Any = None) -> Any:
 
 def _segments(fn: Any) -> Any:
     return lambda data, ids, num_segments: fn(data, ids, num_segments)
+
+
+# A segment below 0 stands for none.
+_SEGMENTS = (Within("segment_ids", lambda data, segment_ids, num_segments: num_segments, drops_negative=True),)
 
 
 def _segment_means(data: Any, ids: Any, num_segments: Any) -> Any:
@@ -237,10 +242,14 @@ TABLE = [
         lambda x, axis, dimension, dtype: _arg(jnp.argmin)(x, dimension if axis is None else axis, dtype), "ArgMin"),
     row("cumsum", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumsum)),
     row("cumprod", "x, @axis=0, -exclusive=False, -reverse=False, name=None", _cumulated(jnp.cumprod)),
-    row("unsorted_segment_sum", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_sum)),
-    row("unsorted_segment_mean", "data, segment_ids, @num_segments, name=None", _segment_means),
-    row("unsorted_segment_min", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_min)),
-    row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max)),
+    row("unsorted_segment_sum", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_sum),
+        within=_SEGMENTS),
+    row("unsorted_segment_mean", "data, segment_ids, @num_segments, name=None", _segment_means,
+        within=_SEGMENTS),
+    row("unsorted_segment_min", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_min),
+        within=_SEGMENTS),
+    row("unsorted_segment_max", "data, segment_ids, @num_segments, name=None", _segments(jax.ops.segment_max),
+        within=_SEGMENTS),
     row("range", "@start, @limit=None, @delta=1, -dtype=None, name=None", _range, "range", twin=_range),
     row("lin_space", "start, stop, @num, name=None", jnp.linspace, "LinSpace"),
     row("linspace", "start, stop, @num, name=None", jnp.linspace, "LinSpace"),

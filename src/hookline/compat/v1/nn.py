@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, convolving, entropies, random, sampling, subgradients
+from hookline.compat.v1 import arrays, bounds, convolving, entropies, random, sampling, subgradients
 from hookline.compat.v1 import math as tf_math
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import name_scope
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -86,9 +87,20 @@ def _rows(params: Any, ids: Any, strategy: Any) -> Any:
     return jnp.select([which == i for i in range(len(parts))], found)
 
 
+def _count_of_rows(params: Any, ids: Any, partition_strategy: Any, max_norm: Any) -> Any:
+    parts = params if isinstance(params, list) else [params]
+    sizes, count = [bounds.shape(part)[0] for part in parts], len(parts)
+    total = sum(sizes)
+    if partition_strategy == "div" or sizes == [len(range(i, total, count)) for i in range(count)]:
+        return total
+    return np.asarray(sizes, np.int32)[ids % count] * count
+
+
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
-    wanted = jnp.take_along_axis(predictions, jnp.asarray(targets)[:, None], axis=1)
-    return jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
+    targets = jnp.asarray(targets)
+    wanted = jnp.take_along_axis(predictions, targets[:, None], axis=1)
+    # A class that is not among them is among none.
+    return (targets >= 0) & jnp.isfinite(wanted[:, 0]) & (jnp.sum(predictions > wanted, axis=1) < k)
 
 
 def _three(tensor: Any, _: Any) -> Any:
@@ -163,14 +175,15 @@ TABLE = [
         "-is_training=True, name=None", _fused, "FusedBatchNorm", result=_three),
     row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, ~validate_indices=True, "
         "max_norm=None",
-        _looked_up, "embedding_lookup"),
+        _looked_up, "embedding_lookup", within=(Within("ids", _count_of_rows),)),
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
     row("zero_fraction", "value, name=None",
         lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
     row("softmax_cross_entropy", "labels, logits, @axis=-1, name=None", entropies.cross_entropy,
         "softmax_cross_entropy_with_logits"),
     row("sparse_softmax_cross_entropy", "labels, logits, name=None", entropies.sparse_cross_entropy,
-        "SparseSoftmaxCrossEntropyWithLogits"),
+        "SparseSoftmaxCrossEntropyWithLogits",
+        within=(Within("labels", lambda labels, logits: bounds.shape(logits)[-1]),)),
     row("sigmoid_cross_entropy", "labels, logits, name=None", entropies.sigmoid_cross_entropy, "logistic_loss"),
     row("weighted_cross_entropy", "labels, logits, pos_weight, name=None", entropies.weighted_cross_entropy,
         "logistic_loss"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from hookline import graph as core
 from hookline.compat.v1 import dtypes, texts
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.integers import WITH_DEFAULT
 from hookline.compat.v1.shapes import Dimension, TensorShape, as_ints
@@ -18,6 +20,8 @@ from hookline.compat.v1.statics import known, made
 from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
+
+TAKEN: ContextVar[Any] = ContextVar("whether the branch that is being built is taken", default=None)
 
 
 def node(
@@ -30,6 +34,7 @@ def node(
     spec: Callable[..., Any] | None = None,
     kind: str = "",
     computed: tuple[str, ...] = (),
+    within: tuple[Within, ...] = (),
 ) -> Any:
     """Adds a function of arrays to the default graph, and returns its tensor.
 
@@ -42,10 +47,12 @@ def node(
         spec: Returns the spec of the result for the tensors, where tracing does not tell it.
         kind: The kind of operation; by default its name.
         computed: Those of `static` that XLA need not know.
+        within: Which of `args` are places that must be there.
     """
     get_default_graph()
     given = {key: known(value) if key in static else value for key, value in args.items()}
-    return made(fn, name, given, kind=kind or name, static=static, twin=twin, spec=spec, computed=computed)
+    how: dict[str, Any] = {"static": static, "twin": twin, "spec": spec, "computed": computed}
+    return made(fn, name, given, kind=kind or name, within=within, taken=TAKEN.get(), **how)
 
 
 def op(fn: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:

@@ -85,6 +85,8 @@ def gathered_dims(params: Any, indices: Any, axis: Any, batch_dims: Any) -> Any:
     if batch_dims:
         pairs = zip(params, indices, strict=True)
         return np.stack([gathered_dims(p, i, axis - 1 if axis else 0, batch_dims - 1) for p, i in pairs])
+    if np.any(np.asarray(indices) < 0):
+        raise IndexError(f"an index is below 0: {indices}.")
     return np.take(params, indices, axis=axis or 0)
 
 
@@ -97,7 +99,8 @@ def gather_nd(params: Any, indices: Any, batch_dims: Any) -> Any:
 
 def scatter_nd(indices: Any, updates: Any, shape: Any) -> Any:
     indices, updates = jnp.asarray(indices), jnp.asarray(updates)
-    return jnp.zeros(dims(shape), updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+    whole = jnp.zeros(dims(shape), updates.dtype)
+    return whole.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates, wrap_negative_indices=False)
 
 
 def split(value: Any, parts: Any, axis: Any) -> Any:

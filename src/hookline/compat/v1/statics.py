@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from hookline.compat.v1 import integers, open_results, sizes, texts
+from hookline.compat.v1 import bounds, integers, open_results, sizes, texts
 from hookline.compat.v1.integers import Sizes, Unknown, symbolic
 from hookline.compat.v1.shapes import as_ints
 from hookline.graph import Tensor
@@ -38,6 +38,8 @@ class Node(Function):
         spec: A function that returns the spec of the result for the arguments, where tracing does not tell it.
         kind: What TensorFlow calls such operations.
         computed: Those of `static` that XLA need not know: a run may compute them.
+        within: Which of `args` are places that must be there.
+        taken: Where it is made in a branch, whether that is taken; for `within`.
     """
 
     def __init__(
@@ -50,21 +52,30 @@ class Node(Function):
         spec: Callable[..., Any] | None = None,
         kind: str = "",
         computed: tuple[str, ...] = (),
+        within: tuple[bounds.Within, ...] = (),
+        taken: Tensor | None = None,
     ) -> None:
         self.kind = kind or name.rpartition("/")[2]
         self.twin, self.static, self._spec_of, self._plain = twin, static, spec, fn
         # In a tuple, which JAX leaves in its order.
         self._names, self._computed = tuple(args), computed
         must = tuple(key for key in static if key not in computed)
-        super().__init__(self._called(fn, name, self._names, static, must, twin), name, tuple(args.values()))
+        self._taken = taken if within else None
+        waits = {} if self._taken is None else {"taken": taken}
+        super().__init__(self._called(fn, name, self._names, static, must, twin), name, tuple(args.values()), waits)
         self.type = name.rpartition("/")[2]
+        self._within = within
+        if within:
+            self.fault = bounds.fault(within, args, self._given)
+            if not waits:
+                bounds.refuse_constants(self, within, args)
         for key in must:
             for tensor in _tensors(args.get(key)):
                 integers.say_sizes(tensor, self)
 
     @staticmethod
     def _called(fn: Any, name: str, names: Names, static: Names, must: Names, twin: Any) -> Callable[..., Any]:
-        def call(*values: Any) -> Any:
+        def call(*values: Any, taken: Any = None) -> Any:
             args = dict(zip(names, values, strict=True))
             leaves = jax.tree.leaves(args)
             if twin is not None and _are_dims(leaves):
@@ -79,8 +90,16 @@ class Node(Function):
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
         """See `Operation.copied`."""
         return type(self)(
-            self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind, self._computed
-        )
+            self._plain, name, self._bound(resolve), self.static, self.twin, self._spec_of, self.kind, self._computed,
+            self._within, self.bind(resolve)[1].get("taken"),
+        )  # fmt: skip
+
+    def _given(self, bound: Any) -> tuple[dict[str, Any], Any]:
+        """Returns what a run gives, by name, and whether the operation counts there."""
+        values, waits = bound
+        args = dict(zip(self._names, values, strict=True))
+        args |= {key: concrete(args[key], self.name, key, key not in self._computed) for key in self.static}
+        return args, waits.get("taken")
 
     def _bound(self, resolve: Callable[[Tensor], Any]) -> dict[str, Any]:
         values, _ = self.bind(resolve)
@@ -180,6 +199,8 @@ class Node(Function):
         return ValueError(f"{self.node_def}: {text}")
 
     def _inferred_with(self, values: dict[Any, Any]) -> Any:
+        if self._taken is not None:
+            values = {self._taken.key: None} | values
         others = [tensor for tensor in dict.fromkeys(self.inputs) if tensor.key not in values]
         if any(tensor.spec is specs.UNKNOWN for tensor in others):
             raise Unknown
@@ -191,7 +212,15 @@ class Node(Function):
         return jax.eval_shape(call, *[sizes.sized(tensor.spec, place) for place, tensor in enumerate(others)])
 
 
-def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str = "", **how: Any) -> Tensor:
+def made(
+    fn: Callable[..., Any],
+    name: str,
+    args: dict[str, Any],
+    *,
+    kind: str = "",
+    within: tuple[bounds.Within, ...] = (),
+    **how: Any,
+) -> Tensor:
     """Adds a function to the graph, and returns its tensor: on the host where text is among its arguments.
 
     Args:
@@ -199,11 +228,13 @@ def made(fn: Callable[..., Any], name: str, args: dict[str, Any], *, kind: str =
         name: As above.
         args: As above.
         kind: The kind of operation, by which `texts.TWINS` knows what it does with text.
+        within: As above.
         **how: As above.
     """
     if any(map(texts.is_text, jax.tree.leaves(args))):
-        return texts.of_text(texts.TWINS.get(kind, how.get("twin")), name, args)
-    return Node(fn, name, args, kind=kind, **how).output
+        twin = texts.TWINS.get(kind, how.get("twin"))
+        return texts.of_text(bounds.on_host(twin, name, within) if twin and within else twin, name, args)
+    return Node(fn, name, args, kind=kind, within=within, **how).output
 
 
 def _is_plain(leaf: Any) -> bool:

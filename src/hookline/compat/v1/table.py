@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hookline.compat.v1 import dtypes
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import argument, node
 from hookline.compat.v1.statics import in_order
@@ -41,6 +42,7 @@ class Row(NamedTuple):
         twin: The same for NumPy's integers, if shapes are computed with it.
         spec: Tells the spec of the result from the arguments, where tracing does not.
         result: Makes what the caller gets of the tensor and the arguments, where that is no tensor.
+        within: Which of the arguments are places that must be there.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Row(NamedTuple):
     twin: Callable[..., Any] | None = None
     spec: Callable[..., Any] | None = None
     result: Callable[..., Any] | None = None
+    within: tuple[Within, ...] = ()
 
 
 def row(name: str, arguments: str, fn: Callable[..., Any], op: str = "", **how: Any) -> Row:
@@ -115,7 +118,8 @@ def function(row: Row) -> Callable[..., Any]:
         unused = {hint: given.pop(hint) for hint in hints}
         ignored(f"tf.{row.name}", **{hint: value for hint, value in unused.items() if value is not hints[hint]})
         values = {key: _given(key, kinds[key], value) for key, value in given.items()}
-        made = node(fn, name or row.op, values, static=static, twin=twin, spec=row.spec, kind=row.op, computed=computed)
+        how: dict[str, Any] = {"static": static, "twin": twin, "spec": row.spec, "computed": computed}
+        made = node(fn, name or row.op, values, kind=row.op, within=row.within, **how)
         made.op.kind = row.op
         return made if row.result is None else row.result(made, given)
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import graph as core
-from hookline.compat.v1 import default_session, dtypes, texts
+from hookline.compat.v1 import bounds, default_session, dtypes, texts
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, stands_for
 from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
@@ -17,6 +18,9 @@ from hookline.graph import Tensor as CoreTensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import holds_tensor
 from hookline.graph.nodes import SessionCall
+
+# Otherwise -1 would be the last row.
+_AS_GIVEN = {"wrap_negative_indices": False}
 
 
 class Variable(Tensor, core.Variable):
@@ -143,15 +147,24 @@ class Variable(Tensor, core.Variable):
 
     def scatter_add(self, indices: Any, updates: Any, name: str = "ScatterAdd") -> Any:
         """Returns an update that adds rows at these places."""
-        return core.update(self, lambda old, i, u: old.at[i].add(u), argument(indices), argument(updates), name=name)
+        return self._scattered(lambda rows, updates: rows.add(updates, **_AS_GIVEN), indices, updates, name)
 
     def scatter_sub(self, indices: Any, updates: Any, name: str = "ScatterSub") -> Any:
         """Returns an update that subtracts rows at these places."""
-        return core.update(self, lambda old, i, u: old.at[i].add(-u), argument(indices), argument(updates), name=name)
+        return self._scattered(lambda rows, updates: rows.add(-updates, **_AS_GIVEN), indices, updates, name)
 
     def scatter_update(self, indices: Any, updates: Any, name: str = "ScatterUpdate") -> Any:
         """Returns an update that sets rows at these places."""
-        return core.update(self, lambda old, i, u: old.at[i].set(u), argument(indices), argument(updates), name=name)
+        return self._scattered(lambda rows, updates: rows.set(updates, **_AS_GIVEN), indices, updates, name)
+
+    def _scattered(self, fn: Any, indices: Any, updates: Any, name: str) -> Any:
+        """Returns an update of rows; what belongs to a row that is not there is left out."""
+        given = {"indices": argument(indices), "updates": argument(updates)}
+        made = core.update(self, lambda old, i, u: fn(old.at[i], u), *given.values(), name=name)
+        dims = specs.open_shape(self.spec)
+        if dims and dims[0] is not None:
+            bounds.watch(made.op, (Within("indices", lambda indices, updates: dims[0]),), given)
+        return made
 
     def count_up_to(self, limit: int) -> Any:
         """Is refused: use a hook, or `tf.train.limit_epochs`' successor `Dataset.repeat`."""

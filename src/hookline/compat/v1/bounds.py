@@ -1,0 +1,177 @@
+"""Indices that must lie within bounds, which a compiled program does not refuse.
+
+TensorFlow raises on a CPU where `tf.gather`, `tf.scatter_add`, a sparse cross entropy and their like are given a place
+that is not there. Here each such operation has a `Fault`. What the graph knows is refused when it is built, and what the
+host does itself in the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.errors import InvalidArgumentError
+from hookline.graph import Operation, Tensor
+from hookline.graph import spec as specs
+from hookline.graph.fault import DETAILS, Fault
+from hookline.graph.nodes import Constant
+from hookline.graph.variable import Update
+
+
+class Within(NamedTuple):
+    """Which argument of a function holds places, and how many there are.
+
+    Args:
+        places: The name of the argument.
+        size: Returns, for the arguments by name, how many places there are: a number, or one for each of the places.
+        drops_negative: Whether numbers below 0 are no error: they stand for nothing.
+    """
+
+    places: str
+    size: Callable[..., Any]
+    drops_negative: bool = False
+
+    def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
+        """Returns places and sizes as flat arrays, and which of the places are not there.
+
+        Args:
+            args: The arguments by name.
+            xp: `numpy` or `jax.numpy`, for arrays of that.
+        """
+        places = xp.asarray(args[self.places])
+        sizes = xp.broadcast_to(xp.asarray(self.size(**args)), places.shape)
+        are_out = places >= sizes
+        return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
+
+    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+        """Returns what is wrong with a place.
+
+        Args:
+            shape: That of the places, open in the first dimension or not; None where it is not known.
+            at: Where the place stands among the flattened ones.
+            place: The place.
+            size: How many there are.
+        """
+        if shape is None or None in shape[1:]:
+            return f"{self.places} hold {place}, which is not in [0, {size})"
+        # The first dimension may be open: it does not matter then.
+        found = np.unravel_index(at, (at + 1, *shape[1:]) if shape else ())
+        where = f"[{','.join(map(str, found))}]" if shape else ""
+        return f"{self.places}{where} = {place} is not in [0, {size})"
+
+
+def shape(value: Any) -> Any:
+    """Returns the shape of an array, or of what a tensor is known to be."""
+    return value.shape if hasattr(value, "shape") else np.shape(value)
+
+
+def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any], tuple[dict[str, Any], Any]]) -> Fault:
+    """Returns the fault of an operation that is given a place that is not there.
+
+    Args:
+        withins: Where places stand.
+        args: The arguments, by name, with tensors in them.
+        given: Returns, for what `Operation.bind` returns, the arguments by name, and whether the operation counts:
+            None, or a bool, which is false in the branch of a `tf.cond` that is not taken.
+    """
+    shapes = [_shape_of(args[within.places]) for within in withins]
+
+    def found(bound: Any) -> Any:
+        now, taken = given(bound)
+        looks = [_looked(within, now, taken) for within in withins]
+        which = jnp.argmax(jnp.stack([look[0] for look in looks]))
+        is_out, *details = jnp.stack(looks)[which]
+        return jnp.stack([is_out, which.astype(jnp.int32), *details])
+
+    def told(which: int, at: int, place: int, size: int) -> str:
+        return withins[which].said(shapes[which], at, place, size)
+
+    return Fault(found, told)
+
+
+def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
+    """Returns whether there is a place that is not there, where the first one stands, the place, and the size."""
+    places, sizes, are_out = within.outside(args, jnp)
+    count = places.size
+    if not count:
+        return jnp.zeros(DETAILS, jnp.int32)
+    # One pass, of whole numbers.
+    at = jnp.min(jnp.where(are_out, jnp.arange(count, dtype=jnp.int32), count))
+    is_out = at < count if taken is None else (at < count) & taken
+    return jnp.stack([jnp.asarray(item).astype(jnp.int32) for item in (is_out, at, places[at], sizes[at])])
+
+
+def _shape_of(value: Any) -> Any:
+    return specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
+
+
+def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
+    """Gives an operation of the core its fault, and refuses what the graph knows already.
+
+    Args:
+        operation: A function or an update.
+        withins: Where places stand.
+        args: Its arguments in their order, by name; before them an update in a branch takes whether that is taken.
+
+    Raises:
+        InvalidArgumentError: As of `refuse_constants`.
+    """
+
+    def given(bound: Any) -> tuple[dict[str, Any], Any]:
+        values = list(bound if isinstance(operation, Update) else bound[0])
+        taken = values.pop(0) if len(values) > len(args) else None
+        return dict(zip(args, values, strict=True)), taken
+
+    operation.fault = fault(withins, args, given)
+    _, taken = given(operation.bind(lambda tensor: tensor))
+    if taken is None:
+        refuse_constants(operation, withins, args)
+
+
+def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
+    """Refuses places that the graph knows already, and knows not to be there.
+
+    Raises:
+        InvalidArgumentError: There is one. The error names the operation.
+    """
+    known = jax.tree.map(_known, args)
+    for within in withins:
+        if isinstance(known[within.places], int | np.ndarray | np.generic):
+            what = None
+            with contextlib.suppress(Exception):  # What is open is looked at in the run.
+                what = _refused(within, known)
+            if what is not None:
+                raise InvalidArgumentError(operation.node_def, operation, f"{operation.node_def}: {what}.")
+
+
+def _known(value: Any) -> Any:
+    """Returns the value of a constant, or what is known of another tensor."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.op.value if isinstance(value.op, Constant) and not value.path else value.spec
+
+
+def _refused(within: Within, args: dict[str, Any]) -> str | None:
+    places, sizes, are_out = within.outside(args, np)
+    if not are_out.any():
+        return None
+    at = int(np.argmax(are_out))
+    return within.said(np.shape(args[within.places]), at, int(places[at]), int(sizes[at]))
+
+
+def on_host(fn: Callable[..., Any], name: str, withins: Sequence[Within]) -> Callable[..., Any]:
+    """Returns a function of NumPy's arrays that refuses places that are not there."""
+
+    def called(**args: Any) -> Any:
+        for within in withins:
+            what = _refused(within, args)
+            if what is not None:
+                raise InvalidArgumentError(None, None, f"{name!r}: {what}.")
+        return fn(**args)
+
+    return called
