@@ -204,8 +204,8 @@ class Latches:
         state.reset()
         return found
 
-    def unread(self, latch: Latching) -> Unread | None:
-        """Reads what a latch holds now if that is there; else returns it, to be waited for.
+    def peek(self, latch: Latching) -> _State | None:
+        """Reads what a latch holds now if that is there; else returns its state.
 
         What somebody else has deleted is passed over: the next run will say so.
         """
@@ -215,7 +215,12 @@ class Latches:
         if state.value.is_ready():
             self.news += state.read(state.value)
             return None
-        return Unread(state, state.copy(), state.stretches)
+        return state
+
+    def unread(self, latch: Latching) -> Unread | None:
+        """Does the same, but returns what the latch holds, to be waited for."""
+        state = self.peek(latch)
+        return None if state is None else Unread(state, state.copy(), state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> None:
         """Reads what latches held. What somebody else has deleted is passed over, as above."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline import arguments, clock, errors
-from hookline.graph.global_step import counted_global_step
 from hookline.graph.fault import Fault
+from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.latch import Latch
@@ -403,7 +403,9 @@ class Session(_OfGraph):
         if self._converts:
             results = self.returned(results)
             if execution.program is not None and execution.program.faults:
-                self.settle()  # They are here, and what was found with them.
+                with self._lock:
+                    self._latches.peek(Fault)  # If the results have come from the device, it is there.
+                    self._raise_fault()
         return prepared.assemble(results), watched and prepared.assemble_watched(results, run, self)
 
     def prepared(self, fetches: Any, watched: Watched | None) -> Prepared | None:

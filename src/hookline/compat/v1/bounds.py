@@ -1,8 +1,8 @@
 """Indices that must lie within bounds, which a compiled program does not refuse.
 
 TensorFlow raises on a CPU where `tf.gather`, `tf.scatter_add`, a sparse cross entropy and their like are given a place
-that is not there. Here each such operation has a `Fault`. What the graph knows is refused when it is built, and what the
-host does itself in the run.
+that is not there. Here each such operation has a `Fault`. Places that the graph knows are refused when it is built, and
+those that the host looks up in the run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ class Within(NamedTuple):
         places: The name of the argument.
         size: Returns, for the arguments by name, how many places there are: a number, or one for each of the places.
         drops_negative: Whether numbers below 0 are no error: they stand for nothing.
+        picked: Picks the argument, where the operation has it by another name.
     """
 
     places: str
     size: Callable[..., Any]
     drops_negative: bool = False
+    picked: Callable[[dict[str, Any]], Any] | None = None
+
+    def of(self, args: dict[str, Any]) -> Any:
+        """Returns the argument."""
+        return args[self.places] if self.picked is None else self.picked(args)
 
     def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
         """Returns places and sizes as flat arrays, and which of the places are not there.
@@ -43,7 +49,7 @@ class Within(NamedTuple):
             args: The arguments by name.
             xp: `numpy` or `jax.numpy`, for arrays of that.
         """
-        places = xp.asarray(args[self.places])
+        places = xp.asarray(self.of(args))
         sizes = xp.broadcast_to(xp.asarray(self.size(**args)), places.shape)
         are_out = places >= sizes
         return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
@@ -79,7 +85,7 @@ def fault(withins: Sequence[Within], args: dict[str, Any], given: Callable[[Any]
         given: Returns, for what `Operation.bind` returns, the arguments by name, and whether the operation counts:
             None, or a bool, which is false in the branch of a `tf.cond` that is not taken.
     """
-    shapes = [_shape_of(args[within.places]) for within in withins]
+    shapes = [_shape_of(within.of(args)) for within in withins]
 
     def found(bound: Any) -> Any:
         now, taken = given(bound)
@@ -141,7 +147,7 @@ def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict
     """
     known = jax.tree.map(_known, args)
     for within in withins:
-        if isinstance(known[within.places], int | np.ndarray | np.generic):
+        if isinstance(within.of(known), int | np.ndarray | np.generic):
             what = None
             with contextlib.suppress(Exception):  # What is open is looked at in the run.
                 what = _refused(within, known)
@@ -161,7 +167,7 @@ def _refused(within: Within, args: dict[str, Any]) -> str | None:
     if not are_out.any():
         return None
     at = int(np.argmax(are_out))
-    return within.said(np.shape(args[within.places]), at, int(places[at]), int(sizes[at]))
+    return within.said(np.shape(within.of(args)), at, int(places[at]), int(sizes[at]))
 
 
 def on_host(fn: Callable[..., Any], name: str, withins: Sequence[Within]) -> Callable[..., Any]:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hookline.compat.v1 import entropies, subgradients
+from hookline.compat.v1 import bounds, entropies, subgradients
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.nodes import argument
 from hookline.compat.v1.weighting import (
@@ -227,7 +228,10 @@ def sparse_softmax_cross_entropy(
         return losses, beside(weights, losses)
 
     label = "sparse_softmax_cross_entropy_loss"
-    return weighted_loss(scope, label, rule, (labels, logits), weights, loss_collection, reduction)
+    within = Within(
+        "labels", lambda inputs, weights: bounds.shape(inputs[1])[-1], picked=lambda args: args["inputs"][0]
+    )
+    return weighted_loss(scope, label, rule, (labels, logits), weights, loss_collection, reduction, (within,))
 
 
 def compute_weighted_loss(

@@ -225,7 +225,7 @@ def mean_per_class_accuracy(
     return streaming(
         "mean_accuracy", name, {"total": (num_classes,), "count": (num_classes,)}, measure,
         (labels, predictions, weights), lambda total, count: jnp.mean(ratio(count, total)), metrics_collections,
-        updates_collections, after=lambda total, count: ratio(count, total),
+        updates_collections, after=lambda total, count: ratio(count, total), classes={"labels": num_classes},
     )  # fmt: skip
 
 
@@ -252,7 +252,8 @@ def mean_iou(
 
     shape = (num_classes, num_classes)
     return streaming("mean_iou", name, {"total_confusion_matrix": shape}, measure, (labels, predictions, weights),
-                     value, metrics_collections, updates_collections, after=lambda confusion: confusion)  # fmt: skip
+                     value, metrics_collections, updates_collections, after=lambda confusion: confusion,
+                     classes={"labels": num_classes, "predictions": num_classes})  # fmt: skip
 
 
 def _equal(labels: Any, predictions: Any) -> Any:

@@ -93,7 +93,7 @@ def _count_of_rows(params: Any, ids: Any, partition_strategy: Any, max_norm: Any
     total = sum(sizes)
     if partition_strategy == "div" or sizes == [len(range(i, total, count)) for i in range(count)]:
         return total
-    return np.asarray(sizes, np.int32)[ids % count] * count
+    return jnp.asarray(sizes)[ids % count] * count
 
 
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import entropies, random
+from hookline.compat.v1 import bounds, entropies, random
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.nodes import argument, node
 
 Candidates = collections.namedtuple(
@@ -170,4 +171,5 @@ def _sampled_loss(
 
     given = {"weights": weights, "biases": biases, "labels": labels, "inputs": inputs}
     counts = {"sampled": sampled, "true_count": true_count, "count": sampled_count}
-    return node(computed, name, {key: argument(value) for key, value in (given | counts).items()})
+    rows = Within("labels", lambda weights, **_: bounds.shape(weights)[0])
+    return node(computed, name, {key: argument(value) for key, value in (given | counts).items()}, within=(rows,))

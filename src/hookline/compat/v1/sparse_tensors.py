@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import dtypes
+from hookline.compat.v1 import bounds, dtypes
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.nodes import convert_to_tensor, node
 from hookline.compat.v1.rearranging import dims
 from hookline.compat.v1.texts import STRING, OnHost, encoded, is_text, known_shape
@@ -107,6 +108,11 @@ def _split(source: Any, split: Any, name: str) -> SparseTensor:
     )  # fmt: skip
 
 
+_INSIDE = (
+    Within("sparse_indices", lambda size, **_: np.ravel(size).astype(np.int32), picked=lambda args: args["places"]),
+)
+
+
 def sparse_to_dense(
     sparse_indices: Any,
     output_shape: Any,
@@ -128,14 +134,15 @@ def sparse_to_dense(
             return _scattered(np.full(np.ravel(size), filler, values.dtype), places, values)
 
         shape = None if rank is None else [None] * rank
-        return OnHost(filled, name or "SparseToDense", given | {"size": size}, dtype, shape).output
+        name, given = name or "SparseToDense", given | {"size": size}
+        return OnHost(bounds.on_host(filled, name, _INSIDE), name, given, dtype, shape).output
 
     def scattered(places: Any, size: Any, values: Any) -> Any:
         empty = jnp.full(dims(size), default_value, values.dtype)
         places = jnp.asarray(places).reshape(-1, empty.ndim)
         return empty.at[tuple(places.T)].set(values)
 
-    return node(scattered, name or "SparseToDense", given, static=("size",))
+    return node(scattered, name or "SparseToDense", given, static=("size",), within=_INSIDE)
 
 
 def _scattered(whole: Any, places: Any, values: Any) -> Any:

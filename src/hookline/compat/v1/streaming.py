@@ -7,6 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline.compat.v1 import bounds
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.nodes import argument
 from hookline.graph import GraphKeys, Tensor, Variable, add_to_collection, op, update
@@ -24,6 +26,7 @@ def streaming(
     metrics_collections: Collections,
     updates_collections: Collections,
     after: Callable[..., Any] | None = None,
+    classes: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns the value of a metric, and an operation that takes one more batch into account and returns the new value.
 
@@ -37,13 +40,19 @@ def streaming(
         metrics_collections: Collections to add the value to.
         updates_collections: Collections to add the operation to.
         after: What the operation returns, if that is something else than the value.
+        classes: How many classes there are, for each of the first inputs that are classes, by what those are called.
 
     References:
         The functions of `tf.metrics`. In a run that fetches both, the value is the one from before the run.
     """
     with get_default_graph().name_scope(name or label):
         variables = tuple(local_sum(shape, name) for name, shape in sums.items())
-        batch = op(measure, name="batch").node(*(argument(value) for value in inputs))
+        given = [argument(value) for value in inputs]
+        batch = op(measure, name="batch").node(*given)
+        if classes:
+            withins = [Within(name, lambda count=count, **_: count) for name, count in classes.items()]
+            names = [*classes, *(f"input_{i}" for i in range(len(classes), len(given)))]
+            bounds.watch(batch.op, withins, dict(zip(names, given, strict=True)))
         result = op(value, name="value")(*variables)
         added = update(variables, _added, batch, name="assign_add")
         update_op = op(lambda sums: (after or value)(*sums), name="update_op")(added)

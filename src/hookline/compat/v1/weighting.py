@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import get_default_graph
 from hookline.compat.v1.nodes import argument, node
 from hookline.graph import GraphKeys, Tensor, add_to_collection
@@ -51,6 +52,7 @@ def weighted_loss(
     weights: Any,
     loss_collection: str | None,
     reduction: str,
+    within: tuple[Within, ...] = (),
 ) -> Tensor:
     """Returns the loss of a rule, weighted, reduced and collected.
 
@@ -62,6 +64,7 @@ def weighted_loss(
         weights: One number, or one for each loss.
         loss_collection: The collection to add the loss to.
         reduction: One of `Reduction`.
+        within: Which of the inputs are places that must be there; the arguments are `inputs` and `weights`.
     """
     Reduction.validate(reduction)
     if any(given is None for given in (*inputs, weights)):
@@ -74,7 +77,7 @@ def weighted_loss(
         return _reduced(losses, weights, reduction).astype(dtype)
 
     given = {"inputs": tuple(argument(item) for item in inputs), "weights": argument(weights)}
-    return collected(scope, label, lambda: node(value, "value", given, kind=label), loss_collection)
+    return collected(scope, label, lambda: node(value, "value", given, kind=label, within=within), loss_collection)
 
 
 def collected(scope: str | None, label: str, make: Callable[[], Tensor], loss_collection: str | None) -> Tensor:
