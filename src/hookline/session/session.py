@@ -67,7 +67,7 @@ class Session(_OfGraph):
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         usable: Whether it is neither closed nor lost.
         checks_runs: Whether `check_run` does anything.
-        fault: The error of a fault (`hookline.graph.fault`) that it has raised last: what came of it is not worth keeping.
+        fault: The error that a `hookline.graph.fault.Fault` was last: what came of that run is not worth keeping.
         ahead: How far the host is ahead of the device.
 
     Example:

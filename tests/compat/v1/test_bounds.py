@@ -165,62 +165,64 @@ def training(places):
     return tf.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=step), loss
 
 
-def test_a_session_whose_runs_return_nothing_says_so_when_it_is_closed():
+def looking_up(sess, train_op, places, lasts):
+    for last in lasts:
+        sess.run(train_op, {places: [0, last]})
+
+
+def test_a_session_whose_runs_return_nothing_says_so_when_it_is_saved_or_closed(tmp_path):
+    places = tf.placeholder(tf.int32, [2])
+    train_op, _ = training(places)
+    saver = tf.train.Saver()
+
+    def trained():
+        sess = tf.Session()
+        sess.run(tf.global_variables_initializer())
+        looking_up(sess, train_op, places, [1, 2, 7, 3, 8])
+        return sess
+
+    text = r"'lookup' \(made at .*\): ids\[1\] = 7 is not in \[0, 5\), in the run that led to global step 3\."
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text), trained():
+        pass
+    sess = trained()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        sess.close()
+    assert sess.closed
+    with trained() as sess:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            saver.save(sess, str(tmp_path / "model.ckpt"))
+        assert not list(tmp_path.iterdir())
+        saver.save(sess, str(tmp_path / "model.ckpt"))
+
+
+@pytest.mark.parametrize("leaving", [KeyError("mine"), tf.errors.OutOfRangeError(None, None, "the end")])
+def test_an_error_that_leaves_the_block_stays_the_error_unless_it_was_the_end_of_the_data(leaving):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
 
     def train():
         with tf.Session() as sess:
             sess.run(tf.global_variables_initializer())
-            for last in (1, 2, 7, 3, 8):
-                sess.run(train_op, {places: [0, last]})
-            yield sess
+            looking_up(sess, train_op, places, [7])
+            raise leaving
 
-    text = r"'lookup' \(made at .*\): ids\[1\] = 7 is not in \[0, 5\), in the run that led to global step 3\."
-    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-        list(train())
-    for sess in train():
-        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            sess.close()
-        assert sess.closed
-    for sess in train():
-        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            sess.run(tf.train.get_global_step().op)
-            sess.run(train_op, {places: [0, 1]})
-            sess.run(tf.reduce_sum(tf.trainable_variables()[0]))
-            tf.train.Saver().save(sess, "never/written")
+    is_end = isinstance(leaving, tf.errors.OutOfRangeError)
+    with pytest.raises(tf.errors.InvalidArgumentError if is_end else KeyError) as raised:
+        train()
+    assert "ids[1] = 7" in (str(raised.value) if is_end else raised.value.__notes__[0])
 
 
-def test_an_error_that_leaves_the_block_stays_the_error_and_has_a_note():
-    places = tf.placeholder(tf.int32, [2])
-    train_op, _ = training(places)
-    with pytest.raises(KeyError) as raised, tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(train_op, {places: [0, 7]})
-        raise KeyError("mine")
-    assert "ids[1] = 7" in raised.value.__notes__[0]
-    # The end of the data is no failure that may stand in front of one.
-    with pytest.raises(tf.errors.InvalidArgumentError, match="ids"), tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(train_op, {places: [0, 7]})
-        raise tf.errors.OutOfRangeError(None, None, "the end")
-
-
-def test_a_training_loop_is_told_while_it_runs():
+def test_a_training_loop_is_told_while_it_runs_and_once():
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     with tf.Session() as sess:
         sess.run(tf.global_variables_initializer())
         with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
-            for i in range(200):
-                sess.run(train_op, {places: [0, 7 if i == 3 else 1]})
+            looking_up(sess, train_op, places, [1, 1, 1, 7, *[1] * 200])
         assert 4 <= sess.run(tf.train.get_global_step()) < 40
-        # It is told once, and the next one again.
-        for _ in range(40):
-            sess.run(train_op, {places: [0, 1]})
+        looking_up(sess, train_op, places, [1] * 40)
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = -1"):
-            for _ in range(40):
-                sess.run(train_op, {places: [0, -1]})
+            looking_up(sess, train_op, places, [-1] * 40)
 
 
 class Ends(tf.train.SessionRunHook):
@@ -234,14 +236,15 @@ class Ends(tf.train.SessionRunHook):
 def test_no_checkpoint_holds_what_came_of_such_a_run_and_no_hook_ends(tmp_path, runs):
     places, hook = tf.placeholder(tf.int32, [2]), Ends()
     train_op, _ = training(places)
-    with (
-        pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 7 .* global step 6\."),
-        tf.train.MonitoredTrainingSession(
+
+    def train():
+        with tf.train.MonitoredTrainingSession(
             checkpoint_dir=str(tmp_path), hooks=[hook], save_checkpoint_steps=4, save_summaries_steps=None
-        ) as sess,
-    ):
-        for i in range(runs):
-            sess.run(train_op, {places: [0, 7 if i == 5 else 1]})
+        ) as sess:
+            looking_up(sess, train_op, places, [7 if i == 5 else 1 for i in range(runs)])
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 7 .* global step 6\."):
+        train()
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-4"
     assert not hook.ended
 
@@ -250,8 +253,7 @@ def test_a_monitored_run_that_returns_values_says_so_itself(tmp_path):
     places = tf.placeholder(tf.int32, [2])
     train_op, loss = training(places)
     with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=None) as sess:
-        for _ in range(3):
-            sess.run([train_op, loss], {places: [0, 1]})
+        looking_up(sess, [train_op, loss], places, [1, 2, 3])
         with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
             sess.run([train_op, loss], {places: [0, 7]})
         # Who goes on all the same has decided so.
@@ -272,11 +274,9 @@ def test_a_session_that_is_made_again_has_forgotten_what_was_undone(tmp_path, ca
     with tf.train.MonitoredTrainingSession(
         checkpoint_dir=str(tmp_path), hooks=[Loses()], save_checkpoint_steps=2, save_summaries_steps=None
     ) as sess:
-        for last in (0, 1):
-            sess.run(train_op, {places: [0, last]})
+        looking_up(sess, train_op, places, [0, 1])
         sess.raw_session().run(train_op, {places: [0, 7]})
-        for last in (2, 3):
-            sess.run(train_op, {places: [0, last]})
+        looking_up(sess, train_op, places, [2, 3])
     assert "Closing the lost session: InvalidArgumentError: " in caplog.text
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-4"
 

@@ -228,9 +228,7 @@ def sparse_softmax_cross_entropy(
         return losses, beside(weights, losses)
 
     label = "sparse_softmax_cross_entropy_loss"
-    within = Within(
-        "labels", lambda inputs, weights: bounds.shape(inputs[1])[-1], picked=lambda args: args["inputs"][0]
-    )
+    within = Within("labels", lambda inputs, **_: bounds.shape(inputs[1])[-1], picked=lambda args: args["inputs"][0])
     return weighted_loss(scope, label, rule, (labels, logits), weights, loss_collection, reduction, (within,))
 
 
