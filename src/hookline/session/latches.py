@@ -37,14 +37,13 @@ def after(latched: Latched, condition: Any) -> Latched:
 
 
 def first_fault(found: Mapping[int, Any]) -> Any:
-    """Returns whether there is a fault, and of the first one the operation's index and the details.
+    """Returns 1 or 0 for whether there is a fault, and of the first one the operation's index and the details.
 
     Args:
         found: By an operation's index, what its `Fault.found` returns.
     """
-    is_there = jnp.stack([row[0] for row in found.values()])
-    rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, row.dtype), row[1:]]) for i, row in found.items()])
-    return rows[jnp.argmax(is_there)]
+    rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, jnp.int32), row[1:]]) for i, row in found.items()])
+    return rows[jnp.argmax(rows[:, 0])]
 
 
 @jax.jit
@@ -129,13 +128,14 @@ class _State:
         """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""
         if self.found is not None:
             return False
-        number, *told = np.asarray(held).ravel().tolist()
+        held = np.asarray(held)
+        number: int = held.item(0)
         stretches = self.stretches
         if number > 0:
             # Where a Ctrl-C came between a run and `put`, the last may be missing.
             number = min(number, self.runs)
             first = next(stretch for stretch in reversed(stretches) if stretch.number <= number)
-            self.found, self.told = first.step + (number - first.number) * first.gain, told
+            self.found, self.told = first.step + (number - first.number) * first.gain, held.ravel()[1:].tolist()
             return True
         while len(stretches) > 1 and stretches[1].number <= 1 - number:
             stretches.popleft()

@@ -225,6 +225,17 @@ def test_a_training_loop_is_told_while_it_runs_and_once():
             looking_up(sess, train_op, places, [-1] * 40)
 
 
+def test_the_step_is_right_where_the_device_has_begun_to_count_anew(monkeypatch):
+    monkeypatch.setattr("hookline.session.latches._START_ANEW_RUNS", 30)
+    places = tf.placeholder(tf.int32, [2])
+    train_op, _ = training(places)
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        looking_up(sess, train_op, places, [1] * 150)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 7 .* global step 152\."):
+            looking_up(sess, train_op, places, [1, 7, 8, *[1] * 40])
+
+
 class Ends(tf.train.SessionRunHook):
     ended = False
 
