@@ -15,11 +15,12 @@ ONES = np.ones(2, np.float32)
 
 
 def _of_pairs(tf: Any, row: Any) -> dict[str, Any]:
+    parts = [tf.constant(ROWS[:3]), tf.constant(ROWS[3:])]
     return {
         "gather": lambda i: tf.gather(ROWS, i),
         "gather along an axis": lambda i: tf.gather(ROWS.T, i, axis=1),
         "embedding_lookup": lambda i: tf.nn.embedding_lookup(ROWS, i),
-        "embedding_lookup in parts": lambda i: tf.nn.embedding_lookup([tf.constant(ROWS[:3]), tf.constant(ROWS[3:])], i),
+        "embedding_lookup in parts": lambda i: tf.nn.embedding_lookup(parts, i),
         "scatter_add": lambda i: tf.scatter_add(row, i, ONES),
         "scatter_sub": lambda i: tf.scatter_sub(row, i, ONES),
         "scatter_update": lambda i: tf.scatter_update(row, i, ONES),
