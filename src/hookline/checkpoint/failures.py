@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 
 from hookline import errors
 
@@ -31,12 +32,11 @@ def not_written(failure: BaseException, path: str) -> BaseException:
         failure: What the file system, Orbax or the engine raised, in this thread or in a background thread.
         path: The checkpoint or file to be written.
     """
+    if isinstance(failure, errors.OpError):
+        return failure
     message = f"Checkpoint '{path}' could not be written"
-    return (
-        _of_the_system(failure, message)
-        or _mapped(failure)
-        or errors.UnknownError(None, None, f"{message}: {_said(failure)}")
-    )
+    kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
+    return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_said(failure)}")
 
 
 def refuse_url(who: str, path: str) -> None:
@@ -49,7 +49,11 @@ def refuse_url(who: str, path: str) -> None:
 
 def may_pass(failure: BaseException) -> bool:
     """Returns whether another attempt may succeed."""
-    return _errno(failure) in _MAY_PASS or isinstance(errors.from_exception(failure), errors.UnavailableError)
+    return (
+        _errno(failure) in _MAY_PASS
+        or _timed_out(failure)
+        or isinstance(errors.from_exception(failure), errors.UnavailableError)
+    )
 
 
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
@@ -78,10 +82,8 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
 
 def without_tracebacks(failure: BaseException) -> BaseException:
     """Returns another library's error without its tracebacks, whose frames would keep a copy of the model."""
-    seen: BaseException | None = failure
-    while seen is not None:
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
+    for each in _chain(failure):
+        each.__traceback__ = None
     return failure
 
 
@@ -98,16 +100,26 @@ def _of_the_system(failure: BaseException, message: str) -> errors.OpError | Non
     return type(found)(None, None, f"{found} {_ADVICE.get(type(found), '')}".rstrip())
 
 
-def _errno(failure: BaseException | None) -> int | None:
+def _errno(failure: BaseException) -> int | None:
     # Orbax wraps errors; TensorStore raises ValueError with the number of the system's error in its text.
-    while failure is not None:
-        if isinstance(failure, OSError) and failure.errno is not None:
-            return failure.errno
-        found = _OS_ERROR_CODE.search(str(failure))
+    for each in _chain(failure):
+        if isinstance(each, OSError) and each.errno is not None:
+            return each.errno
+        found = _OS_ERROR_CODE.search(str(each))
         if found:
             return int(found.group(1))
-        failure = failure.__cause__ or failure.__context__
     return None
+
+
+def _timed_out(failure: BaseException) -> bool:
+    # Orbax measures its limit by the calendar: a clock that was set forward, or a machine that slept, exceeds it.
+    return any(isinstance(each, TimeoutError) for each in _chain(failure))
+
+
+def _chain(failure: BaseException | None) -> Iterator[BaseException]:
+    while failure is not None:
+        yield failure
+        failure = failure.__cause__ or failure.__context__
 
 
 def _said(failure: BaseException) -> str:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
 
 from hookline import errors
@@ -29,6 +30,8 @@ REMOVED_SUFFIX = ".hookline-removed"
 BROKEN_SUFFIX = ".hookline-broken"
 # Orbax's suffix for a directory in which it is still writing (orbax_io is not imported just to look at a directory).
 _ORBAX_SUFFIX = ".orbax-checkpoint-tmp"
+# What a checkpoint holds beside its manifest.
+_OF_ORBAX = frozenset({"_CHECKPOINT_METADATA", "state"})
 _LEFTOVER = re.compile(r"(-\d+)?\.hookline-(saving|replaced|removed|writing-\w+)(\.orbax-checkpoint-tmp)?")
 _NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(-\d+)?)|.*\.orbax-checkpoint-tmp")
 
@@ -39,20 +42,45 @@ _being_written: set[str] = set()
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
     for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed while we looked.
-        if os.path.isfile(os.path.join(directory, FILE_NAME)):
+        status = _status(os.path.join(directory, FILE_NAME))
+        if status is not None and stat.S_ISREG(status.st_mode):
             return directory
     return None
 
 
+def flaw(path: str) -> str:
+    """Says what is wrong with a checkpoint that is there and not complete; empty for any other, and where none is."""
+    # Once more: it may have been renamed while we looked.
+    if not _is_there(path) or locate(path) is not None or not _is_there(path):
+        return ""
+    if not os.path.isdir(path):
+        return "it is a file, not a directory"
+    return f"it has no {FILE_NAME}" if _entries(path) else "it is empty"
+
+
+def require_whole(path: str) -> None:
+    """Checks a path at which a checkpoint was saved once.
+
+    Raises:
+        DataLossError: Something is there, and it is not a complete checkpoint.
+    """
+    if found := flaw(path):
+        raise errors.DataLossError(
+            None, None, f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
+        )
+
+
+def has_the_look(path: str) -> bool:
+    """Returns whether a checkpoint that is not complete seems to be one of hookline nevertheless, by what is left."""
+    if re.search(r"-\d+$", path) is None or not os.path.isdir(path):
+        return False
+    left = _entries(path)
+    return not left or not _OF_ORBAX.isdisjoint(left)
+
+
 def names(directory: str) -> list[str]:
     """Returns the names of all complete checkpoints in a directory, sorted; none if there is no such directory."""
-    try:
-        entries = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise failures.not_read(error, directory, "") from error
-    found = {entry.removesuffix(SAVING_SUFFIX) for entry in entries}
+    found = {entry.removesuffix(SAVING_SUFFIX) for entry in _entries(directory)}
     return sorted(
         name
         for name in found
@@ -73,12 +101,14 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         NotFoundError: There is nothing at `path`.
         InvalidArgumentError: hookline did not write what is there.
         FailedPreconditionError: A later version of hookline wrote it.
-        DataLossError: The manifest is broken.
+        DataLossError: The manifest is broken, or is missing in what others of its name call a checkpoint.
     """
     path = os.fspath(path)
     failures.refuse_url("Restoring", path)
     directory = locate(path)
     if directory is None:
+        if _is_one_of_several(path):
+            require_whole(path)
         raise _absent(path)
     try:
         with open(os.path.join(directory, FILE_NAME), encoding="utf-8") as file:
@@ -87,6 +117,13 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         raise errors.FailedPreconditionError(None, None, f"Checkpoint '{path}' cannot be read: {error}.") from error
     except (OSError, ValueError) as error:
         raise failures.not_read(error, path, previous_advice(path)) from error
+
+
+def _is_one_of_several(path: str) -> bool:
+    """Returns whether complete checkpoints beside a path have its name, with other numbers of steps."""
+    base = re.sub(r"-\d+$", "", os.path.basename(path))
+    others = names(os.path.dirname(path) or ".")
+    return base != os.path.basename(path) and any(re.fullmatch(rf"{re.escape(base)}-\d+", name) for name in others)
 
 
 def _absent(path: str) -> errors.OpError:
@@ -109,7 +146,7 @@ def _absent(path: str) -> errors.OpError:
                 f"'{path}' was not written by hookline: it has no {FILE_NAME}. It is an Orbax checkpoint of another "
                 f"program: read it with Orbax itself. {there}",
             )
-        empty = "is empty" if not os.listdir(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
+        empty = "is empty" if not _entries(path) else f"is no checkpoint of hookline (it has no {FILE_NAME})"
         return errors.NotFoundError(None, None, f"'{path}' {empty}, and no checkpoint has been saved in it.")
     if os.path.exists(path):
         return errors.InvalidArgumentError(None, None, f"'{path}' is a file; a checkpoint is a directory. {there}")
@@ -129,11 +166,12 @@ def previous_advice(path: str) -> str:
     return f"Restore another one, such as the newest of: {', '.join(others)}."
 
 
-def prepare(path: str) -> str:
+def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
     """Prepares to write a checkpoint.
 
     Args:
-        path: Its final place.
+        path: Its final place. The remains of an earlier checkpoint are moved out of it.
+        was_saved: Says whether there was one. Otherwise what is left must look like it.
 
     Returns:
         The directory to write to, which does not exist yet.
@@ -142,11 +180,20 @@ def prepare(path: str) -> str:
         AlreadyExistsError: Something at `path` is not a checkpoint and will not be overwritten.
     """
     durable.make_directories(os.path.dirname(path))
-    if os.path.lexists(path) and locate(path) != path:
-        raise errors.AlreadyExistsError(
-            None,
-            None,
-            f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save elsewhere.",
+    if _is_there(path) and locate(path) != path:
+        if not (was_saved() or has_the_look(path)):
+            raise errors.AlreadyExistsError(
+                None,
+                None,
+                f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save "
+                "elsewhere.",
+            )
+        found = flaw(path)
+        _logger.warning(
+            "What is left of checkpoint '%s' is in the way of a new one (%s), and was moved to '%s'.",
+            path,
+            found,
+            move_aside(path),
         )
     _finish_or_discard(path)
     writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
@@ -154,39 +201,43 @@ def prepare(path: str) -> str:
     return writing
 
 
-def commit(writing: str, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
+def commit(
+    writing: str,
+    manifest: Manifest,
+    changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
     """Completes the checkpoint in the directory of `prepare`, and moves it into place.
 
     Args:
         writing: That directory.
         manifest: Its contents.
-        check: Called when all files are on the disk and nothing has been renamed yet; an error ends the attempt.
+        changing: Entered for the renames, when all files are on the disk; an error ends the attempt.
     """
     path = writing.rpartition(_WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
     durable.sync_tree(writing)
     durable.write(os.path.join(writing, FILE_NAME), manifest.to_json())
     durable.sync_directory(os.path.dirname(path))
-    check()
-    if os.path.lexists(path):
-        _being_written.update((saving, replaced))
-        try:
-            _discard(replaced)
-            durable.rename(writing, saving)
-            durable.rename(path, replaced)
-            durable.rename(saving, path)
-        finally:
-            _being_written.difference_update((saving, replaced))
-        _discard(replaced)
-    else:
-        durable.rename(writing, path)
+    with changing():
+        if _is_there(path):
+            _being_written.update((saving, replaced))
+            try:
+                _discard(replaced)
+                durable.rename(writing, saving)
+                durable.rename(path, replaced)
+                durable.rename(saving, path)
+            finally:
+                _being_written.difference_update((saving, replaced))
+            _discard_if_possible(replaced)
+        else:
+            durable.rename(writing, path)
     _being_written.discard(writing)
 
 
 def abandon(writing: str) -> None:
     """Removes what a failed attempt left in the directory of `prepare`."""
-    _discard(writing + _ORBAX_SUFFIX)
-    _discard(writing)
+    _discard_if_possible(writing + _ORBAX_SUFFIX)
+    _discard_if_possible(writing)
     _being_written.discard(writing)
 
 
@@ -202,16 +253,15 @@ def move_aside(path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint: it disappears at once, and its files follow. It may already be gone."""
+    """Removes a checkpoint: it disappears at once, and its files follow. It may already be gone.
+
+    Raises:
+        OSError: It could not be removed, or not all of it; another attempt goes on.
+    """
     removed = path + REMOVED_SUFFIX
     _discard(removed)
-    try:
+    with contextlib.suppress(FileNotFoundError):
         durable.rename(path, removed)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        _logger.warning("The old checkpoint %s could not be removed: %s", path, error)
-        return
     _discard(removed)
 
 
@@ -237,17 +287,58 @@ def _finish_or_discard(path: str) -> None:
     saving = path + SAVING_SUFFIX
     if saving in _being_written:
         return
-    if not os.path.lexists(path) and locate(path) == saving:
+    if not _is_there(path) and locate(path) == saving:
         durable.rename(saving, path)
     else:
         _discard(saving)
 
 
 def _discard(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    """Removes a file or directory, if it is there; raises errors that may pass, and warns of others."""
+    failed: OSError | None = None
+    try:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
             os.remove(path)
-    if os.path.lexists(path):
-        _logger.warning("A left-over of an earlier checkpoint could not be removed: %s", path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        failed = error
+        shutil.rmtree(path, ignore_errors=True)  # As much as can be removed.
+    if not _is_there(path):
+        return
+    if failed is not None and failures.may_pass(failed):
+        raise failed
+    _logger.warning("A left-over of an earlier checkpoint could not be removed: %s", path)
+
+
+def _discard_if_possible(path: str) -> None:
+    try:
+        _discard(path)
+    except (OSError, errors.OpError) as error:
+        _logger.warning("A left-over of an earlier checkpoint could not be removed: %s (%s)", path, error)
+
+
+def _entries(directory: str) -> list[str]:
+    """Returns the names in a directory; none if there is no such directory."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failures.not_read(error, directory, "") from error
+
+
+def _is_there(path: str) -> bool:
+    return _status(path, follow_symlinks=False) is not None
+
+
+def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Returns the status of a file, or None if there is none, or none to be seen; raises errors that may pass."""
+    try:
+        return os.stat(path, follow_symlinks=follow_symlinks)
+    except (OSError, ValueError) as error:
+        if failures.may_pass(error):
+            raise failures.not_read(error, path, "") from error
+        return None

@@ -4,6 +4,9 @@ Wherever a lock of the file system works, it decides. It ends with its process, 
 process does not have it. An owner file beside it names the owner. If locks do not work (hosts that share a directory
 whose file system does not lock across them), the owner's heartbeat decides. An owner that gives no sign of life, by the
 clock of the waiting process, loses the lease, and finds this out before it writes anything again.
+
+Somebody who tidies may remove both files, or put a copy of the directory in its place. The owner notices, and takes the
+lease again if nobody has it and nobody has saved there since: what it left there is as it was.
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ import dataclasses
 import errno
 import fcntl
 import functools
-import json
 import logging
 import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterator
 
 from hookline import arguments, clock, preemption
-from hookline.checkpoint import durable, failures, layout
+from hookline.checkpoint import durable, failures, layout, owner, traces
+from hookline.checkpoint.owner import Owner
+from hookline.checkpoint.state import STATE_FILE_NAME
+from hookline.checkpoint.traces import Traces
 from hookline.errors import FailedPreconditionError, OpError
 
 # Nothing else may open this file: closing any descriptor of it would give up the lock.
@@ -34,51 +37,13 @@ DEFAULT_WAIT_SECS = 120.0
 _HEARTBEAT_SECS = 10.0
 _BEATS_TO_MISS = 3
 _LOOK_EVERY_SECS = 0.2
+# Who waits for a lease has the lock for a moment each time it looks.
+_LOOKS, _LOOK_AGAIN_SECS = 20, 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _HELD_BY_OTHERS = (errno.EACCES, errno.EAGAIN)
+_SOMEBODY = "another process"
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Owner:
-    """The contents of an owner file.
-
-    Attributes:
-        token: Random; identifies one lease.
-        host: Its host's name, for messages.
-        boot_id: Changes with each start of its host; processes with the same one share the same locks.
-        pid: Its process.
-        pid_namespace: The namespace of that number.
-        started: When the process was started, in the clock ticks of its host.
-        beat_secs: The interval of its signs of life.
-        beat: How many it has given.
-    """
-
-    token: str
-    host: str
-    boot_id: str
-    pid: int
-    pid_namespace: str
-    started: str
-    beat_secs: float
-    beat: int = 0
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-    @staticmethod
-    def this_process() -> Owner:
-        """Returns a new one for this process."""
-        return Owner(
-            secrets.token_hex(16),
-            socket.gethostname(),
-            _boot_id(),
-            os.getpid(),
-            _namespace(),
-            _started(os.getpid()),
-            _HEARTBEAT_SECS,
-        )
 
 
 class Lease:
@@ -86,13 +51,19 @@ class Lease:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._changing = threading.RLock()  # Taken before the other one.
         self._acquiring = threading.RLock()
+        # What this process wrote into the owner file; None unless it has the lease.
         self._owner: Owner | None = None
         self._descriptor: int | None = None
         self._locked = False
         self._loss: str | None = None
+        self._beaten = clock.monotonic()
+        # What is in the directory, as long as only this process has changed it; None where it could not be read.
+        self._traces: Traces | None = None
         # Another owner's last sign of life, and when it was first seen.
         self._seen: tuple[Owner, float] | None = None
+        self.state_files = {STATE_FILE_NAME}
         self.holds = 0
 
     def acquire(self, wait_secs: float) -> None:
@@ -104,10 +75,10 @@ class Lease:
         """
         with self._acquiring:
             self._check_loss()
-            if self._descriptor is not None:
+            if self._owner is not None:
                 return
             start, told = clock.monotonic(), False
-            while (obstacle := self._try()) is not None:
+            while obstacle := self._take(self._who_has_it):
                 waited = clock.monotonic() - start
                 if waited >= wait_secs:
                     raise FailedPreconditionError(
@@ -133,32 +104,54 @@ class Lease:
         return functools.partial(_give_back, self, iter([None]))
 
     def check(self) -> None:
-        """Checks that this process still has the lease; call it before anything in the directory changes.
+        """Checks that this process still has the lease; takes it again if it was lost to nobody.
 
         Raises:
             FailedPreconditionError: This process has lost it for good.
             OpError: The directory cannot be read at the moment.
         """
-        with self._acquiring:
+        with self._changing, self._acquiring:
             self._check_loss()
             try:
-                self._look()
+                if not self._renew() and (whose := self._take_again()):
+                    self._loss = self._lost_to(whose)
             except OSError as error:
                 raise failures.not_written(error, self._directory) from error
             self._check_loss()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Checks that this process still has the lease, for changes in the directory that are made in the block.
+
+        Raises:
+            OpError: As in `check`.
+        """
+        with self._changing:
+            self.check()
+            try:
+                yield
+            finally:
+                with self._acquiring:
+                    self._note()
 
     def beat(self) -> None:
         """Gives a sign of life, unless another process has taken over."""
         if not self._acquiring.acquire(blocking=False):
             return  # The thread inside checks too.
         try:
-            if self._descriptor is None or self._loss is not None:
+            if self._owner is None or self._loss is not None:
                 return
-            self._look()
-            if self._loss is None and self._owner is not None:
+            if self._renew():
                 self._owner = dataclasses.replace(self._owner, beat=self._owner.beat + 1)
                 self._write_owner()
-        except OSError as error:  # If this cannot be written, no save can, and the save will say so.
+            # In the middle of a change, the directory is not as it was noted. One that is not there may be on its way
+            # back: whether it is to be made anew is seen at the next save.
+            elif os.path.isdir(self._directory) and self._changing.acquire(blocking=False):
+                try:
+                    self._take_again()
+                finally:
+                    self._changing.release()
+        except (OSError, OpError) as error:  # If this cannot be written, no save can, and the save will say so.
             _logger.info("The lease of '%s' could not be renewed: %s", self._directory, error)
         finally:
             self._acquiring.release()
@@ -166,50 +159,122 @@ class Lease:
     def give_up(self) -> None:
         """Gives up the lease, so that others may take it."""
         with self._acquiring:
-            if self._descriptor is None:
+            if self._owner is None:
                 return
             with contextlib.suppress(OSError):
-                if self._loss is None and self._reads_as_mine():
+                if self._loss is None and self._is_mine(self._read_owner()):
                     os.remove(self._path(OWNER_NAME))
                     os.remove(self._path(LOCK_NAME))  # Others that have opened it check that it is still the same.
-            os.close(self._descriptor)
-            self._descriptor = self._owner = None
+            self._close()
+            self._owner = None
 
     def forget(self) -> None:
         """Leaves it to the process that this one was forked from."""
-        self._acquiring = threading.RLock()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor, self._loss = None, f"'{self._directory}' is saved to by the process that this one came from."
+        self._acquiring, self._changing = threading.RLock(), threading.RLock()
+        self._close()
+        self._loss = f"'{self._directory}' is saved to by the process that this one came from."
 
     def _check_loss(self) -> None:
         if self._loss is not None:
             raise FailedPreconditionError(None, None, self._loss)
 
-    def _try(self) -> str | None:
-        """Takes the lease if it is free; otherwise returns its owner."""
+    def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
+        """Takes the lease, if nobody has it; otherwise returns who has.
+
+        Args:
+            whose: Says so, if the lock is free; given the owner on file and whether locks work.
+        """
         durable.make_directories(self._directory)
         descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
         try:
             locked = lock(descriptor)
-            owner = self._read_owner()
+            found = self._read_owner()
             if locked is None or not _same_file(descriptor, self._path(LOCK_NAME)):
-                return str(owner or "another process")
-            if owner is not None and not self._is_gone(owner, locked):
-                return str(owner)
-            self._owner, self._locked = Owner.this_process(), locked
+                return _SOMEBODY if found is None or self._is_mine(found) else str(found)
+            if has_it := whose(found, locked):
+                return has_it
+            mine = Owner.this_process(_HEARTBEAT_SECS)
             if locked:
                 self._remove_leftovers()
-            self._write_owner()
+            owner.write(self._path(OWNER_NAME), mine)
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
-                if not self._reads_as_mine():
-                    return str(self._read_owner() or "another process")
+                found = self._read_owner()
+                if found is None or found.token != mine.token:
+                    return str(found or _SOMEBODY)
+            self._owner, self._locked, self._beaten = mine, locked, clock.monotonic()
             self._descriptor, descriptor = descriptor, None
-            return None
+            self._note()
+            return ""
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _who_has_it(self, found: Owner | None, locked: bool) -> str:
+        return "" if found is None or self._is_gone(found, locked) else str(found)
+
+    def _take_again(self) -> str:
+        """Takes the lease again if nobody has had it since it was lost; otherwise returns who has."""
+        self._close()  # Closing it later would give up the new lock, if it is the same file.
+        whose = self._take(self._who_had_it)
+        for _ in range(_LOOKS):
+            if whose != _SOMEBODY:
+                break
+            clock.sleep(_LOOK_AGAIN_SECS)
+            whose = self._take(self._who_had_it)
+        if not whose:
+            _logger.warning(
+                "The files of the lease of '%s' were removed or replaced. Nobody else has saved there since: this "
+                "process has taken the lease again.",
+                self._directory,
+            )
+        return whose
+
+    def _who_had_it(self, found: Owner | None, locked: bool) -> str:
+        if found is not None and not self._is_mine(found):
+            return f"{found}, which has ended" if self._is_gone(found, locked) else str(found)
+        if not layout.names(self._directory):  # Somebody has removed what was here.
+            return ""
+        if self._traces is None:
+            return f"{_SOMEBODY}, perhaps (what was there before is not known)"
+        changed = traces.change(self._traces, self._directory)
+        return f"{_SOMEBODY}, which has ended ({changed})" if changed else ""
+
+    def _lost_to(self, whose: str) -> str:
+        silent_secs = clock.monotonic() - self._beaten
+        if silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS:
+            why, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
+        else:
+            files = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME})"
+            why, advice = f"{files} were removed or replaced, or its host slept", ""
+        return (
+            f"'{self._directory}' was taken over by {whose}, for {why}: this process saves nothing more there.{advice}"
+        )
+
+    def _renew(self) -> bool:
+        """Returns whether this process has the lease; writes the owner file again if that alone is gone."""
+        if self._descriptor is None:
+            return False
+        locked = self._locked and _same_file(self._descriptor, self._path(LOCK_NAME))
+        # If anything in this process has read the lock file, the lock is gone.
+        locked = locked and lock(self._descriptor) is True
+        found = self._read_owner()
+        if self._locked and not locked:
+            return False
+        if found is None and locked:
+            self._write_owner()
+        elif not self._is_mine(found):
+            return False
+        if self._traces is None:
+            self._note()
+        return True
+
+    def _note(self) -> None:
+        """Takes note of what is in the directory, which is there with the leave of this process."""
+        try:
+            self._traces = traces.look(self._directory, self.state_files)
+        except (OSError, OpError):
+            self._traces = None
 
     def _remove_leftovers(self) -> None:
         """Removes owner files whose processes were killed while writing them."""
@@ -217,71 +282,38 @@ class Lease:
             if name.startswith(f"{OWNER_NAME}."):
                 os.remove(self._path(name))
 
-    def _is_gone(self, owner: Owner, locked: bool) -> bool:
-        if owner.boot_id == _boot_id():
-            if owner.pid_namespace == _namespace():
-                # An owner may be alive without its lock if it copied the directory: reading a locked file drops the
-                # lock.
-                return owner.pid == os.getpid() or _started(owner.pid) != owner.started or self._is_silent(owner)
-            if locked:
-                return True  # It would have the lock.
-        return self._is_silent(owner)
+    def _is_gone(self, found: Owner, locked: bool) -> bool:
+        if found.is_numbered_alike:
+            # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock.
+            return found.has_ended or self._is_silent(found)
+        if found.shares_locks and locked:
+            return True  # It would have the lock.
+        return self._is_silent(found)
 
-    def _is_silent(self, owner: Owner) -> bool:
+    def _is_silent(self, found: Owner) -> bool:
         now = clock.monotonic()
-        if self._seen is None or self._seen[0] != owner:
-            self._seen = owner, now
-        return now - self._seen[1] > _BEATS_TO_MISS * owner.beat_secs
+        if self._seen is None or self._seen[0] != found:
+            self._seen = found, now
+        return now - self._seen[1] > _BEATS_TO_MISS * found.beat_secs
 
-    def _look(self) -> None:
-        """Checks whether this process still has the lease, and notes a loss."""
-        on_file = self._descriptor is not None and _same_file(self._descriptor, self._path(LOCK_NAME))
-        if self._descriptor is not None and on_file and self._locked:
-            # If anything in this process has read the lock file, the lock is gone.
-            on_file = lock(self._descriptor) is True
-        owner = self._read_owner()
-        if owner is not None:
-            mine = self._owner is not None and owner.token == self._owner.token and (on_file or not self._locked)
-            obstacle = None if mine else str(owner)
-        elif on_file and self._locked:
-            obstacle = None
-            self._write_owner()
-        elif _is_empty(self._directory):  # Somebody has removed what was here.
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
-            obstacle = self._try()
-        else:
-            obstacle = "another process, which has ended"
-        if obstacle is not None:
-            self._loss = (
-                f"'{self._directory}' was taken over by {obstacle}, for this process gave no sign of life for "
-                f"{_BEATS_TO_MISS * _HEARTBEAT_SECS:g} s: it saves nothing more there. Was it stopped?"
-            )
-
-    def _reads_as_mine(self) -> bool:
-        owner = self._read_owner()
-        return owner is not None and self._owner is not None and owner.token == self._owner.token
+    def _is_mine(self, found: Owner | None) -> bool:
+        return found is not None and self._owner is not None and found.token == self._owner.token
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
     def _read_owner(self) -> Owner | None:
-        """Returns the contents of the owner file, or None if there is none; raises other system errors."""
-        try:
-            with open(self._path(OWNER_NAME), encoding="utf-8") as file:
-                return Owner(**json.load(file))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (ValueError, TypeError):  # hookline does not write such a file; it names no owner.
-            return None
+        return owner.read(self._path(OWNER_NAME))
 
     def _write_owner(self) -> None:
         assert self._owner is not None
-        temporary = self._path(f"{OWNER_NAME}.{self._owner.token}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(self._owner), file)
-        os.replace(temporary, self._path(OWNER_NAME))
+        owner.write(self._path(OWNER_NAME), self._owner)
+        self._beaten = clock.monotonic()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def lock(descriptor: int) -> bool | None:
@@ -370,14 +402,6 @@ def _beat(over: threading.Event) -> None:
                 _logger.exception("A lease could not be renewed")
 
 
-def _is_empty(directory: str) -> bool:
-    """Whether there is no checkpoint in a directory, or no directory."""
-    try:
-        return not layout.names(directory)
-    except OpError:
-        return False
-
-
 @atexit.register
 def _give_up_all() -> None:
     for lease in list(_leases.values()):
@@ -396,32 +420,11 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _same_file(descriptor: int, path: str) -> bool:
+    """Returns whether an open file is the one at a path; raises errors of the system that do not say."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError:
-        return False
-
-
-@functools.cache
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """Returns when a process was started, which tells it from a later one of the same number; "" if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError as error:
+        # A network file system calls a file stale that is open here and was removed elsewhere.
+        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ESTALE:
+            return False
+        raise

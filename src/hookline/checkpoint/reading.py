@@ -15,7 +15,7 @@ from hookline import clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
-from hookline.checkpoint.state import latest_checkpoint
+from hookline.checkpoint.state import latest_checkpoint, recorded
 from hookline.errors import NotFoundError
 
 T = TypeVar("T")
@@ -241,10 +241,17 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def checkpoint_at(path: str) -> str:
-    """Returns the newest checkpoint of a directory of checkpoints; any other path as it is."""
+    """Returns the newest checkpoint of a directory of checkpoints; any other path as it is.
+
+    Raises:
+        DataLossError: Something else is in the place of the newest.
+    """
     path = os.fspath(path)
     if layout.locate(path) is None and os.path.isdir(path):
-        return latest_checkpoint(path) or path
+        newest = latest_checkpoint(path)
+        if (state := recorded(path)) is not None:
+            layout.require_whole(state.model_checkpoint_path)
+        return newest or path
     return path
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import logging
 import os
 import re
+from collections.abc import Sequence
 
 from hookline.checkpoint import layout
-from hookline.checkpoint.state import STATE_FILE_NAME, base_of, get_checkpoint_state, recorded
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, base_of, get_checkpoint_state, recorded
 from hookline.errors import DataLossError, NotFoundError
 
 _logger = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ class Restart:
     """The checkpoints that a directory offers to a starting training.
 
     Attributes:
-        candidates: The complete checkpoints; the first is the one to continue from.
+        candidates: The complete checkpoints, and what is left of others; the first is the one to continue from.
         surprise: What differs from the state that the last training left; empty if nothing does.
     """
 
@@ -48,12 +49,28 @@ def find(directory: str) -> Restart:
     others.sort(key=_step, reverse=True)
     first = [path for path in others if _step(path) >= reached and not _is_dated(path)]
     rest = [path for path in others if path not in first]
-    surprise = ""
+    candidates, surprise = [*first, *known, *rest], ""
+    broken = _broken(directory, expected, known)
+    for path in sorted(broken, key=_step):
+        newer = expected is not None and path == expected.model_checkpoint_path
+        older = (place for place, other in enumerate(candidates) if newer or _step(other) < _step(path))
+        candidates.insert(next(older, len(candidates)), path)
     if expected is None and os.path.isfile(state_file):
         surprise = f"its state file '{state_file}' cannot be read"
-    elif expected is not None and layout.locate(expected.model_checkpoint_path) is None:
+    elif expected is not None and expected.model_checkpoint_path not in candidates:
         surprise = f"'{expected.model_checkpoint_path}', which its state file names, is gone"
-    return Restart((*first, *known, *rest), surprise)
+    return Restart(tuple(candidates), surprise)
+
+
+def _broken(directory: str, expected: CheckpointState | None, known: Sequence[str]) -> set[str]:
+    """Returns where there were checkpoints, and is something else now."""
+    named: set[str] = set()
+    if expected is not None:
+        named = {expected.model_checkpoint_path, *expected.all_model_checkpoint_paths}
+    bases = {base_of(path) for path in (*known, *named)}
+    beside = (os.path.join(directory, name) for name in (os.listdir(directory) if bases else ()))
+    numbered = {path for path in beside if base_of(path) in bases}
+    return {path for path in named | numbered if layout.flaw(path) and (path in named or layout.has_the_look(path))}
 
 
 def _is_dated(path: str) -> bool:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import logging
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +16,12 @@ import numpy as np
 
 from hookline import arguments, clock
 from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
-from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease, hold
+from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, leaving, recorded, write_state
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, base_of, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
 from hookline.graph import GraphKeys, Variable, get_global_step
@@ -130,6 +129,8 @@ class Saver:
         self._cleaned: set[str] = set()
         # Checkpoints that a killed process still had to remove; they are removed once there is a newer one.
         self._leaving: list[str] = []
+        # Where there was a checkpoint when it began to save there, and is something else.
+        self._broken: set[str] = set()
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -247,17 +248,27 @@ class Saver:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
             )
-        if os.path.dirname(os.path.abspath(path)) not in self._holds:
-            recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
-        lease = self._lease(sess, path)
-        self._clean(path, state_file)
         entries, stored = leaves.pack(contents)
         for array in stored.values():
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
-        give_back = lease.share()  # The session may be closed before the checkpoint is complete.
+        # The session may be closed before the checkpoint is complete.
+        given: list[Callable[[], None]] = []
+
+        def take() -> Lease:
+            if not given:
+                given.append(self._hold(sess, path, state_file))
+            held = lease.of(os.path.dirname(os.path.abspath(path)))
+            assert held is not None
+            self._clean(path, state_file, held)
+            return held
+
+        def give_back() -> None:
+            for give in given:
+                give()
+
         try:
-            writing = Writing(path, stored, self._retry)
+            writing = Writing(path, stored, self._retry, take, lambda: self._was_saved(path, state_file))
         except BaseException:
             give_back()
             raise
@@ -270,8 +281,8 @@ class Saver:
 
         def finish() -> None:
             try:
-                written = writing.complete(manifest, lease.check)
-                self._committed(path, written, latest_filename, lease)
+                written, held = writing.complete(manifest)
+                self._committed(path, written, latest_filename, held)
             finally:
                 give_back()
                 stored.clear()  # An error's traceback would keep it.
@@ -313,34 +324,35 @@ class Saver:
         if self._pending is not None:
             self._pending.wait_unless_told()
 
-    def _lease(self, sess: Session, path: str) -> Lease:
-        """Returns the lease of the directory, held at least until the session is closed."""
+    def _hold(self, sess: Session, path: str, state_file: str) -> Callable[[], None]:
+        """Takes the lease of the directory, at least until the session is closed, and until it is given back."""
         directory = os.path.dirname(os.path.abspath(path))
-        if lease.of(directory) is None or sess not in self._holds.setdefault(directory, weakref.WeakSet()):
-            give_back = lease.hold(directory, self._lease_wait_secs, path)
-            self._holds.setdefault(directory, weakref.WeakSet()).add(sess)
-            sess.when_closed(give_back)
+        if directory not in self._holds:
+            recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
+        give_back = lease.hold(directory, self._lease_wait_secs, path)
+        sessions = self._holds.setdefault(directory, weakref.WeakSet())
         held = lease.of(directory)
-        assert held is not None
-        held.check()
-        return held
+        if held is not None and sess not in sessions and not sess.closed:
+            sessions.add(sess)
+            sess.when_closed(held.share())
+        return give_back
 
-    def _clean(self, path: str, state_file: str) -> None:
+    def _clean(self, path: str, state_file: str, lease: Lease) -> None:
         """Removes, once, what killed processes left in a directory."""
-        place = os.path.abspath(path)
-        base = re.sub(r"-\d+$", "", place)
+        base = base_of(os.path.abspath(path))
         if base in self._cleaned:
             return
-        try:
-            directory = os.path.dirname(path) or "."
+        directory = os.path.dirname(path) or "."
+        with lease.changing():
             layout.clean(base)
-            self._leaving += leaving(directory, state_file)
-        except Exception as error:
-            mapped = failures.not_written(error, path)
-            if mapped is error:
-                raise
-            raise mapped from error
+        self._broken |= {place for place in _recorded_paths(directory, state_file) if layout.flaw(place)}
+        self._leaving += leaving(directory, state_file)
         self._cleaned.add(base)
+
+    def _was_saved(self, path: str, state_file: str) -> bool:
+        """Returns whether this saver or the state file knows of a checkpoint that was there."""
+        known = _recorded_paths(os.path.dirname(path) or ".", state_file)
+        return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
 
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
         """Writes the state file, and removes the checkpoints that the new one replaces."""
@@ -348,10 +360,20 @@ class Saver:
             removed = self._note(path, manifest, latest_filename, lease)
         for old in removed:
             if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
-                lease.check()
-                layout.remove(old)
+                self._remove(old, lease)
             else:
                 self._remove_elsewhere(old)
+
+    def _remove(self, old: str, lease: Lease) -> None:
+        def remove() -> None:
+            with lease.changing():
+                layout.remove(old)
+
+        try:
+            self._retry.attempt(remove, old)
+        except OpError as error:
+            _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
+            self._leaving.append(old)
 
     def _note(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> list[str]:
         """Writes a new checkpoint into the state file, and returns what it has made superfluous."""
@@ -379,19 +401,22 @@ class Saver:
         )
 
         def write() -> None:
-            lease.check()
-            write_state(directory, state, latest_filename, leaving)
+            lease.state_files.add(latest_filename or STATE_FILE_NAME)
+            with lease.changing():
+                write_state(directory, state, latest_filename, leaving)
 
         self._retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
 
     def _remove_elsewhere(self, path: str) -> None:
         try:
-            give_back = hold(os.path.dirname(path) or ".", 0)
+            give_back = lease.hold(os.path.dirname(path) or ".", 0)
         except OpError as error:
             _logger.warning("%s leaves '%s' where it is: %s", self.name, path, error)
             return
+        held = lease.of(os.path.dirname(os.path.abspath(path)))
+        assert held is not None
         try:
-            layout.remove(path)
+            self._remove(path, held)
         finally:
             give_back()
 
@@ -505,6 +530,12 @@ class Saver:
         if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
         return _by_name(variables, self._allow_empty)
+
+
+def _recorded_paths(directory: str, state_file: str) -> set[str]:
+    state = recorded(directory, state_file)
+    named = () if state is None else (state.model_checkpoint_path, *state.all_model_checkpoint_paths)
+    return set(map(os.path.abspath, named))
 
 
 def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:

@@ -73,11 +73,14 @@ def write_state(
 
 def leaving(directory: str, latest_filename: str | None = None) -> list[str]:
     """Returns the checkpoints that were about to be removed when the state file was written."""
+    path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
     try:
-        with open(os.path.join(directory, latest_filename or STATE_FILE_NAME), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return [os.path.join(directory, name) for name in json.load(file).get("leaving", ())]
-    except (OSError, ValueError, AttributeError):  # None yet, or one that is reported when a checkpoint is chosen.
-        return []
+    except (OSError, ValueError, AttributeError) as error:
+        if failures.may_pass(error):
+            raise failures.not_read(error, path, "") from error
+        return []  # None yet, or one that is reported when a checkpoint is chosen.
 
 
 def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookline.checkpoint import failures, layout
+from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retry import RetryPolicy
 
@@ -18,13 +19,24 @@ class Writing:
         path: The checkpoint.
         stored: The arrays to write. They must not change before `complete` returns.
         retry: How often to try.
+        take: Called first in each attempt; returns the lease of the directory.
+        was_saved: Says whether there was a checkpoint at `path`, if something else is there.
 
     Raises:
         OpError: It cannot begin, for a permanent reason.
     """
 
-    def __init__(self, path: str, stored: Mapping[str, Any], retry: RetryPolicy) -> None:
+    def __init__(
+        self,
+        path: str,
+        stored: Mapping[str, Any],
+        retry: RetryPolicy,
+        take: Callable[[], Lease],
+        was_saved: Callable[[], bool],
+    ) -> None:
         self._path, self._stored, self._retry = path, stored, retry
+        self._take, self._was_saved = take, was_saved
+        self._lease: Lease | None = None
         self._place = os.path.abspath(path)
         self._failures = 0
         self._failed: BaseException | None = None
@@ -32,25 +44,28 @@ class Writing:
         self._wait_for_orbax: Callable[[], None] | None = None
         self._try(self._begin)
 
-    def complete(self, manifest: Callable[[], Manifest], check: Callable[[], None]) -> Manifest:
-        """Blocks until the checkpoint is in its place, and returns its manifest.
+    def complete(self, manifest: Callable[[], Manifest]) -> tuple[Manifest, Lease]:
+        """Blocks until the checkpoint is in its place.
 
         Args:
             manifest: Makes its manifest, once.
-            check: Called in each attempt when only the renames are left.
+
+        Returns:
+            Its manifest, and the lease of its directory.
 
         Raises:
             OpError: It could not be written in any attempt.
         """
         made: list[Manifest] = []
 
-        def end() -> Manifest:
+        def end() -> tuple[Manifest, Lease]:
             if not made:
                 made.append(manifest())
             assert self._wait_for_orbax is not None
+            assert self._lease is not None
             self._wait_for_orbax()
-            layout.commit(self._directory, made[0], check)
-            return made[0]
+            layout.commit(self._directory, made[0], self._lease.changing)
+            return made[0], self._lease
 
         while self._wait_for_orbax is None or (written := self._try(end)) is None:
             assert self._failed is not None
@@ -66,7 +81,9 @@ class Writing:
     def _begin(self) -> None:
         from hookline.checkpoint import orbax_io
 
-        self._directory = layout.prepare(self._place)
+        self._lease = self._take()
+        with self._lease.changing():
+            self._directory = layout.prepare(self._place, self._was_saved)
         self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
 
     def _try(self, part: Callable[[], Any]) -> Any:

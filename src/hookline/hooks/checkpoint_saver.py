@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookline import arguments, summary
+from hookline import arguments, preemption, summary
 from hookline.checkpoint import (
     CheckpointSaverListener,
     PendingSave,
@@ -45,9 +46,10 @@ class CheckpointSaverHook(SessionRunHook):
 
     The cadence counts the global step after the run and needs no run of its own. The write goes on while training
     continues, unless a listener defines `after_save`, which is promised a complete checkpoint. A failed save ends the
-    training at the next run, with its cause. If a step is already on disk when the session is created, it is not
-    written again, but its listeners are called. Runs `begin`, `after_create_session`, `before_run`, `after_run` and
-    `end`, whose save is complete when it returns. On an exception it waits for a pending save.
+    training at the next run, with its cause, after an attempt to save the state that this run has led to. If a step is
+    already on disk when the session is created, it is not written again, but its listeners are called. Runs `begin`,
+    `after_create_session`, `before_run`, `after_run` and `end`, whose save is complete when it returns. On an exception
+    it waits for a pending save.
 
     To save at other times, give a `trigger` or override `should_save`. To do more around a save, or something else
     instead, override `save`. To choose the saver, override `get_saver`. In a subclass that overrides `after_run`,
@@ -124,6 +126,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._pending: PendingSave | None = None
         self._saved_step: int | None = None
         self._graph_written = False
+        self._save_failed = False
         self._on_disk: int | None = None  # the step that a resumed job finds there
         self._args: SessionRunArgs | None = None
 
@@ -203,10 +206,11 @@ class CheckpointSaverHook(SessionRunHook):
             return self._call_listeners("after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
         step: Any = get_global_step(session.graph) if session.shared else global_step
-        if self._in_background:
-            self._pending = self._saver.save_async(session, self._save_path, global_step=step)
-            return False
-        self._note_commit(self._saver.save(session, self._save_path, global_step=step))
+        with self._noting_failure():
+            if self._in_background:
+                self._pending = self._saver.save_async(session, self._save_path, global_step=step)
+                return False
+            self._note_commit(self._saver.save(session, self._save_path, global_step=step))
         return self._call_listeners("after_save", session, global_step)
 
     def save_now(self, session: Session) -> None:
@@ -281,13 +285,20 @@ class CheckpointSaverHook(SessionRunHook):
         """
         session = run_context.session
         global_step = session.global_step
-        if self.should_save(session, global_step):
-            run_context.settle()
-            self.trigger.update_last_triggered_step(global_step)
-            if self._save_and_note(session, global_step):
-                run_context.request_stop()
-        elif self._pending is not None and self._pending.done():
-            self._finish_pending()
+        self._save_failed = False
+        try:
+            if self.should_save(session, global_step):
+                run_context.settle()
+                self.trigger.update_last_triggered_step(global_step)
+                if self._save_and_note(session, global_step):
+                    run_context.request_stop()
+            elif self._pending is not None and self._pending.done():
+                self._finish_pending()
+        except Exception as failure:
+            # Nothing is lost that lives on parameter servers.
+            if self._save_failed and not session.shared and not preemption.urgent():
+                self._save_after_failure(run_context, failure)
+            raise
 
     def end(self, session: Session) -> None:
         """Saves if the last save was at another step, waits for it, and calls the listeners' `end`."""
@@ -325,6 +336,14 @@ class CheckpointSaverHook(SessionRunHook):
             self._note_commit(pending.path)
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
 
+    def _save_after_failure(self, run_context: SessionRunContext, failure: Exception) -> None:
+        """Tries to save what the run has led to, for the failure of a save ends the training, or loses the session."""
+        try:
+            run_context.settle()
+            self.save_last(run_context.session, failure)
+        except Exception as again:
+            _logger.error("No last checkpoint was saved: %s: %s", type(again).__name__, again)
+
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Waits for a save under way, because a restart needs that checkpoint."""
         self._finish_pending()
@@ -348,8 +367,18 @@ class CheckpointSaverHook(SessionRunHook):
         if self._pending is None:
             return
         save, self._pending, self._saved_step = self._pending, None, None
-        save.wait()
+        with self._noting_failure():
+            save.wait()
         self._note_commit(save.path)
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Tells the failure of a save from those of listeners and other hooks."""
+        try:
+            yield
+        except Exception:
+            self._save_failed = True
+            raise
 
     def _forget_pending(self, session: Session) -> None:
         """Waits for the save of a lost session. The cause of the loss may have ended the save too."""

@@ -281,6 +281,8 @@ class SessionManager:
             assert saver is not None
             logger.info("Restoring %s", source)
             try:
+                if directory:
+                    layout.require_whole(source)
                 saver.restore(session, source)
             except DataLossError as error:
                 if restore != LATEST_READABLE or not directory:
@@ -384,8 +386,8 @@ def _put_aside(directory: str, broken: Sequence[tuple[str, DataLossError]]) -> s
         if held is None:
             said.append(f"'{path}' is skipped: {error}")
         else:
-            held.check()
-            said.append(f"'{path}' is skipped, and was moved to '{layout.move_aside(path)}': {error}")
+            with held.changing():
+                said.append(f"'{path}' is skipped, and was moved to '{layout.move_aside(path)}': {error}")
     return "; ".join(said)
 
 
@@ -402,9 +404,9 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
     )
     held = lease.of(directory)
     if write and held is not None:
-        held.check()
         known = state.all_model_checkpoint_paths
-        write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
+        with held.changing():
+            write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
 
 
 def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:

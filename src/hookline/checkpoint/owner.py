@@ -1,0 +1,121 @@
+"""Owner: which process has the lease of a directory, as its owner file says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import secrets
+import socket
+
+from hookline.checkpoint import failures
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """The contents of an owner file.
+
+    Attributes:
+        token: Random; identifies one lease.
+        host: Its host's name, for messages.
+        boot_id: Changes with each start of its host; processes with the same one share the same locks.
+        pid: Its process.
+        pid_namespace: The namespace of that number.
+        started: When the process was started, in the clock ticks of its host.
+        beat_secs: The interval of its signs of life.
+        beat: How many it has given.
+    """
+
+    token: str
+    host: str
+    boot_id: str
+    pid: int
+    pid_namespace: str
+    started: str
+    beat_secs: float
+    beat: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @staticmethod
+    def this_process(beat_secs: float) -> Owner:
+        """Returns a new one for this process."""
+        return Owner(
+            secrets.token_hex(16),
+            socket.gethostname(),
+            _boot_id(),
+            os.getpid(),
+            _namespace(),
+            _started(os.getpid()),
+            beat_secs,
+        )
+
+    @property
+    def shares_locks(self) -> bool:
+        """Whether it runs on this host, since the host was started."""
+        return self.boot_id == _boot_id()
+
+    @property
+    def is_numbered_alike(self) -> bool:
+        """Whether its process number means the same here."""
+        return self.shares_locks and self.pid_namespace == _namespace()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is no more, or is this one; for one that is numbered alike."""
+        return self.pid == os.getpid() or _started(self.pid) != self.started
+
+
+def read(path: str) -> Owner | None:
+    """Returns the contents of an owner file, or None if there is none; raises other system errors."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Owner(**json.load(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError):  # hookline does not write such a file; it names no owner.
+        return None
+
+
+def write(path: str, owner: Owner) -> None:
+    """Writes an owner file, which others see whole or not at all."""
+    temporary = f"{path}.{owner.token}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(owner), file)
+    os.replace(temporary, path)
+
+
+@functools.cache
+def _boot_id() -> str:
+    return _told_by_the_system("sys/kernel/random/boot_id").strip() or socket.gethostname()
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError as error:
+        _raise_if_it_may_pass(error)
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Returns when a process was started, which tells it from a later one of the same number; "" if there is none."""
+    fields = _told_by_the_system(f"{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _told_by_the_system(name: str) -> str:
+    try:
+        with open(f"/proc/{name}", encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        _raise_if_it_may_pass(error)
+        return ""
+
+
+def _raise_if_it_may_pass(error: OSError) -> None:
+    # That this process, say, has too many open files does not mean that the other one has ended.
+    if failures.may_pass(error):
+        raise error

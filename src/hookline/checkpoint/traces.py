@@ -1,0 +1,64 @@
+"""Traces: what the last writer of a directory left there, by which a later one is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from hookline.checkpoint import layout
+from hookline.checkpoint.manifest import FILE_NAME
+
+_END_BYTES = 100  # A manifest ends with its checksum.
+
+
+class Traces(NamedTuple):
+    """What was in a directory at one moment.
+
+    Attributes:
+        names: The names of all files and directories.
+        states: By name of a state file its text, and the end of the manifest of the checkpoint that it calls the
+            newest.
+    """
+
+    names: frozenset[str]
+    states: Mapping[str, tuple[bytes, bytes]]
+
+
+def look(directory: str, state_files: Collection[str]) -> Traces:
+    """Returns what is in a directory now; raises the errors of the system."""
+    names = frozenset(entry.removesuffix(layout.SAVING_SUFFIX) for entry in os.listdir(directory))
+    return Traces(names, {file: _state(directory, file) for file in state_files})
+
+
+def change(since: Traces, directory: str) -> str:
+    """Says what somebody has saved in a directory since then; empty if nobody has."""
+    if new := [name for name in layout.names(directory) if name not in since.names]:
+        return f"'{new[0]}' is not from this process"
+    for file, (text, newest) in look(directory, since.states).states.items():
+        if text != since.states[file][0]:
+            return f"its state file '{file}' is not as this process left it"
+        if newest != since.states[file][1]:
+            return f"the newest checkpoint that '{file}' names is not from this process"
+    return ""
+
+
+def _state(directory: str, file: str) -> tuple[bytes, bytes]:
+    text = _end(os.path.join(directory, file), None)
+    try:
+        newest = layout.locate(os.path.join(directory, json.loads(text)["model_checkpoint_path"]))
+    except (ValueError, KeyError, TypeError):
+        newest = None
+    return text, b"" if newest is None else _end(os.path.join(newest, FILE_NAME), _END_BYTES)
+
+
+def _end(path: str, most_bytes: int | None) -> bytes:
+    """Returns the last bytes of a file; nothing of one that is not there."""
+    try:
+        with open(path, "rb") as file:
+            if most_bytes is not None:
+                file.seek(max(os.fstat(file.fileno()).st_size - most_bytes, 0))
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return b""
