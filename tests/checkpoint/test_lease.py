@@ -84,8 +84,8 @@ def process(tmp_path) -> Iterator:
     """Starts processes that save into one directory."""
     started = []
 
-    def start(*prefix, **options):
-        started.append(Process(tmp_path, *prefix, **options))
+    def start(*prefix, directory=".", **options):
+        started.append(Process(os.path.normpath(tmp_path / directory), *prefix, **options))
         return started[-1]
 
     yield start
@@ -290,6 +290,129 @@ def test_a_directory_that_was_removed_meanwhile_is_made_anew(session, tmp_path):
     shutil.rmtree(directory)
     saver.save(session, str(directory / "model.ckpt"), 2)
     assert names_in(directory) == ["checkpoint", "model.ckpt-2"]
+
+
+def tidied(directory):
+    """Removes the files of the lease, as one that tidies may."""
+    for path in directory.glob(".hookline-*"):
+        path.unlink()
+
+
+def replaced(directory):
+    """Puts a copy of a directory in its place."""
+    original = directory.rename(directory.with_name("original"))
+    shutil.copytree(original, directory)
+
+
+@pytest.mark.parametrize("happens", [tidied, replaced])
+def test_a_lease_whose_files_alone_are_gone_is_taken_again(process, session, tmp_path, happens, caplog):
+    directory = tmp_path / "run"
+    saver, other = Saver(), process(directory="run", wait=0)
+    saver.save(session, str(directory / "model.ckpt"), 1)
+    happens(directory)
+    saver.save(session, str(directory / "model.ckpt"), 2)
+    assert f"The files of the lease of '{directory}' were removed or replaced. Nobody else has saved" in caplog.text
+    assert other.save(7).startswith("refused")
+    saver.save(session, str(directory / "model.ckpt"), 3)
+    assert names_in(directory) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
+    session.close()
+    assert names_in(directory) == sorted(os.listdir(directory))
+    assert other.save(8).startswith("saved")
+
+
+def test_a_lease_is_taken_again_before_the_first_save_too(process, tmp_path, caplog):
+    other = process(wait=0)
+    assert other.save(1).startswith("saved")
+    other.end()
+    train.get_or_create_global_step()
+    hl.Variable([0.0, 0.0], name="w")
+    with hl.Session() as session:
+        session.run(hl.global_variables_initializer())
+        give_back = lease.hold(str(tmp_path))
+        tidied(tmp_path)
+        Saver().save(session, str(tmp_path / "model.ckpt"), 2)
+        give_back()
+    assert "has taken the lease again" in caplog.text
+
+
+@pytest.mark.parametrize("happens", [lambda directory: None, replaced])
+def test_who_waits_for_a_lease_does_not_keep_it_from_being_taken_again(process, session, tmp_path, happens):
+    directory = tmp_path / "run"
+    saver = Saver()
+    saver.save(session, str(directory / "model.ckpt"), 1)
+    for name in os.listdir(directory):  # Drops the lock.
+        if name.startswith(".hookline"):
+            (directory / name).read_bytes()
+    other = process(directory="run")
+    other.tell("save 100")
+    while "has a writer" not in other.popen.stderr.readline():
+        pass
+    happens(directory)
+    for step in range(2, 12):
+        saver.save(session, str(directory / "model.ckpt"), step)
+    session.close()
+    assert other.says() == f"saved {directory}/model.ckpt-100"
+
+
+@pytest.mark.parametrize("then", ["lives", "ends", "is killed"])
+def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, session, tmp_path, then):
+    saver, other = Saver(), process(wait=0)
+    saver.save(session, str(tmp_path / "model.ckpt"), 1)
+    tidied(tmp_path)
+    assert other.save(100).startswith("saved")
+    if then == "ends":
+        other.end()
+        who = r"another process, which has ended \(its state file 'checkpoint' is not as this process left it\)"
+        who = rf"({who}|another process, which has ended \('model.ckpt-100' is not from this process\))"
+    elif then == "is killed":
+        other.popen.kill()
+        other.popen.wait()
+        who = rf"process {other.popen.pid} on \S+, which has ended"
+    else:
+        who = rf"process {other.popen.pid} on \S+"
+    for step in (2, 3):
+        with pytest.raises(FailedPreconditionError) as caught:
+            saver.save(session, str(tmp_path / "model.ckpt"), step)
+        assert re.match(
+            rf"'{tmp_path}' was taken over by {who}, for the files of this process's lease there .* were removed or "
+            r"replaced, or its host slept: this process saves nothing more there\.$",
+            str(caught.value),
+        )
+    assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-100"]
+
+
+def test_a_lease_is_not_taken_again_where_somebody_has_written_over_the_newest_checkpoint(process, session, tmp_path):
+    saver = Saver()
+    saver.save(session, str(tmp_path / "run" / "model.ckpt"), 1)
+    other = process(directory="other")
+    assert other.save(1).startswith("saved")
+    other.end()
+    tidied(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model.ckpt-1")
+    (tmp_path / "other" / "model.ckpt-1").rename(tmp_path / "run" / "model.ckpt-1")
+    with pytest.raises(FailedPreconditionError, match=r"newest checkpoint that 'checkpoint' names is not from this"):
+        saver.save(session, str(tmp_path / "run" / "model.ckpt"), 2)
+
+
+def test_a_heartbeat_takes_the_lease_again_too(process, tmp_path):
+    owner, other = process(beat=0.2), process(beat=0.2, wait=0)
+    assert owner.save(1).startswith("saved")
+    tidied(tmp_path)
+    while not (tmp_path / lease.OWNER_NAME).exists():
+        pass
+    assert other.save(2).startswith("refused")
+    assert owner.save(3).startswith("saved")
+
+
+def test_however_often_the_files_of_leases_are_removed_never_do_two_processes_save(process, tmp_path):
+    first, second = process(wait=0), process(wait=0)
+    said = []
+    for step in range(1, 20):
+        tidied(tmp_path)
+        for each, number in ((first, step), (second, 100 + step)):
+            each.tell(f"save {number}")
+        said.append(sorted(each.says().split()[0] for each in (first, second)))
+    assert said == [["refused", "saved"]] * 19
 
 
 def test_an_owner_file_that_was_never_finished_is_removed(session, tmp_path):

@@ -350,6 +350,43 @@ def test_a_file_where_a_directory_should_be_and_the_other_way_round(tmp_path):
         Saver().save(sess, "gs://bucket/model.ckpt")
 
 
+def left_without_manifest(place: pathlib.Path) -> None:
+    (place / "hookline.json").unlink()
+
+
+def left_empty(place: pathlib.Path) -> None:
+    shutil.rmtree(place)
+    place.mkdir()
+
+
+def left_as_a_file(place: pathlib.Path) -> None:
+    shutil.rmtree(place)
+    place.write_text("was a checkpoint")
+
+
+@pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_the_way(path, damage, again, caplog):
+    hl.Variable(1.0, name="w")
+    sess, saver, place = started(), Saver(), pathlib.Path(path + "-2")
+    for step in (1, 2):
+        saver.save(sess, path, step)
+    damage(place)
+    for look in (
+        lambda: saver.restore(sess, str(place)),
+        lambda: checkpoint.load_variable(str(place), "w"),
+        lambda: checkpoint.verify(os.path.dirname(path)),
+    ):
+        with pytest.raises(errors.DataLossError, match=r"model.ckpt-2' is broken and cannot be read: it .*ckpt-1\."):
+            look()
+    saver.restore(sess, path + "-1")
+    if again:
+        saver = Saver()
+    checkpoint.verify(saver.save(sess, path, 2))
+    assert os.path.exists(f"{place}.hookline-broken")
+    assert f"What is left of checkpoint '{place}' is in the way of a new one (it " in caplog.text
+
+
 def test_what_cannot_be_saved_is_said():
     w = hl.Variable(1.0, name="w")
     with pytest.raises(TypeError, match="requires variables in var_list, got str: 'w'"):

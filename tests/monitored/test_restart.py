@@ -153,6 +153,93 @@ def test_a_broken_newest_checkpoint_is_an_error_that_names_the_argument_or_is_mo
     assert errors_in(caplog) == []
 
 
+def without_manifest(path):
+    (path / manifest.FILE_NAME).unlink()
+
+
+def emptied(path):
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def made_a_file(path):
+    shutil.rmtree(path)
+    path.write_text("was a checkpoint")
+
+
+DAMAGE = pytest.mark.parametrize(
+    ("damage", "flaw"),
+    [
+        (without_manifest, "it has no hookline.json"),
+        (emptied, "it is empty"),
+        (made_a_file, "it is a file, not a directory"),
+    ],
+)
+
+
+@DAMAGE
+def test_what_is_left_of_the_newest_checkpoint_is_broken_not_gone(model, tmp_path, caplog, damage, flaw):
+    trained(model, tmp_path)
+    newest = tmp_path / "model.ckpt-25"
+    damage(newest)
+    for _ in range(2):
+        with pytest.raises(
+            DataLossError,
+            match=rf"'{newest}' is broken and cannot be read: {flaw}\. Restore .*restore='latest-readable'",
+        ):
+            model.session(tmp_path)
+    with model.session(tmp_path, restore="latest-readable") as session:
+        assert session.run(model.step) == 20
+        for _ in range(5):
+            session.run(model.train)
+    (line,) = errors_in(caplog)
+    assert f"goes on from '{tmp_path}/model.ckpt-20', for '{newest}' is skipped, and was moved to " in line
+    assert (tmp_path / "model.ckpt-25.hookline-broken").exists()
+    train.verify(str(newest))
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 25
+
+
+@DAMAGE
+def test_what_is_left_of_the_only_checkpoint_is_broken_too(model, tmp_path, damage, flaw):
+    for path in trained(model, tmp_path)[:-1]:
+        shutil.rmtree(path)
+    damage(tmp_path / "model.ckpt-25")
+    with pytest.raises(DataLossError, match=rf"model.ckpt-25' is broken .*{flaw}"):
+        model.session(tmp_path)
+    with pytest.raises(DataLossError, match=r"None of the checkpoints in .* can be read"):
+        model.session(tmp_path, restore="latest-readable")
+
+
+@pytest.mark.parametrize("damage", [without_manifest, emptied])
+def test_what_is_left_of_newer_checkpoints_is_noticed_without_the_state_file(model, tmp_path, damage):
+    trained(model, tmp_path)
+    damage(tmp_path / "model.ckpt-25")
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(DataLossError, match="model.ckpt-25' is broken"):
+        model.session(tmp_path)
+    with model.session(tmp_path, restore="latest-readable") as session:
+        assert session.run(model.step) == 20
+
+
+def test_what_is_left_of_an_older_checkpoint_is_moved_aside_by_a_start_that_goes_back_beyond_it(model, tmp_path):
+    trained(model, tmp_path)
+    emptied(tmp_path / "model.ckpt-20")
+    with model.session(tmp_path) as session:
+        assert session.run(model.step) == 25
+    assert (tmp_path / "model.ckpt-20").exists()
+    spoil(tmp_path / "model.ckpt-25")
+    with model.session(tmp_path, restore="latest-readable") as session:
+        assert session.run(model.step) == 10
+        for _ in range(15):
+            session.run(model.train)
+    assert {path.name for path in tmp_path.glob("*.hookline-broken")} == {
+        "model.ckpt-20.hookline-broken",
+        "model.ckpt-25.hookline-broken",
+    }
+    train.verify(str(tmp_path / "model.ckpt-20"))
+
+
 def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begins(model, tmp_path):
     paths = trained(model, tmp_path)
     for path in paths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import io
 import os
@@ -14,6 +15,7 @@ from typing import Any
 _BY_PATH = ("mkdir", "remove", "unlink", "rmdir")
 _BY_TWO_PATHS = ("rename", "replace")
 _BY_DESCRIPTOR = ("fsync", "fdatasync")
+_READS_BY_PATH = ("stat", "lstat", "listdir", "scandir")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +43,15 @@ Around = Callable[[FileCall, Callable[[], Any]], Any]
 
 
 @contextlib.contextmanager
-def watched(around: Around) -> Iterator[None]:
+def watched(around: Around, *, reads: bool = False) -> Iterator[None]:
     """Has every call of this process that changes or syncs files pass through `around(call, proceed)`.
 
     The real call is made by `proceed()`. Files opened to be written are seen too. Not seen is what libraries do without
     Python: look at the tree for that.
+
+    Args:
+        around: Called in place of each call.
+        reads: Whether calls that look at files or lock them are seen too.
     """
     patched: list[tuple[Any, str, Any]] = []
 
@@ -68,9 +74,13 @@ def watched(around: Around) -> Iterator[None]:
             patch(os, name, functools.partial(_by_two_paths, name))
         for name in filter(functools.partial(hasattr, os), _BY_DESCRIPTOR):
             patch(os, name, functools.partial(_by_descriptor, name))
-        patch(os, "open", _opened)
+        if reads:
+            for name in _READS_BY_PATH:
+                patch(os, name, functools.partial(_read_by_path, name))
+            patch(fcntl, "lockf", lambda file, *_: FileCall("lock", descriptor=file))
+        patch(os, "open", functools.partial(_opened, reads=reads))
         for owner in (builtins, io):
-            patch(owner, "open", _opened_as_file)
+            patch(owner, "open", functools.partial(_opened_as_file, reads=reads))
         yield
     finally:
         for owner, name, real in reversed(patched):
@@ -89,11 +99,15 @@ def _by_descriptor(name: str, file: Any) -> FileCall:
     return FileCall("fsync", descriptor=file if isinstance(file, int) else file.fileno())
 
 
-def _opened(path: Any, flags: int, *_: Any, **__: Any) -> FileCall | None:
-    return FileCall("open", os.fsdecode(path)) if flags & (os.O_WRONLY | os.O_RDWR) else None
+def _read_by_path(name: str, path: Any = ".", *_: Any, **__: Any) -> FileCall:
+    return FileCall(name, descriptor=path) if isinstance(path, int) else FileCall(name, os.fsdecode(path))
 
 
-def _opened_as_file(file: Any, mode: str = "r", *_: Any, **__: Any) -> FileCall | None:
-    if isinstance(file, int) or not set(mode) & set("wax+"):
+def _opened(path: Any, flags: int, *_: Any, reads: bool, **__: Any) -> FileCall | None:
+    return FileCall("open", os.fsdecode(path)) if reads or flags & (os.O_WRONLY | os.O_RDWR) else None
+
+
+def _opened_as_file(file: Any, mode: str = "r", *_: Any, reads: bool, **__: Any) -> FileCall | None:
+    if isinstance(file, int) or not (reads or set(mode) & set("wax+")):
         return None
     return FileCall("open", os.fsdecode(file))

@@ -6,6 +6,9 @@ import contextlib
 import errno
 import logging
 import os
+import stat
+
+from hookline.checkpoint import failures
 
 _logger = logging.getLogger(__name__)
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -39,12 +42,24 @@ def sync_directory(directory: str) -> None:
 def make_directories(path: str) -> None:
     """Makes a directory and its missing parents, and syncs the parent of each."""
     missing, above = [], path
-    while not os.path.lexists(above):
+    while (found := status(above)) is None:
         missing.append(above)
         above = os.path.dirname(above)
+    if not missing and stat.S_ISDIR(found.st_mode):
+        return
     os.makedirs(path, exist_ok=True)
     for directory in reversed(missing):
         sync_directory(os.path.dirname(directory))
+
+
+def status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Returns the status of a file, or None if there is none, or none to be seen; raises errors that may pass."""
+    try:
+        return os.stat(path, follow_symlinks=follow_symlinks)
+    except (OSError, ValueError) as error:
+        if failures.may_pass(error):
+            raise
+        return None
 
 
 def rename(old: str, new: str) -> None:

@@ -32,8 +32,6 @@ def not_written(failure: BaseException, path: str) -> BaseException:
         failure: What the file system, Orbax or the engine raised, in this thread or in a background thread.
         path: The checkpoint or file to be written.
     """
-    if isinstance(failure, errors.OpError):
-        return failure
     message = f"Checkpoint '{path}' could not be written"
     kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
     return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_said(failure)}")
@@ -56,6 +54,14 @@ def may_pass(failure: BaseException) -> bool:
     )
 
 
+def is_unclear(failure: BaseException) -> bool:
+    """Returns whether the system's error, if it was one, is not known.
+
+    Orbax asks whether a file exists, and takes every error for a no.
+    """
+    return _errno(failure) in (None, errno.ENOENT) and not isinstance(failure, errors.OpError)
+
+
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a complete checkpoint could not be read.
 
@@ -69,7 +75,7 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     if isinstance(found, errors.PermissionDeniedError | errors.ResourceExhaustedError):
         return found
     if may_pass(failure):
-        return errors.UnavailableError(None, None, f"{message}: {found or _said(failure)}")
+        return errors.UnavailableError(None, None, str(found or f"{message}: {_said(failure)}"))
     if isinstance(failure, MemoryError) or "start new thread" in str(failure):
         return errors.ResourceExhaustedError(None, None, f"{message}: {_said(failure)}")
     mapped = _mapped(failure)
@@ -84,6 +90,8 @@ def without_tracebacks(failure: BaseException) -> BaseException:
     """Returns another library's error without its tracebacks, whose frames would keep a copy of the model."""
     for each in _chain(failure):
         each.__traceback__ = None
+    while isinstance(failure, errors.OpError) and failure.__cause__ is not None:
+        failure = failure.__cause__
     return failure
 
 

@@ -37,6 +37,8 @@ _NO_CHECKPOINT = re.compile(r".*\.hookline-(replaced|removed|writing-\w+|broken(
 
 _logger = logging.getLogger(__name__)
 _being_written: set[str] = set()
+# What could not be removed when its attempt had failed.
+_left: set[str] = set()
 
 
 def locate(path: str) -> str | None:
@@ -196,6 +198,8 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
             move_aside(path),
         )
     _finish_or_discard(path)
+    for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
+        _discard_if_possible(left)
     writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
     _being_written.add(writing)
     return writing
@@ -314,10 +318,13 @@ def _discard(path: str) -> None:
 
 
 def _discard_if_possible(path: str) -> None:
+    """Removes it, or leaves that to the next save."""
     try:
+        _left.add(path)
         _discard(path)
+        _left.discard(path)
     except (OSError, errors.OpError) as error:
-        _logger.warning("A left-over of an earlier checkpoint could not be removed: %s (%s)", path, error)
+        _logger.warning("'%s' is to be removed, and stays until the next save: %s", path, error)
 
 
 def _entries(directory: str) -> list[str]:
@@ -335,10 +342,7 @@ def _is_there(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a file, or None if there is none, or none to be seen; raises errors that may pass."""
     try:
-        return os.stat(path, follow_symlinks=follow_symlinks)
-    except (OSError, ValueError) as error:
-        if failures.may_pass(error):
-            raise failures.not_read(error, path, "") from error
-        return None
+        return durable.status(path, follow_symlinks=follow_symlinks)
+    except OSError as error:
+        raise failures.not_read(error, path, "") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookline.checkpoint import failures, layout
@@ -39,6 +40,7 @@ class Writing:
         self._lease: Lease | None = None
         self._place = os.path.abspath(path)
         self._failures = 0
+        self._unclear = False  # Whether a failure may be one that Orbax has made of another.
         self._failed: BaseException | None = None
         self._directory = ""
         self._wait_for_orbax: Callable[[], None] | None = None
@@ -63,7 +65,8 @@ class Writing:
                 made.append(manifest())
             assert self._wait_for_orbax is not None
             assert self._lease is not None
-            self._wait_for_orbax()
+            with self._in_orbax():
+                self._wait_for_orbax()
             layout.commit(self._directory, made[0], self._lease.changing)
             return made[0], self._lease
 
@@ -84,7 +87,14 @@ class Writing:
         self._lease = self._take()
         with self._lease.changing():
             self._directory = layout.prepare(self._place, self._was_saved)
-        self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
+        with self._in_orbax():
+            self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
+
+    @contextlib.contextmanager
+    def _in_orbax(self) -> Iterator[None]:
+        self._unclear = True
+        yield
+        self._unclear = False
 
     def _try(self, part: Callable[[], Any]) -> Any:
         """Does a part; returns None if it failed and another attempt follows."""
@@ -96,7 +106,9 @@ class Writing:
             self._directory, self._wait_for_orbax = "", None
             self._failures += 1
             mapped = failures.not_written(error, self._path)
-            if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
+            may_pass = failures.may_pass(error) or (self._unclear and failures.is_unclear(error))
+            self._unclear = False
+            if self._failures >= self._retry.max_attempts or not may_pass:
                 if mapped is error:
                     raise
                 raise mapped from failures.without_tracebacks(error)
