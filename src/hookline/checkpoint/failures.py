@@ -16,6 +16,7 @@ _ADVICE: dict[type[errors.OpError], str] = {
     errors.AlreadyExistsError: _IN_THE_WAY,
     errors.ResourceExhaustedError: "Make room, or keep fewer checkpoints with max_to_keep.",
 }
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 # Errors that another program, a colleague or the network may have fixed when the save is tried again.
 _MAY_PASS = frozenset({
     errno.EAGAIN, errno.EBUSY, errno.ECONNRESET, errno.EDQUOT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR,
@@ -105,7 +106,10 @@ def _of_the_system(failure: BaseException, message: str) -> errors.OpError | Non
     if number is None:
         return None
     found = errors.from_os_error(OSError(number, os.strerror(number)), message)
-    return type(found)(None, None, f"{found} {_ADVICE.get(type(found), '')}".rstrip())
+    advice = _ADVICE.get(type(found), "")
+    if number in _TOO_MANY_FILES:
+        advice = "Close some, or allow more (ulimit -n)."
+    return type(found)(None, None, f"{found} {advice}".rstrip())
 
 
 def _errno(failure: BaseException) -> int | None:
