@@ -109,15 +109,29 @@ def structure_of(entry: Entry) -> Any | None:
 
 
 def abstract(leaf: Leaf, sharding: Any) -> Any | None:
-    """Returns what to read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored."""
+    """Returns what to read for a leaf: an abstract array, `np.ndarray`, or None if nothing is stored.
+
+    Without a sharding it is `np.ndarray` for an array as well.
+    """
     if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
         return None
+    if sharding is None:
+        return np.ndarray
     if leaf.kind == "array":
         return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
     if leaf.kind == "key":
         data = _key_data(leaf)
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
     return np.ndarray
+
+
+def may_lie(leaf: Leaf, sharding: Any) -> bool:
+    """Whether an array of this shape can have that sharding: a value to be reshaped may not."""
+    try:
+        sharding.shard_shape(leaf.shape)
+    except ValueError:
+        return False
+    return True
 
 
 def _key_data(leaf: Leaf) -> Any:
@@ -132,12 +146,14 @@ def unpack(leaf: Leaf, stored: Any) -> Any:
     if leaf.kind == "bytes":
         return b"" if stored is None else stored.tobytes()
     if leaf.kind == "key":
-        data = jnp.zeros(_key_data(leaf).shape, _key_data(leaf).dtype) if stored is None else stored
+        data = jnp.zeros(_key_data(leaf).shape, _key_data(leaf).dtype) if stored is None else jnp.asarray(stored)
         return jax.random.wrap_key_data(data, impl=leaf.value)
     if stored is None:
         make: Callable[..., Any] = jnp.zeros if leaf.kind == "array" else np.zeros
         return make(leaf.shape, jnp.dtype(leaf.dtype))
-    return stored[()] if leaf.kind == "scalar" else stored
+    if leaf.kind == "scalar":
+        return stored[()]
+    return jnp.asarray(stored) if leaf.kind == "array" else stored
 
 
 def nbytes(leaf: Leaf) -> int:

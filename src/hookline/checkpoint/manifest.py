@@ -62,6 +62,7 @@ class Manifest:
         timestamp: When it was about to become complete, in seconds since the epoch.
         format: The format of the file; the first one had no checksums.
         extra: Whether `max_to_keep` does not count it.
+        devices: The names of the devices that its arrays lay on, if these were several.
     """
 
     variables: dict[str, Entry]
@@ -69,6 +70,7 @@ class Manifest:
     timestamp: float = 0.0
     format: int = FORMAT
     extra: bool = False
+    devices: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Returns the text of the manifest file, which ends with a checksum of the text before it."""
@@ -117,7 +119,12 @@ class Manifest:
                 for name, entry in fields["variables"].items()
             }
             return Manifest(
-                variables, fields["step"], fields["timestamp"], fields["format"], fields.get("extra", False)
+                variables,
+                fields["step"],
+                fields["timestamp"],
+                fields["format"],
+                fields.get("extra", False),
+                tuple(fields.get("devices", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"its {FILE_NAME} is not a manifest ({error!r})") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -27,7 +27,7 @@ def read(
     path: str,
     choose: Callable[[Manifest], dict[str, Match]],
     verify: bool = True,
-    shardings: Mapping[str, Any] | None = None,
+    shardings: Mapping[str, Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
     """Reads values of a checkpoint.
 
@@ -35,7 +35,8 @@ def read(
         path: The checkpoint.
         choose: What of its manifest. Asked again if the checkpoint is replaced while it is read.
         verify: Whether to compare what is read with its checksums. Without any, a warning says so.
-        shardings: By leaf name where to put it; all others go to the default device.
+        shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
+            a sharding that the shape of the array does not allow.
 
     Returns:
         A value for each match.
@@ -69,12 +70,22 @@ def read(
             )
 
 
-def _read(directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Any]) -> dict[str, Any]:
+def _read(
+    directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
     from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
-    default = jnp.zeros(()).sharding
-    abstract = {leaf.name: leaves.abstract(leaf, shardings.get(leaf.name, default)) for leaf in wanted}
+    # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what
+    # may lie anywhere comes over the host, where there are several.
+    anywhere = jnp.zeros(()).sharding if jax.device_count() == 1 else None
+    places = {
+        leaf.name: place
+        for key, match in matches.items()
+        for leaf, place in zip(match.leaves, shardings.get(key, ()), strict=False)
+        if place is not None and leaves.may_lie(leaf, place)
+    }
+    abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored = orbax_io.read(
         os.path.abspath(directory),
         {name: array for name, array in abstract.items() if array is not None},

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from hookline import arguments, clock
-from hookline.checkpoint import failures, fitting, layout, lease, leaves, reading
+from hookline.checkpoint import devices, failures, fitting, layout, lease, leaves, reading
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
@@ -274,7 +274,8 @@ class Saver:
             raise
 
         def manifest() -> Manifest:
-            made = Manifest(entries, step, extra=extra).with_pieces(stored)
+            lay_on = devices.several(stored.values())
+            made = Manifest(entries, step, extra=extra, devices=lay_on).with_pieces(stored)
             for function in self._before_commit:
                 function()
             return dataclasses.replace(made, timestamp=clock.time())
@@ -504,7 +505,10 @@ class Saver:
                 held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
             return fitting.fit(path, manifest, specs | held, reshape=self._reshape)
 
-        read = reading.read(path, choose, self._verify)
+        read = reading.read(path, choose, self._verify, devices.shardings_of(variables))
+        is_placed = any(variable.shardings for variable in variables.values())
+        restored = [read[name] for name in variables]
+        devices.warn_of_fewer(path, layout.read_manifest(path)[1], restored, is_placed=is_placed)
         values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
             values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}

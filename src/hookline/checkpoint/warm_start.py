@@ -232,7 +232,8 @@ def _check(who: str, path: str, assignment: Assignment, reshape: bool = False) -
 
 
 def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) -> dict[str, Any]:
-    read = reading.read(path, lambda manifest: _fit(who, path, manifest, assignment, reshape))
+    shardings = {_label(name, variable): variable.shardings for variable, name in assignment.items()}
+    read = reading.read(path, lambda manifest: _fit(who, path, manifest, assignment, reshape), shardings=shardings)
     values = {variable.op.name: read[_label(name, variable)] for variable, name in assignment.items()}
     if reshape:
         values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in assignment}

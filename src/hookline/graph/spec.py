@@ -69,6 +69,13 @@ def of_value(value: Any) -> Any:
     return jax.eval_shape(lambda x: x, value)
 
 
+def place_of(leaf: Any) -> Any | None:
+    """Returns the sharding of an array that was put elsewhere than where JAX puts arrays by itself; else `None`."""
+    if not getattr(leaf, "committed", False) or leaf.devices() == jnp.zeros(()).devices():
+        return None
+    return leaf.sharding
+
+
 def is_array(spec: Any) -> bool:
     """Whether `spec` describes one array, not a larger structure or nothing at all."""
     return isinstance(spec, jax.ShapeDtypeStruct)

@@ -130,6 +130,8 @@ class Variable(Tensor):
 
     Attributes:
         trainable: As above.
+        shardings: Where the arrays of its initial value were put, in their order, with `None` for those that JAX may
+            put anywhere; empty if it may put them all. What is restored goes there again.
         per_worker: Whether each worker has its own even if variables are shared, as for the counters of random keys.
 
     Example:
@@ -164,6 +166,7 @@ class Variable(Tensor):
             self.per_worker = False
             with graph.name_scope(f"{node.name}/"):
                 self._initial = initial_tensor(initial_value, node.name)
+                self.shardings = _shardings(self._initial)
                 if dtype is not None:
                     self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
                 self.spec = _strong(self._initial.spec)
@@ -307,6 +310,14 @@ def is_counter(variable: Variable) -> bool:
     """Whether it is a wide integer scalar, of which the host keeps a copy that advances without asking the device."""
     spec = variable.spec
     return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
+
+
+def _shardings(initial: Tensor) -> tuple[Any, ...]:
+    """Returns where the arrays of an initial value were put; nothing where only a run could tell."""
+    node = initial.op
+    values = jax.tree.leaves(node.value) if isinstance(node, Constant) and initial is node.output else []
+    found = tuple(map(specs.place_of, values))
+    return found if any(place is not None for place in found) else ()
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

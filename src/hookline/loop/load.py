@@ -13,6 +13,7 @@ from hookline.checkpoint import fitting, get_checkpoint_state, layout, load_vari
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
+from hookline.graph import spec as specs
 from hookline.loop.forms import NnxObjects, Tree, is_nnx, is_number
 from hookline.loop.loop import STATE
 
@@ -69,12 +70,7 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
     form = NnxObjects(like) if _is_objects(like) else Tree(_with_numbers(like, manifest, root))
-    match = _match(path, manifest, root, form.values)
-    places = {
-        leaf.name: place
-        for leaf, place in zip(match.leaves, _places(form.values, sharding), strict=True)
-        if place is not None
-    }
+    places = {root: _places(form.values, sharding)}
     found = reading.read(path, lambda manifest: {root: _match(path, manifest, root, form.values)}, shardings=places)
     made = form.arguments(found[root])
     return made if isinstance(form, NnxObjects) and isinstance(like, tuple) else made[0]
@@ -166,10 +162,10 @@ def _match(path: str, manifest: Manifest, root: str, wanted: Any) -> fitting.Mat
 
 
 def _places(wanted: Any, sharding: Any) -> list[Any]:
-    """Returns for each array where to put it; `None` for the default device."""
+    """Returns for each array where to put it; `None` where JAX may choose."""
     leaves = jax.tree.leaves(wanted)
     if sharding is None:
-        return [getattr(leaf, "sharding", None) for leaf in leaves]
+        return [leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else specs.place_of(leaf) for leaf in leaves]
     given = [
         jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
         for place in jax.tree.leaves(sharding)

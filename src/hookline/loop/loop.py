@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from hookline import arguments, summary
-from hookline.checkpoint import latest_checkpoint, list_variables, load_variable
+from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
 from hookline.data import iterator
 from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError
@@ -144,14 +144,9 @@ class Loop:
             )
 
     def _say_devices(self) -> None:
-        arrays = [leaf for leaf in jax.tree.leaves(self.form.values) if isinstance(leaf, jax.Array)]
-        devices = set().union(*(array.devices() for array in arrays))
-        if len(devices) > 1:
-            _logger.warning(
-                "Loop: the state lies on %d devices, and is trained on one of them: a session keeps its variables on "
-                "one device so far. What comes of it lies there too.",
-                len(devices),
-            )
+        names = devices.several(jax.tree.leaves(self.form.values))
+        if names:
+            _logger.info("Loop: the state lies on %s, and is trained there.", devices.shown(names))
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
         """Trains to a step, or to the end of the data, and returns the state.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
 from hookline.session.plan import Key, Plan, input_tensors
@@ -133,7 +134,7 @@ def _is_input(plan: Plan, tensor: Tensor) -> bool:
     """Whether a tensor that the device needs is handed to its program from outside."""
     if plan.fed_place(tensor) is not None or isinstance(tensor.op, HostCall | SessionCall | Source):
         return True
-    return isinstance(tensor.op, Constant) and _is_large(tensor.op)
+    return isinstance(tensor.op, Constant) and (_is_large(tensor.op) or _is_placed(tensor.op))
 
 
 def _input_key(plan: Plan, tensor: Tensor) -> Key:
@@ -144,6 +145,11 @@ def _input_key(plan: Plan, tensor: Tensor) -> Key:
 def _as_input(plan: Plan, tensor: Tensor, fed: tuple[Tensor, ...]) -> Tensor:
     place = plan.fed_place(tensor)
     return fed[place[0]] if place else tensor.op.output
+
+
+def _is_placed(constant: Constant) -> bool:
+    """Whether it lies where somebody has put it: compiled in, it would lie where JAX puts it."""
+    return any(specs.place_of(leaf) is not None for leaf in jax.tree.leaves(constant.value))
 
 
 def _is_large(constant: Constant) -> bool:

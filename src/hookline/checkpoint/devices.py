@@ -1,0 +1,83 @@
+"""The devices that arrays lay on when they were saved, and go to when they are restored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hookline.checkpoint.manifest import Manifest
+from hookline.graph import Variable
+from hookline.graph.spec import UNKNOWN
+
+_logger = logging.getLogger(__name__)
+
+
+def several(arrays: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of the devices that JAX arrays lie on, in order; none unless these are two or more."""
+    names = _names(arrays)
+    return names if len(names) > 1 else ()
+
+
+def shown(names: Sequence[str]) -> str:
+    """Returns devices in words.
+
+    Example:
+        >>> shown(["cpu:0", "cpu:1", "cpu:2"]), shown(["cuda:1"])
+        ('3 devices (cpu:0 to cpu:2)', '1 device (cuda:1)')
+    """
+    kinds = {name.rpartition(":")[0] for name in names}
+    numbers = [name.rpartition(":")[2] for name in names]
+    in_a_row = len(kinds) == 1 and all(map(str.isdecimal, numbers))
+    in_a_row = in_a_row and [*map(int, numbers)] == [*range(int(numbers[0]), int(numbers[0]) + len(names))]
+    inside = f"{names[0]} to {names[-1]}" if in_a_row and len(names) > 2 else ", ".join(names)
+    return f"{len(names)} device{'s' * (len(names) != 1)} ({inside})"
+
+
+def shardings_of(variables: Mapping[str, Variable]) -> dict[str, list[Any]]:
+    """Returns where the arrays of variables go when they are restored: where those lay that the graph was built with.
+
+    What JAX may put anywhere goes whole to each device of their mesh, as it did when it was initialised beside them: so
+    the step need not be compiled once more.
+    """
+    meshes = {getattr(place, "mesh", None) for v in variables.values() for place in v.shardings if place is not None}
+    mesh = meshes.pop() if len(meshes) == 1 else None
+    whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
+
+    def of(variable: Variable) -> list[Any]:
+        leaves = [] if variable.spec is UNKNOWN else jax.tree.leaves(variable.spec)
+        return [place or whole for place in variable.shardings or [None] * len(leaves)]
+
+    return {name: of(variable) for name, variable in variables.items()}
+
+
+def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
+    """Warns if what was restored from a checkpoint lies on fewer devices than what was saved.
+
+    Args:
+        path: The checkpoint.
+        manifest: What is in it.
+        values: What was restored from it.
+        is_placed: Whether the graph was built with values that lay somewhere. If not, the step takes what is whole to
+            the devices of its batches, as it did before the restore.
+    """
+    now = _names(jax.tree.leaves(values))
+    if not now or len(now) >= len(manifest.devices):
+        return
+    is_split = any(len(leaf.pieces) > 1 for entry in manifest.variables.values() for leaf in entry.leaves)
+    if is_placed or is_split or jax.device_count() < len(manifest.devices):
+        _logger.warning(
+            "Checkpoint '%s' was saved from %s, and is restored onto %s, where the values lie that the graph was built "
+            "with. To train on as many as before, build it with values that lie there: jax.device_put(state, "
+            "sharding).",
+            path,
+            shown(manifest.devices),
+            shown(now),
+        )
+
+
+def _names(arrays: Iterable[Any]) -> tuple[str, ...]:
+    found = set[Any]().union(*(array.devices() for array in arrays if isinstance(array, jax.Array)))
+    return tuple(str(device) for device in sorted(found, key=lambda device: (device.platform, device.id)))
