@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 
@@ -16,6 +14,7 @@ from flax import nnx
 
 import hookline as hl
 
+from .devices import run
 from .steps import WRITTEN, NnxNet, X, batches, nnx_objects
 
 
@@ -147,12 +146,4 @@ def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
         else:
             raise AssertionError
     """
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    run(4, [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])

@@ -7,8 +7,6 @@ import dataclasses
 import logging
 import os
 import signal
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -113,21 +111,6 @@ def test_streams_of_random_keys_may_be_among_the_objects(tmp_path):
         return jax.random.normal(rngs.noise())
 
     assert drawn(5) == drawn(2, 5) != drawn(4)
-
-
-def test_a_state_on_several_devices_is_told_where_it_is_trained():
-    code = """if True:
-        import jax, jax.numpy as jnp, numpy as np
-        import hookline as hl
-        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        state = {"w": jax.device_put(jnp.ones(4), jax.NamedSharding(mesh, jax.P("x")))}
-        loop = hl.train.Loop(lambda state, batch: (state, {}), state, [np.ones(2)])
-        print(len(loop.run()["w"].devices()))
-    """
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
-    assert done.stdout == "1\n", done.stderr
-    assert "Loop: the state lies on 2 devices, and is trained on one of them" in done.stderr
 
 
 def test_what_was_given_is_not_given_away():
@@ -317,6 +300,38 @@ def test_preempted_it_saves_and_holds_what_was_trained(tmp_path):
 def test_at_its_last_step_already_it_trains_none_and_gives_what_was_saved(tmp_path):
     counting().run(str(tmp_path), last_step=4)
     assert counting().run(str(tmp_path), last_step=4)["n"] == 4
+
+
+def ended_early(caplog):
+    return [line for line in caplog.messages if line.startswith("Loop: the data ended")]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
+    loop = counting([np.ones(2)] * 3)
+    if by_hand:
+        with loop.session(last_step=10) as session:
+            while not session.should_stop():
+                session.run(loop.train_op)
+    else:
+        loop.run(last_step=10)
+    assert loop.result["n"] == 3
+    assert ended_early(caplog) == [
+        "Loop: the data ended at global step 3, before last_step=10. Give more of them, or such as begin again: "
+        "hookline.data.arrays(..., epochs=None)."
+    ]
+
+
+def test_who_ends_before_the_data_do_is_told_nothing(caplog):
+    class StopAtTwo(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 2:
+                run_context.request_stop()
+
+    counting([np.ones(2)] * 3).run(last_step=10, hooks=[StopAtTwo()])
+    counting([np.ones(2)] * 3).run(last_step=3)
+    counting([np.ones(2)] * 3).run()
+    assert ended_early(caplog) == []
 
 
 def test_one_loop_may_run_several_times(tmp_path):

@@ -212,13 +212,58 @@ def test_no_batch_at_all_is_an_error():
     assert_refused(ValueError, "An iterator that was used up", steps_on, data=used)
 
 
-def test_what_the_source_raises_is_raised_and_text_refused():
+def test_what_the_source_raises_is_raised():
     def broken():
         raise OSError("no such file")
         yield
 
     assert_refused(OSError, "no such file", steps_on, data=broken)
-    assert_refused(TypeError, "batches of arrays and numbers", steps_on, data=[["a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ([["a", "b"]], r"text at \[0\]: 'a'"),
+        ([{"x": np.ones(2), "name": "first"}], r"text at \['name'\]: 'first'"),
+        (hl.data.arrays((np.ones((4, 2)), np.array(list("abcd"))), 2), r"text at \[1\]: 'a'"),
+        (lambda: iter([np.array([b"abc", b"d"])]), "text: b'abc'"),
+        ([(np.ones(2), np.array([[1], [2, 3]], object))], r"an object at \[1\]: \[1\]"),
+    ],
+)
+def test_text_in_a_batch_is_refused_and_where_it_stands(data, told):
+    match = rf"requires batches of arrays and numbers, and the first has {told}\. .*turn it into numbers"
+    assert_refused(TypeError, f"Loop {match}", steps_on, data=data)
+    if not callable(data):
+        with pytest.raises(TypeError, match=f"Evaluate 'eval' {match}"):
+            evaluated(lambda state, batch: {"loss": 0.0}, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (np.ones((10, 3), "float32"), r"got float32\[10,3\]\. .*by hookline.data.arrays\(tree, batch_size\)"),
+        (jnp.ones(4), r"got float32\[4\]\. .*by hookline.data.arrays\(tree, batch_size\)"),
+        ({"x": np.ones((10, 3)), "y": np.ones(10)}, r"got {'x': float64\[10,3\], 'y': float64\[10\]}"),
+        ("train.csv", "got 'train.csv'"),
+        (None, "got None"),
+        (
+            (np.ones((10, 3)), np.ones(10)),
+            r"a tuple of arrays, \(float64\[10,3\], float64\[10\]\)\. .*data.arrays\(\(X, y\), batch_size=32\)",
+        ),
+        ((jnp.ones(2), jnp.ones(2)), "if each array is a batch, give a list of them"),
+    ],
+)
+def test_data_that_are_no_batches_are_refused_with_advice(data, told):
+    with pytest.raises(TypeError, match=f"^Loop requires .*{told}"):
+        hl.train.Loop(steps_on, STATE, data)
+    with pytest.raises(TypeError, match=f"^Evaluate 'eval' requires .*{told}"):
+        evaluated(lambda state, batch: {"loss": 0.0}, data)
+
+
+def test_batches_in_a_list_or_a_tuple_of_others_are_batches():
+    pair = np.ones((2, 3)), np.ones(2)
+    for data in ([np.ones(2), np.ones(2)], (pair, pair), [pair, pair]):
+        assert hl.train.Loop(steps_on, STATE, data).run()["n"] == 2
 
 
 def test_an_iterator_that_a_restart_would_need_from_the_start_is_refused(tmp_path):
@@ -268,6 +313,12 @@ def test_parameter_servers_are_refused_with_the_reason():
         ({"progress": None}, "True or False as progress, got None"),
         ({"log_steps": "100"}, "Loop requires a whole number as log_steps"),
         ({"checkpoint_dir": "runs"}, "as logdir, and no checkpoint_dir"),
+        ({"last_stp": 3}, "^Loop takes no argument 'last_stp'. Did you mean last_step?"),
+        ({"save_checkpoint_step": 3}, "'save_checkpoint_step'. Did you mean save_checkpoint_steps or"),
+        (
+            {"callbacks": []},
+            "^Loop takes no argument 'callbacks'. It takes logdir, last_step, hooks, progress, .*recovery",
+        ),
     ],
 )
 def test_arguments_of_another_kind_are_refused(arguments, message):

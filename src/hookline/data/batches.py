@@ -114,7 +114,7 @@ class Form:
         self._fixed = _spec_of(example)
         self._size = _size(example)
         self._wanted = self._fixed
-        if last_batch == "keep" and self._size is not None:
+        if last_batch == "keep" and self._size is not None and self._fixed is not specs.UNKNOWN:
             self._wanted = jax.tree.map(_opened, self._fixed)
         self._leaves, self._structure = jax.tree.flatten(self._wanted)
         self._seen: set[Any] = set()

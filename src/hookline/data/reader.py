@@ -246,6 +246,12 @@ class Reader:
             node.note(error)
             raise error.with_traceback(front.trace)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the runs have come to the end of the data."""
+        front = self._ahead.front
+        return front is not None and isinstance(front.error, StopIteration)
+
     def take(self) -> Item:
         """Returns the next batch."""
         return self._ahead.take()

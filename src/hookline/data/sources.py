@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,20 +25,43 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
     Raises:
         TypeError: It is none of these.
     """
+    check_source(source, who)
     if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)
         if is_one_shot(source):
             return OneShot(source, who, keep_bytes)
-        if hasattr(source, "__iter__") and not isinstance(source, _MISTAKEN):
+        if _is_iterable(source):
             return Repeatable(lambda: source, who)
-    if callable(source):
-        make: Callable[..., Any] = source
-        return Repeatable(make, who)
-    raise TypeError(
-        f"{who} requires a function that makes an iterable, an iterable of batches, or an iterator, got a "
-        f"{type(source).__name__}: {source!r}. Arrays in memory become one by hookline.data.arrays(tree, batch_size)."
-    )
+    make: Callable[..., Any] = source
+    return Repeatable(make, who)
+
+
+def check_source(source: Any, who: str) -> None:
+    """Raises `TypeError` unless it is a function that makes an iterable, or an iterable of batches."""
+    if not callable(source) and not is_one_shot(source) and not _is_iterable(source):
+        raise TypeError(
+            f"{who} requires a function that makes an iterable, an iterable of batches, or an iterator, got "
+            f"{shown(source)}. Arrays in memory become one by hookline.data.arrays(tree, batch_size)."
+        )
+
+
+def shown(value: Any) -> str:
+    """Returns a value in short, for messages: of arrays their dtypes and shapes.
+
+    Example:
+        >>> shown({"x": np.zeros((9, 2)), "name": "train"})
+        "{'x': float64[9,2], 'name': 'train'}"
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {shown(part)}' for key, part in value.items())}}}"
+    if isinstance(value, np.ndarray | jax.Array):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return reprlib.repr(value)
+
+
+def _is_iterable(source: Any) -> bool:
+    return hasattr(source, "__iter__") and not isinstance(source, _MISTAKEN)
 
 
 def is_one_shot(source: Any) -> bool:

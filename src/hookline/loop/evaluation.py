@@ -13,6 +13,7 @@ import numpy as np
 from hookline.data.sequences import START
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
+from hookline.loop.batches import check_batches, refuse_text
 from hookline.loop.forms import Unfit
 from hookline.loop.loop import Loop, loop_of
 from hookline.loop.metrics import flat
@@ -43,6 +44,7 @@ class Evaluation:
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         if self._tensors is None:
             required(who, what)
+            check_batches(who, batches)
         if is_one_shot(batches):
             raise ValueError(
                 f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
@@ -121,6 +123,7 @@ class Evaluation:
         first = next(self._batches(), None)
         if first is None:
             raise self._empty()
+        refuse_text(self._who, first)
         metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
         leaves, self._structure = jax.tree.flatten(first)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.

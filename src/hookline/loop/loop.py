@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
 import sys
 from collections.abc import Iterable
@@ -25,9 +27,10 @@ from hookline.graph import (
     op,
     random_key,
 )
+from hookline.graph.nodes import Source
 from hookline.hooks import NanTensorHook, ProgressHook, StepCounterHook, StopAtStepHook
 from hookline.hooks.when import bare
-from hookline.loop.batches import first_spec
+from hookline.loop.batches import check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.final import FinalStateHook
 from hookline.loop.forms import Tree, form_of
@@ -79,6 +82,7 @@ class Loop:
 
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
+            Or `batches` is no batches, or has text.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty.
 
     Example:
@@ -103,13 +107,15 @@ class Loop:
         self.graph = batches.graph if isinstance(batches, Tensor) else Graph()
         if self.graph.get_collection(_LOOPS):
             raise ValueError("Loop requires a graph without another Loop: make its iterator in a graph of its own.")
+        if not isinstance(batches, Tensor):
+            check_batches("Loop", batches)
         self._is_one_shot = is_one_shot(batches)
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
         with self.graph.as_default():
-            batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
-            self._build(batch, seed)
+            self._batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
+            self._build(self._batch, seed)
             self.graph.add_to_collection(_LOOPS, self)
 
     def _build(self, batch: Tensor, seed: int | None) -> None:
@@ -186,7 +192,7 @@ class Loop:
 
         Args:
             logdir: Where checkpoints and summaries go, and where to go on from; None for neither.
-            last_step: The global step to stop at; None for the end of the data, or a hook.
+            last_step: The global step to stop at, and a warning if the data end before; None for their end, or a hook.
             hooks: More hooks: `train.Evaluate`, your own.
             progress: Whether the step and the metrics are shown on `sys.stderr`, by a `ProgressHook`. One among `hooks`
                 shows them in its stead.
@@ -197,12 +203,13 @@ class Loop:
                 `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
 
         Raises:
+            TypeError: An argument that there is not, or of another kind.
             ValueError: `watch` is no metric; or it is to train on parameter servers.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
         _refuse_arguments(progress, log_steps, keywords)
         hooks = checked_hooks(hooks)
-        own: list[Any] = [FinalStateHook(self._finish)]
+        own: list[Any] = [FinalStateHook(lambda session: self._finish(session, last_step))]
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             own.append(ProgressHook(self.metrics, file=sys.stderr))
         if last_step is not None:
@@ -251,7 +258,16 @@ class Loop:
                 f"batches()`, or a source with a state.",
             )
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self, session: Session, last_step: int | None) -> None:
+        source, step = self._batch.op, session.global_step
+        is_short = last_step is not None and step < last_step
+        if is_short and isinstance(source, Source) and session.source(source).has_ended:
+            _logger.warning(
+                "Loop: the data ended at global step %d, before last_step=%d. Give more of them, or such as begin "
+                "again: hookline.data.arrays(..., epochs=None).",
+                step,
+                last_step,
+            )
         self.result = self.form.finished(session.snapshot([self.state])[self.state.op.name])
 
 
@@ -269,6 +285,12 @@ def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -
         arguments.whole("Loop", "log_steps", log_steps, at_least=1)
     if "checkpoint_dir" in keywords:
         raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
+    own, passed_on = (inspect.signature(taker).parameters for taker in (Loop.session, MonitoredTrainingSession))
+    known = [name for name in (*own, *passed_on) if name not in ("self", "keywords", "checkpoint_dir")]
+    for name in keywords.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=2)
+        advice = f"Did you mean {' or '.join(near)}?" if near else f"It takes {', '.join(dict.fromkeys(known))}."
+        raise TypeError(f"Loop takes no argument {name!r}. {advice}")
     for name in ("master", "is_chief"):
         if name in keywords and keywords[name] not in ("", True):
             raise ValueError(

@@ -40,6 +40,11 @@ class OpenSource(Protocol):
         """Raises what stands in place of the next value: the end of the sequence, or why it could not be read."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing stands in place of the next value but the end of the sequence."""
+        ...
+
     def take(self) -> Any:
         """Returns the next item, which has its value as `value`."""
         ...

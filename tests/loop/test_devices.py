@@ -1,0 +1,171 @@
+"""A state that lies on several devices is trained there, also by whoever goes on with it."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from .devices import run, train
+
+KINDS = ["anywhere", "parallel", "small", "fsdp", "explicit", "last"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("devices")
+
+
+@pytest.fixture(scope="module")
+def first(directory):
+    """What a process with 8 devices has come to, and the log."""
+    jobs = [f"{kind}:{job}" for kind in KINDS for job in ("whole:6", "parts:3")]
+    return train(8, directory, *jobs, "fsdp:lost:6", "fsdp:nan:6", "fsdp:fewer:3", "parallel:fewer:3")
+
+
+@pytest.fixture(scope="module")
+def resumed(directory, first):
+    """What a second one has come to, which goes on."""
+    return train(8, directory, *(f"{kind}:parts:6" for kind in KINDS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_interrupted(kind, first, resumed):
+    whole, parts = first[0][f"{kind}:whole:6"], resumed[0][f"{kind}:parts:6"]
+    assert whole["devices"] == parts["devices"] == (1 if kind == "last" else 8)
+    assert parts["values"] == whole["values"]
+    assert parts["evaluated"] == whole["evaluated"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_restored_lies_where_the_values_lay_that_the_graph_was_built_with(kind, first, resumed):
+    whole, parts = first[0][f"{kind}:whole:6"], resumed[0][f"{kind}:parts:6"]
+    assert parts["begun"] == whole["begun"], "so no step is compiled once more"
+    assert parts["ended"] == whole["ended"]
+    placed = {path: place for path, place in whole["given"].items() if path != "['n']"}
+    assert placed.items() <= parts["begun"][0].items()
+    assert parts["loaded"] == parts["given"], "train.load takes it to where `like` lies"
+
+
+def test_nothing_is_said_where_nothing_has_changed(resumed):
+    assert "devices" not in resumed[1]
+
+
+def test_a_recovery_and_a_rollback_in_the_process_go_there_too(first):
+    results, log = first
+    whole, lost, nan = (results[f"fsdp:{job}:6"] for job in ("whole", "lost", "nan"))
+    assert "Recovered from UnavailableError" in log
+    assert "led to global step 4. The weights went back to those of" in log
+    assert lost["values"] == whole["values"]
+    assert lost["begun"] == whole["begun"] * 2
+    assert nan["ended"] == whole["ended"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "now"), [("fsdp", 2, "2 devices (cpu:0, cpu:1)"), ("parallel", 1, "1 device (cpu:0)")]
+)
+def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(kind, devices, now, directory, first):
+    results, log = train(devices, directory, f"{kind}:fewer:6")
+    found, whole = results[f"{kind}:fewer:6"], first[0][f"{kind}:whole:6"]
+    assert found["devices"] == devices
+    for one, other in zip(found["values"], whole["values"], strict=True):
+        assert np.allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert f"model.ckpt-3' was saved from 8 devices (cpu:0 to cpu:7), and is restored onto {now}, where" in log
+
+
+def program(devices, code, *arguments):
+    return run(devices, [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)])
+
+
+def test_a_state_on_several_devices_is_told_where_it_is_trained():
+    done = program(
+        2,
+        """
+        import logging
+        import jax, jax.numpy as jnp, numpy as np
+        import hookline as hl
+
+        logging.basicConfig(level=logging.INFO)
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        state = {"w": jax.device_put(jnp.ones(4), jax.NamedSharding(mesh, jax.P("x")))}
+        loop = hl.train.Loop(lambda state, batch: (state, {}), state, [np.ones(2)])
+        print(len(loop.run()["w"].devices()))
+        """,
+    )
+    assert done.stdout == "2\n", done.stderr
+    assert "Loop: the state lies on 2 devices (cpu:0, cpu:1), and is trained there." in done.stderr
+
+
+def test_where_the_graph_does_not_say_where_parts_of_arrays_lay_a_warning_does(tmp_path):
+    done = program(
+        2,
+        """
+        import sys
+        import jax, jax.numpy as jnp
+        import hookline as hl
+
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        rows = jax.NamedSharding(mesh, jax.P("x"))
+        for made in (jax.device_put(jnp.arange(4.0), rows), lambda: jnp.arange(4.0)):
+            with hl.Graph().as_default(), hl.Session() as session:
+                w = hl.Variable(made, name="w")
+                if not callable(made):
+                    session.run(w.initializer)
+                    path = hl.train.Saver().save(session, sys.argv[1] + "/model.ckpt")
+                hl.train.Saver().restore(session, path)
+                print(len(session.snapshot()["w"].devices()), session.run(w).tolist())
+        """,
+        tmp_path,
+    )
+    assert done.stdout == "2 [0.0, 1.0, 2.0, 3.0]\n1 [0.0, 1.0, 2.0, 3.0]\n"
+    assert done.stderr.count("was saved from 2 devices (cpu:0, cpu:1), and is restored onto 1 device (cpu:0)") == 1
+
+
+def test_a_warm_start_takes_values_to_where_those_lay_that_they_replace(tmp_path):
+    done = program(
+        2,
+        """
+        import sys
+        import jax, jax.numpy as jnp, numpy as np
+        import hookline as hl
+
+        def loop(state):
+            return hl.train.Loop(lambda state, batch: ({"w": state["w"] + 1}, {}), state, [np.ones(2)])
+
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        rows = jax.NamedSharding(mesh, jax.P("x"))
+        loop({"w": jnp.arange(4.0)}).run(sys.argv[1])
+        warm = loop({"w": jax.device_put(jnp.zeros(4), rows)})
+        with warm.graph.as_default():
+            hl.train.init_from_checkpoint(sys.argv[1], {"state": warm.state})
+        w = warm.run()["w"]
+        print(w.tolist(), len(w.devices()))
+        """,
+        tmp_path,
+    )
+    assert done.stdout == "[2.0, 3.0, 4.0, 5.0] 2\n"
+
+
+def test_a_value_of_another_shape_goes_where_it_can(tmp_path):
+    done = program(
+        2,
+        """
+        import sys
+        import jax, jax.numpy as jnp
+        import hookline as hl
+
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        rows = jax.NamedSharding(mesh, jax.P("x"))
+        with hl.Graph().as_default(), hl.Session() as session:
+            session.run(hl.Variable(jnp.ones((3, 2)), name="w").initializer)
+            path = hl.train.Saver().save(session, sys.argv[1] + "/model.ckpt")
+        with hl.Graph().as_default(), hl.Session() as session:
+            w = hl.Variable(jax.device_put(jnp.zeros(6), rows), name="w")
+            hl.train.Saver(reshape=True).restore(session, path)
+            print(session.run(w).tolist())
+        """,
+        tmp_path,
+    )
+    assert done.stdout == "[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]\n"
