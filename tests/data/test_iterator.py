@@ -625,7 +625,7 @@ def test_a_used_batch_is_let_go():
     ("arguments", "kind", "said"),
     [
         ({"source": 3}, TypeError, "requires a function that makes an iterable"),
-        ({"source": {"x": np.ones(3)}}, TypeError, r"got a dict.*hookline.data.arrays"),
+        ({"source": {"x": np.ones(3)}}, TypeError, r"got {'x': float64.*hookline.data.arrays"),
         ({"source": np.ones(3)}, TypeError, r"got float64\[3\]\. .*hookline.data.arrays"),
         ({"source": [1.0], "prefetch": -1}, ValueError, "prefetch"),
         ({"source": [1.0], "prefetch": 1.5}, TypeError, "prefetch"),

@@ -54,7 +54,7 @@ class Evaluate(SessionRunHook):
         trigger: Says when.
 
     Raises:
-        TypeError: `eval_step` is neither a function nor tensors.
+        TypeError: `eval_step` is neither a function nor tensors; `batches` is no batches, or has text.
         ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. From the first
             run: the session saves no checkpoints to keep.
 

@@ -35,7 +35,7 @@ class Evaluation:
         batches: What to go through: batches, or feeds.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither; `batches` is no batches.
         ValueError: `batches` can be gone through once only.
     """
 
