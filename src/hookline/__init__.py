@@ -3,41 +3,44 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hookline import errors, summary
-from hookline.graph import (
-    Graph,
-    GraphKeys,
-    Operation,
-    Tensor,
-    Variable,
-    add_to_collection,
-    constant,
-    control_dependencies,
-    get_collection,
-    get_default_graph,
-    global_variables,
-    global_variables_initializer,
-    gradients,
-    group,
-    host_op,
-    latch,
-    local_variables,
-    local_variables_initializer,
-    name_scope,
-    no_op,
-    op,
-    placeholder,
-    random_key,
-    report_uninitialized_variables,
-    reset_default_graph,
-    skip_updates_if,
-    trainable_variables,
-    update,
-    variables,
-    variables_initializer,
-)
-from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
+from hookline.interrupts import held_back
 from hookline.version import __version__
+
+with held_back():
+    from hookline import errors, summary
+    from hookline.graph import (
+        Graph,
+        GraphKeys,
+        Operation,
+        Tensor,
+        Variable,
+        add_to_collection,
+        constant,
+        control_dependencies,
+        get_collection,
+        get_default_graph,
+        global_variables,
+        global_variables_initializer,
+        gradients,
+        group,
+        host_op,
+        latch,
+        local_variables,
+        local_variables_initializer,
+        name_scope,
+        no_op,
+        op,
+        placeholder,
+        random_key,
+        report_uninitialized_variables,
+        reset_default_graph,
+        skip_updates_if,
+        trainable_variables,
+        update,
+        variables,
+        variables_initializer,
+    )
+    from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 
 if TYPE_CHECKING:
     from hookline import data, train
@@ -88,7 +91,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Most of the library is behind these two: they are loaded when somebody first asks for them.
     if name in ("data", "train"):
-        return importlib.import_module(f"hookline.{name}")
+        with held_back():
+            return importlib.import_module(f"hookline.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -3,6 +3,7 @@
 from hookline.checkpoint import (
     CheckpointSaverListener,
     CheckpointState,
+    RetryPolicy,
     Saver,
     assign_from_checkpoint,
     assign_from_checkpoint_fn,
@@ -98,6 +99,7 @@ __all__ = [
     "ProfilerHook",
     "ProgressHook",
     "RecoveryPolicy",
+    "RetryPolicy",
     "Saver",
     "Scaffold",
     "SecondOrStepTimer",

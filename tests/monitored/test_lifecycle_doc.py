@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import hookline
 from hookline import errors
 from hookline.hooks import CheckpointSaverHook, SessionRunHook
 from hookline.monitored import DEFAULT_RECOVERY, MonitoredSession, Scaffold
+from hookline.monitored.hook_list import CALLBACKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 
@@ -33,6 +35,17 @@ def error_called(name):
         if kind
         else {kind.__name__: kind for kind in (ValueError, StopIteration, KeyboardInterrupt, SystemExit)}[name]()
     )
+
+
+def test_the_page_lists_and_counts_all_callbacks_and_no_other_page_counts_them():
+    page = PAGE.read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)\(", page.partition("## The table")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(CALLBACKS)
+    counted = re.compile(r"\b(\w+teen|twelve|eleven|ten|nine|eight|seven|six)\s+(?:\w+\s+)?callbacks")
+    pages = [PAGE.parents[1] / "README.md", *PAGE.parent.glob("*.md"), *Path(hookline.__file__).parent.glob("**/*.py")]
+    counts = {path.name: counted.findall(path.read_text(encoding="utf-8")) for path in pages}
+    assert {name: found for name, found in counts.items() if found} == {PAGE.name: ["fifteen"]}
+    assert len(listed) == 15
 
 
 class Noting(SessionRunHook):

@@ -136,8 +136,8 @@ class SessionRunHook:
     | `after_run` | after every run that succeeded | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
 
-    Hooks are called in list order. Eight more callbacks are looked up by name and are not defined here, so that a hook
-    without them costs nothing:
+    `get_state` and `set_state` put the state of a hook into checkpoints. Hooks are called in list order. More callbacks
+    are looked up by name and are not defined here, so that nothing is called of a hook without them:
 
     - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
       of the input, and no recovery follows. Called in reverse list order, in place of `end`; errors it raises are
@@ -177,7 +177,8 @@ class SessionRunHook:
         ...         self.runs += 1
 
     References:
-        `tf.train.SessionRunHook`. Differences: the eight optional callbacks, and what it may say of its order.
+        `tf.train.SessionRunHook`. Differences: the callbacks but those of the table, and what a hook may say of its
+        order.
     """
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.

@@ -28,8 +28,8 @@ class ProfilerHook(SessionRunHook):
 
     The first run of a session compiles and is never profiled; the first profile comes one cadence later. A profile
     holds one run: the hook waits for the earlier runs before the profile begins, and for the profiled run before it
-    ends. Other runs cost nothing and wait for nothing. Each operation of the graph is a name scope of the compiled
-    program: the work of `loss` is under `loss`, and the work of its derivatives under `gradients`.
+    ends. It is called on no other run. Each operation of the graph is a name scope of the compiled program: the work of
+    `loss` is under `loss`, and the work of its derivatives under `gradients`.
 
     A profile is the folder `<output_dir>/plugins/profile/step_<n>`, where n is the global step to which the run was
     expected to lead. If the run gains less, because it only evaluates for instance, it does not count, and the next run

@@ -30,6 +30,8 @@ Callback = Callable[..., Any]
 CALLBACKS = (
     "begin",
     "after_create_session",
+    "get_state",
+    "set_state",
     "before_run",
     "after_run",
     "end",

@@ -243,6 +243,9 @@ class _Watched:
         assert wanted, f"waits_for must return a LateResults or None, got {results!r}."
         return results
 
+    def get_state(self) -> Any:
+        return _call(self._hook, "get_state")
+
     def may_fetch(self) -> Any:
         return _call(self._hook, "may_fetch")
 

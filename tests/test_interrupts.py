@@ -1,0 +1,89 @@
+"""Ctrl-C while hookline is imported, at the moments at which Python drops exceptions."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from hookline.interrupts import held_back
+
+# Presses Ctrl-C while garbage is collected, once a module is loaded; an exception raised there is dropped.
+SCRIPT = """
+import gc, os, signal, sys
+presses = [None]
+
+def press(phase, info):
+    if "{during}" in sys.modules and presses:
+        presses.pop()
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.set_threshold(100)
+gc.callbacks.append(press)
+{statement}
+print("it goes on, presses left:", len(presses))
+"""
+
+
+@pytest.fixture
+def default_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def ended(statement, during):
+    script = SCRIPT.format(statement=statement, during=during)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("statement", "during"),
+    [
+        ("import hookline", "jax"),
+        ("import hookline", "hookline.session"),
+        ("from hookline import train", "hookline.hooks"),
+        ("import hookline.compat.v1", "hookline.compat.v1.arrays"),
+    ],
+)
+def test_a_ctrl_c_during_an_import_ends_the_script_after_it(statement, during):
+    done = ended(statement, during)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, ""), done.stderr
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_end(default_handler):
+    def press_twice():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the first is held back")
+        signal.raise_signal(signal.SIGINT)
+        reached.append("never")
+
+    reached = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        press_twice()
+    assert reached == ["the first is held back"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_import_as_ever(default_handler):
+    def imports():
+        with held_back():
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    handlers = []
+    thread = threading.Thread(target=imports)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.default_int_handler]
+
+
+def test_a_script_that_ignores_ctrl_c_goes_on_ignoring_it():
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nimport hookline"
+    done = ended(ignored, "jax")
+    assert (done.returncode, done.stdout) == (0, "it goes on, presses left: 0\n"), done.stderr
