@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -74,6 +76,111 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{who} requires a {kind.__name__} (or None) as {name}, got {value!r}.")
     return value
+
+
+def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
+    """Returns a path as text; the arguments are those of `whole`, and `optional` allows None.
+
+    Raises:
+        TypeError: It is no path: neither text nor an `os.PathLike` of text.
+
+    Example:
+        >>> path("CheckpointSaverHook", "checkpoint_dir", 5)
+        Traceback (most recent call last):
+        ...
+        TypeError: CheckpointSaverHook requires a path as checkpoint_dir, got 5.
+    """
+    found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not (isinstance(found, str) or (optional and found is None)):
+        raise _wrong(who, "a path", name, value, optional)
+    return found
+
+
+def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
+    """Returns text; the arguments are those of `path`.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not (isinstance(value, str) or (optional and value is None)):
+        raise _wrong(who, "text", name, value, optional)
+    return value
+
+
+def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
+    """Returns a function, or whatever can be called; the arguments are those of `path`.
+
+    Raises:
+        TypeError: It cannot be called.
+
+    Example:
+        >>> function("FeedFnHook", "feed_fn", None)
+        Traceback (most recent call last):
+        ...
+        TypeError: FeedFnHook requires a function as feed_fn, got None.
+    """
+    if not (callable(value) or (optional and value is None)):
+        raise _wrong(who, "a function", name, value, optional)
+    return value
+
+
+def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
+    """Returns the items of a list, or of whatever else can be gone through; of None, where `optional`, none.
+
+    Raises:
+        TypeError: It is one thing, or text, whose letters nobody means.
+
+    Example:
+        >>> several("Saver", "var_list", 5)
+        Traceback (most recent call last):
+        ...
+        TypeError: Saver requires a list as var_list, got 5.
+    """
+    if optional and value is None:
+        return []
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise _wrong(who, "a list", name, value, optional)
+    return list(value)
+
+
+def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
+    """Returns a dict, or another mapping; the arguments are those of `path`.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not (isinstance(value, Mapping) or (optional and value is None)):
+        raise _wrong(who, "a dict", name, value, optional)
+    return value
+
+
+def having(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
+    """Returns an object that has an attribute: one of a class, or one that stands in for it.
+
+    Args:
+        who: As in `whole`.
+        name: As in `whole`.
+        value: As in `whole`.
+        kind: What is required, for the message.
+        attribute: What is looked for.
+        optional: Whether None is allowed.
+
+    Raises:
+        TypeError: It lacks that attribute.
+
+    Example:
+        >>> having("Saver.save", "sess", None, "a session", "run")
+        Traceback (most recent call last):
+        ...
+        TypeError: Saver.save requires a session as sess, got None.
+    """
+    if not (hasattr(value, attribute) or (optional and value is None)):
+        raise _wrong(who, kind, name, value, optional)
+    return value
+
+
+def _wrong(who: str, what: str, name: str, value: Any, optional: bool) -> TypeError:
+    return TypeError(f"{who} requires {what}{' (or None)' if optional else ''} as {name}, got {value!r}.")
 
 
 def _check_least(who: str, name: str, value: float, at_least: float | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from hookline import arguments
 from hookline.graph import GraphKeys, Variable, get_default_graph, global_variables
 
 Assignment = dict[Variable, str]
@@ -42,7 +43,8 @@ def by_name(who: str, var_list: Any) -> Assignment:
     """
     if isinstance(var_list, Mapping):
         return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
-    return {_checked(who, variable): variable.op.name for variable in var_list}
+    variables = arguments.several(who, "var_list", var_list)
+    return {_checked(who, variable): variable.op.name for variable in variables}
 
 
 def by_pattern(
@@ -59,7 +61,7 @@ def by_pattern(
         found = []
     elif isinstance(chosen, str):
         found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, chosen)
-    elif all(isinstance(item, str) for item in chosen):
+    elif all(isinstance(item, str) for item in arguments.several(who, "vars_to_warm_start", chosen)):
         patterns = cast("Sequence[str]", chosen)
         found = [v for pattern in patterns for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, pattern)]
     else:

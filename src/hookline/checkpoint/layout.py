@@ -19,7 +19,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from hookline import errors
+from hookline import arguments, errors
 from hookline.checkpoint import durable, failures
 from hookline.checkpoint.manifest import FILE_NAME, Manifest, NewerFormat
 
@@ -105,7 +105,7 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
         FailedPreconditionError: A later version of hookline wrote it.
         DataLossError: The manifest is broken, or is missing in what others of its name call a checkpoint.
     """
-    path = os.fspath(path)
+    path = arguments.path("Restoring", "the checkpoint", path)
     failures.refuse_url("Restoring", path)
     directory = locate(path)
     if directory is None:

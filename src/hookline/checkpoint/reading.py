@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from hookline import clock, preemption
+from hookline import arguments, clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
@@ -141,7 +141,7 @@ def verify(ckpt_dir_or_file: str) -> None:
     References:
         None in `tf.train`.
     """
-    path = checkpoint_at(ckpt_dir_or_file)
+    path = checkpoint_at(ckpt_dir_or_file, "verify")
     names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
     for name in names or [None]:  # One at a time: the model may be large. If empty, only its files.
         read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
@@ -177,7 +177,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
     References:
         `tf.train.list_variables`.
     """
-    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file))[1]
+    manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file, "list_variables"))[1]
     return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
 
 
@@ -210,8 +210,8 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
     References:
         `tf.train.load_variable`. This one also reads a whole structure or a part of one.
     """
-    path = checkpoint_at(ckpt_dir_or_file)
-    name = name.removesuffix(":0")
+    path = checkpoint_at(ckpt_dir_or_file, "load_variable")
+    name = arguments.text("load_variable", "name", name).removesuffix(":0")
     return _nested(name, read(path, lambda manifest: _called(name, path, manifest)))
 
 
@@ -251,13 +251,19 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
     return tree
 
 
-def checkpoint_at(path: str) -> str:
+def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
     """Returns the newest checkpoint of a directory of checkpoints; any other path as it is.
 
+    Args:
+        path: As a user gave it.
+        who: The function that was called.
+        name: The name of its argument.
+
     Raises:
+        TypeError: It is no path.
         DataLossError: Something else is in the place of the newest.
     """
-    path = os.fspath(path)
+    path = arguments.path(who, name, path)
     if layout.locate(path) is None and os.path.isdir(path):
         newest = latest_checkpoint(path)
         if (state := recorded(path)) is not None:
@@ -293,6 +299,21 @@ def checkpoints_iterator(
     References:
         `tf.train.checkpoints_iterator`. `poll_secs` is new.
     """
+    who = "checkpoints_iterator"
+    arguments.path(who, "checkpoint_dir", checkpoint_dir)
+    arguments.number(who, "min_interval_secs", min_interval_secs)
+    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
+    _check_waits(who, timeout, ("poll_secs", poll_secs))
+    return _each_new(checkpoint_dir, min_interval_secs, timeout, timeout_fn, poll_secs)
+
+
+def _each_new(
+    checkpoint_dir: str,
+    min_interval_secs: float,
+    timeout: float | None,
+    timeout_fn: Callable[[], bool] | None,
+    poll_secs: float,
+) -> Iterator[str]:
     seen: tuple[str, float] | None = None
     while True:
         found = _wait_for_another(checkpoint_dir, seen, timeout, poll_secs)
@@ -326,12 +347,19 @@ def wait_for_new_checkpoint(
     References:
         `tf.contrib.training.wait_for_new_checkpoint`.
     """
+    _check_waits("wait_for_new_checkpoint", timeout, ("seconds_to_sleep", seconds_to_sleep))
 
     def another() -> str | None:
         path = latest_checkpoint(checkpoint_dir)
         return None if path == last_checkpoint else path
 
     return _wait(another, timeout, seconds_to_sleep)
+
+
+def _check_waits(who: str, timeout: float | None, poll: tuple[str, float]) -> None:
+    if timeout is not None:
+        arguments.number(who, "timeout", timeout)
+    arguments.number(who, *poll)
 
 
 def _wait_for_another(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import jax
-import numpy as np
 
 from hookline import arguments, clock
 from hookline.checkpoint import devices, failures, fitting, layout, lease, leaves, reading
@@ -24,7 +23,7 @@ from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, base_of, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
-from hookline.graph import GraphKeys, Variable, get_global_step
+from hookline.graph import GraphKeys, Tensor, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
@@ -165,7 +164,10 @@ class Saver:
         """
         self.wait()
         found = []
-        for path in filter(layout.locate, map(os.fspath, checkpoint_paths)):
+        who = "Saver.recover_last_checkpoints"
+        given = arguments.several(who, "checkpoint_paths", checkpoint_paths)
+        paths = [arguments.path(who, "checkpoint_paths", path) for path in given]
+        for path in filter(layout.locate, paths):
             try:
                 manifest = layout.read_manifest(path)[1]
                 found.append(Kept(path, manifest.timestamp, manifest.extra, manifest.step))
@@ -241,9 +243,10 @@ class Saver:
                 not raised it yet.
         """
         self.wait()
-        sess = _raw(sess)
+        sess, save_path = _raw(sess, "Saver.save"), _checked(save_path)
+        arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
         contents, positions, step = self._contents(sess, global_step)
-        path, state_file = _checked(save_path, self._suffix(step)), latest_filename or STATE_FILE_NAME
+        path, state_file = save_path + self._suffix(step), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
@@ -434,9 +437,9 @@ class Saver:
             DataLossError: Its files are broken, or hold something else than was saved.
         """
         self.wait()
-        sess = _raw(sess)
+        sess, path = _raw(sess, "Saver.restore"), arguments.path("Saver.restore", "save_path", save_path)
         variables = self._of(sess)
-        self._load(sess, os.fspath(save_path), variables, whole=_is_whole(sess, variables))
+        self._load(sess, path, variables, whole=_is_whole(sess, variables))
 
     def prove(self, step: int) -> None:
         """Records that a value computed from the weights of this global step was good.
@@ -548,14 +551,14 @@ def _is_whole(sess: Session, variables: Mapping[str, Variable]) -> bool:
     return all(variables.get(variable.op.name) is variable for variable in model)
 
 
-def _raw(sess: Session | HasRawSession) -> Session:
+def _raw(sess: Session | HasRawSession, who: str = "Saver") -> Session:
     raw_session = getattr(sess, "raw_session", None)
-    return cast("Session", sess) if raw_session is None else raw_session()
+    return arguments.having(who, "sess", sess, "a session", "graph") if raw_session is None else raw_session()
 
 
 def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty: bool = False) -> dict[str, Variable]:
     named = cast("Mapping[str, Variable]", var_list) if isinstance(var_list, Mapping) else None
-    variables = list(cast("Iterable[Variable]", var_list) if named is None else named.values())
+    variables = arguments.several("Saver", "var_list", var_list) if named is None else list(named.values())
     for variable in variables:
         if not isinstance(variable, Variable):
             raise TypeError(f"Saver requires variables in var_list, got {type(variable).__name__}: {variable!r}.")
@@ -567,21 +570,25 @@ def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty:
 
 
 def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | None:
-    if global_step is None or isinstance(global_step, int | np.integer):
-        return None if global_step is None else int(global_step)
+    if global_step is None:
+        return None
     if isinstance(global_step, Variable) and global_step.op.name in values:
-        return int(values[global_step.op.name])  # This is the checkpoint's value; the session may have advanced.
-    return int(sess.run(global_step))
+        step = values[global_step.op.name]  # This is the checkpoint's value; the session may have advanced.
+    elif isinstance(global_step, Tensor | Variable | str):
+        step = sess.run(global_step)
+    else:
+        step = global_step
+    return arguments.whole("Saver.save", "global_step", step, at_least=0)
 
 
-def _checked(save_path: str, suffix: str) -> str:
-    path = os.fspath(save_path)
+def _checked(save_path: str) -> str:
+    path = arguments.path("Saver.save", "save_path", save_path)
     failures.refuse_url("Saver", path)
     if not os.path.basename(path):
         raise InvalidArgumentError(
             None, None, f"Saver.save requires a directory and a name, such as 'runs/a/model.ckpt', got '{path}'."
         )
-    return path + suffix
+    return path
 
 
 _WITHOUT_EFFECT = frozenset({

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from hookline import arguments
 from hookline.checkpoint import durable, failures, layout
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 
@@ -151,7 +152,8 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     References:
         `tf.train.get_checkpoint_state`. There the state file alone decides.
     """
-    checkpoint_dir = os.fspath(checkpoint_dir)
+    checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
+    arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
     failures.refuse_url("Looking for checkpoints", checkpoint_dir)
     state = recorded(checkpoint_dir, latest_filename)
     listed: list[tuple[str, float]] = []
@@ -236,4 +238,4 @@ def checkpoint_exists(checkpoint_prefix: str) -> bool:
     References:
         `tf.train.checkpoint_exists`.
     """
-    return layout.locate(os.fspath(checkpoint_prefix)) is not None
+    return layout.locate(arguments.path("checkpoint_exists", "checkpoint_prefix", checkpoint_prefix)) is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from hookline import errors
+from hookline import arguments, errors
 from hookline.checkpoint import fitting, layout, reading
 from hookline.checkpoint.assignment import Assignment, by_map, by_name, by_pattern
 from hookline.checkpoint.fitting import Match
@@ -97,6 +97,7 @@ def warm_start(
             "warm_start: hookline knows no vocabularies (var_name_to_vocab_info). Make the rows that you want the "
             "initial value of the variable: Variable(load_variable(path, name)[rows])."
         )
+    arguments.mapping("warm_start", "var_name_to_prev_var_name", var_name_to_prev_var_name, optional=True)
     assignment = by_pattern("warm_start", vars_to_warm_start, var_name_to_prev_var_name or {})
     if assignment:
         _initialize("warm_start", ckpt_to_initialize_from, assignment)
@@ -128,7 +129,7 @@ def assign_from_checkpoint(
         `tf.contrib.framework.assign_from_checkpoint`, which reads the values at once and feeds them.
     """
     who = "assign_from_checkpoint"
-    path = reading.checkpoint_at(model_path)
+    path = reading.checkpoint_at(model_path, who, "model_path")
     assignment = _there(path, by_name(who, var_list or ()), ignore_missing_vars)
     if not assignment:
         return no_op(name=who), {}
@@ -184,7 +185,7 @@ def assign_from_checkpoint_fn(
     assignment = by_name(who, var_list or ())
     if not assignment:
         raise ValueError(f"{who} requires a variable or more in var_list, got none.")
-    path = reading.checkpoint_at(model_path)
+    path = reading.checkpoint_at(model_path, who, "model_path")
     assignment = _there(path, assignment, ignore_missing_vars)
     if not assignment:
         _logger.warning("%s: '%s' has none of the variables; there is nothing to assign.", who, path)
@@ -200,7 +201,7 @@ def assign_from_checkpoint_fn(
 
 
 def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None:
-    path = reading.checkpoint_at(ckpt_dir_or_file)
+    path = reading.checkpoint_at(ckpt_dir_or_file, who)
     values = _read_later(who, path, assignment)
     old = {variable.initializer for variable in assignment}
     for variable in assignment:

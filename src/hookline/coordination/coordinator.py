@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from hookline import clock, errors
+from hookline import arguments, clock, errors
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,11 @@ class Coordinator:
     def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
         if clean_stop_exception_types is None:
             clean_stop_exception_types = (errors.OutOfRangeError,)
-        self._clean_stop_exception_types = tuple(clean_stop_exception_types)
+        kinds = arguments.several("Coordinator", "clean_stop_exception_types", clean_stop_exception_types)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(f"Coordinator requires exceptions as clean_stop_exception_types, got {kind!r}.")
+        self._clean_stop_exception_types = tuple(kinds)
         # The lock is reentrant, so a signal handler may request a stop wherever it interrupts the main thread.
         self._changed = threading.Condition()
         self._stop_requested = False
@@ -115,6 +119,7 @@ class Coordinator:
         References:
             None in `tf.train`.
         """
+        arguments.function("Coordinator.on_stop", "callback", callback)
         with self._changed:
             self._on_stop.append(callback)
             if self._stop_requested:
@@ -143,6 +148,8 @@ class Coordinator:
             >>> Coordinator().wait_for_stop(timeout=0)
             False
         """
+        if timeout is not None:
+            arguments.number("Coordinator.wait_for_stop", "timeout", timeout)
         with self._changed:
             return clock.wait_for(self._changed, self.should_stop, timeout)
 
@@ -174,6 +181,7 @@ class Coordinator:
         Args:
             thread: Started or not; one that never starts counts as finished.
         """
+        arguments.having("Coordinator.register_thread", "thread", thread, "a thread", "is_alive")
         with self._changed:
             if thread not in self._registered:
                 self._registered.append(thread)
@@ -207,7 +215,10 @@ class Coordinator:
             >>> coord.joined
             True
         """
-        given = list(threads or ())
+        arguments.number("Coordinator.join", "stop_grace_period_secs", stop_grace_period_secs)
+        given = arguments.several("Coordinator.join", "threads", threads, optional=True)
+        for thread in given:
+            arguments.having("Coordinator.join", f"one of {threads!r}", thread, "a thread", "is_alive")
         with self._changed:
             if self._alive(given):
                 self._watch(given)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hookline import clock
+from hookline import arguments, clock
 from hookline.coordination.coordinator import Coordinator
 
 
@@ -53,14 +53,19 @@ class LooperThread(threading.Thread):
     ) -> None:
         if not isinstance(coord, Coordinator):
             raise ValueError(f"LooperThread requires a Coordinator as coord, got {coord!r}.")
+        if timer_interval_secs is not None:
+            arguments.number("LooperThread", "timer_interval_secs", timer_interval_secs)
+        arguments.function("LooperThread", "target", target, optional=True)
         if target is None and (args or kwargs):
             raise ValueError(
                 f"LooperThread requires a target for its arguments, got args={args}, kwargs={kwargs} alone."
             )
+        arguments.mapping("LooperThread", "kwargs", kwargs, optional=True)
+        given = arguments.several("LooperThread", "args", args, optional=True)
         super().__init__(daemon=True)
         self._coord = coord
         self._interval_secs = timer_interval_secs
-        self._call = None if target is None else (target, tuple(args or ()), dict(kwargs or {}))
+        self._call = None if target is None else (target, tuple(given), dict(kwargs or {}))
         coord.register_thread(self)
 
     @staticmethod

@@ -84,6 +84,7 @@ def iterator(
         raise ValueError(f"iterator requires one of {', '.join(LAST_BATCH)} as last_batch, got {last_batch!r}.")
     prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
     keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
+    arguments.text("iterator", "name", name, optional=True)
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_open(who)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hookline import arguments
 from hookline.graph.graph import Graph, Tensor, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable, is_counter
@@ -123,5 +124,6 @@ def global_step(sess: Any, global_step_tensor: Tensor) -> int:
     References:
         `tf.train.global_step`.
     """
-    raw_session = getattr(sess, "raw_session", None)
-    return int((sess if raw_session is None else raw_session()).run(global_step_tensor))
+    raw_session = getattr(arguments.having("global_step", "sess", sess, "a session", "run"), "raw_session", None)
+    value = (sess if raw_session is None else raw_session()).run(global_step_tensor)
+    return arguments.whole("global_step", "global_step_tensor", value)

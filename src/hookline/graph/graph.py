@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.fault import Fault
 from hookline.graph.names import check_name
@@ -68,7 +69,7 @@ class Graph(Registry):
 
     def unique_name(self, name: str) -> str:
         """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
-        whole = name.removesuffix("/")
+        whole = arguments.text("Graph.unique_name", "name", name).removesuffix("/")
         return whole if whole != name and whole not in self._operations else super().unique_name(whole)
 
     @property
@@ -103,7 +104,7 @@ class Graph(Registry):
         outer = self.current_control_inputs
         if control_inputs is None:
             inner = ()
-        elif isinstance(control_inputs, Operation | Tensor | str):
+        elif isinstance(control_inputs, Operation | Tensor | str) or not isinstance(control_inputs, Iterable):
             raise TypeError(f"control_dependencies requires a list of operations or tensors, got {control_inputs!r}.")
         else:
             elements = [self.as_graph_element(element) for element in control_inputs]
@@ -132,6 +133,7 @@ class Graph(Registry):
 
     def get_operation_by_name(self, name: str) -> Operation:
         """Returns the operation of that name; if there is none, a `KeyError` names similar ones."""
+        arguments.text("Graph.get_operation_by_name", "name", name)
         try:
             return self._operations[name]
         except KeyError:
@@ -141,7 +143,7 @@ class Graph(Registry):
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """Returns the tensor called `operation:0`, or a view of it (`gradients:0[0]`)."""
-        operation, colon, output = name.partition(":")
+        operation, colon, output = arguments.text("Graph.get_tensor_by_name", "name", name).partition(":")
         path = parsed(output[1:]) if colon and output[:1] == "0" else None
         if path is None:
             raise ValueError(f"{name!r} is not the name of a tensor: write {operation + ':0'!r}.")

@@ -73,11 +73,14 @@ def counts_runs(variable: Variable) -> bool:
 
 def as_one_bool(condition: Any) -> jax.Array:
     """Returns a condition as what guards and latches look at."""
-    value = jnp.asarray(condition)
+    try:
+        value = jnp.asarray(condition)
+    except (TypeError, ValueError):
+        raise TypeError(f"The condition must be one bool, or a tensor of one, got {condition!r}.") from None
     if value.shape:
         raise ValueError(
             f"The condition must be one bool, got an array of shape {value.shape}: reduce it, with any() or all()."
         )
     if value.dtype != bool:
-        raise TypeError(f"skip_updates_if requires a bool, got {value.dtype}: compare it, as in value > 0.")
+        raise TypeError(f"The condition must be one bool, got {value.dtype}: compare it, as in value > 0.")
     return value

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
 from hookline.graph.initial import initial_tensor
@@ -34,7 +35,12 @@ def trainable_variables() -> list[Variable]:
 
 def variables_initializer(var_list: Iterable[Variable], name: str = "init") -> Operation:
     """Returns an operation that initialises the given variables, in one program."""
-    return group(*(variable.initializer for variable in var_list), name=name)
+    return group(*(variable.initializer for variable in _listed("variables_initializer", var_list)), name=name)
+
+
+def _listed(who: str, var_list: Any) -> list[Variable]:
+    listed = arguments.several(who, "var_list", var_list)
+    return [arguments.having(who, f"one of {var_list!r}", item, "a variable", "initializer") for item in listed]
 
 
 def global_variables_initializer() -> Operation:
@@ -68,8 +74,9 @@ def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -
     References:
         `tf.report_uninitialized_variables`. The value is a list of Python strings.
     """
-    watched = [*global_variables(), *local_variables()] if var_list is None else list(var_list)
-    return SessionCall("report_uninitialized_variables", lambda session: session.uninitialized(watched)).output
+    who = "report_uninitialized_variables"
+    watched = [*global_variables(), *local_variables()] if var_list is None else _listed(who, var_list)
+    return SessionCall(who, lambda session: session.uninitialized(watched)).output
 
 
 def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any:
@@ -89,6 +96,7 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         >>> params["dense"]["w"].name
         'net/dense/w:0'
     """
+    arguments.text("variables", "name", name)
 
     def make(path: Any, _: Any) -> Variable:
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hookline.graph.initialisers import global_variables, trainable_variables
@@ -65,7 +66,7 @@ class ExponentialMovingAverage:
             raise ValueError(f"ExponentialMovingAverage: decay must lie between 0 and 1, got {decay}.")
         if not isinstance(zero_debias, bool):
             raise TypeError(f"ExponentialMovingAverage: zero_debias is True or False, got {zero_debias!r}.")
-        self.name = name
+        self.name = arguments.text("ExponentialMovingAverage", "name", name)
         self._decay, self._num_updates, self._zero_debias = decay, num_updates, zero_debias
         self._averages: dict[Any, Variable] = {}
         self._debiasing: dict[Any, tuple[Variable, Variable]] = {}
@@ -85,20 +86,19 @@ class ExponentialMovingAverage:
         graph = get_default_graph()
         updates = []
         listed = [var_list] if isinstance(var_list, Tensor) else var_list
-        for value in trainable_variables() if listed is None else list(listed):
+        who = "ExponentialMovingAverage"
+        for value in trainable_variables() if listed is None else arguments.several(who, "var_list", listed):
             self._check(value)
             if value.key not in self._averages:
                 self._make(value)
             if isinstance(value, Variable) and value not in graph.get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES):
                 graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, value)
             average = self._averages[value.key]
-            arguments = (value, self._decay, self._num_updates)
+            given = (value, self._decay, self._num_updates)
             if value.key in self._debiasing:
-                updates.append(
-                    update((average, *self._debiasing[value.key]), _moved_debiased, *arguments, name="average")
-                )
+                updates.append(update((average, *self._debiasing[value.key]), _moved_debiased, *given, name="average"))
             else:
-                updates.append(update(average, _moved, *arguments, name="average"))
+                updates.append(update(average, _moved, *given, name="average"))
         return group(*updates, name=self.name)
 
     def _check(self, value: Any) -> None:
@@ -139,14 +139,14 @@ class ExponentialMovingAverage:
 
     def average(self, var: Tensor) -> Variable | None:
         """Returns the variable that holds the average of `var`; `None` if `apply` was not called for it."""
-        return self._averages.get(var.key)
+        return self._averages.get(_key(var))
 
     def average_name(self, var: Tensor) -> str:
         """Returns the name under which the average of `var` is saved, before `apply` and after it.
 
         Only the name scope of `var` affects it.
         """
-        average = self._averages.get(var.key)
+        average = self._averages.get(_key(var))
         if average is not None:
             return average.op.name
         return var.graph.free_name(f"{self._scope(var.graph)}{_name_of(var)}/{self.name}")
@@ -174,12 +174,17 @@ class ExponentialMovingAverage:
         if moving_avg_variables is None:
             averaged = get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES)
             moving_avg_variables = [*trainable_variables(), *averaged]
-        moving = list(dict.fromkeys(moving_avg_variables))
+        who = "ExponentialMovingAverage"
+        moving = list(dict.fromkeys(arguments.several(who, "moving_avg_variables", moving_avg_variables)))
         restored = {self.average_name(variable): variable for variable in moving}
         for variable in global_variables():
             if variable not in moving and variable.op.name not in restored:
                 restored[variable.op.name] = variable
         return restored
+
+
+def _key(var: Tensor) -> Any:
+    return arguments.having("ExponentialMovingAverage", "var", var, "a variable or a tensor", "key").key
 
 
 def _name_of(tensor: Tensor) -> str:

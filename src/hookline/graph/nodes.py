@@ -202,7 +202,7 @@ class Group(Operation):
 
 def check_range(name: str, value: Any, dtype: Any) -> None:
     """Raises `ValueError` for numbers that `dtype` cannot hold; the default is the dtype that JAX gives them."""
-    array, name = np.asarray(value), get_default_graph().current_scope + name
+    array, name = np.asarray(value), f"{get_default_graph().current_scope}{name}"
     if isinstance(value, int) and array.dtype.kind == "O":
         raise ValueError(f"Constant {name!r}: {value} is larger than any integer of a device.")
     if array.dtype.kind not in "iufc":

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
 from hookline.graph.nodes import Constant, Group, HostCall, Placeholder, check_range
@@ -42,7 +43,14 @@ class HostOp(Op):
         self._spec = spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        return super().__call__(*args, **kwargs) if args or kwargs else self.node()
+        if not (args or kwargs):
+            return self.node()
+        if self._spec is not specs.UNKNOWN and not holds_tensor((args, kwargs)):
+            raise TypeError(
+                f"host_op: {self._name!r} has a spec, and none of its arguments is a tensor: it would run once, now, "
+                "and each run would get that value. Write its node(...) for a value of each run, or leave out the spec."
+            )
+        return super().__call__(*args, **kwargs)
 
     def node(self, *args: Any, **kwargs: Any) -> Tensor:
         """Adds a node even where no argument is a tensor, and returns its value."""
@@ -96,7 +104,8 @@ def host_op(fn: Callable[..., Any], name: str | None = None, *, spec: Any = None
             `InvalidArgumentError`.
 
     Returns:
-        The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor.
+        The function, with a method `node(*args, **kwargs)` that adds a node even where no argument is a tensor. With a
+        `spec` a call with plain values alone is a `TypeError`: it would not run again in each run.
 
     Example:
         >>> import hookline as hl
@@ -185,6 +194,7 @@ def constant(value: Any, dtype: Any = None, shape: Sequence[int] | None = None, 
         check_range(name or "Const", array, wanted)
         array = array.astype(wanted)
     if shape is not None:
+        shape = [arguments.whole("constant", "shape", dim, 0) for dim in arguments.several("constant", "shape", shape)]
         fits = array.size in (1, math.prod(shape))
         if not fits:
             raise ValueError(f"constant: {array.size} values do not fill the shape {tuple(shape)}.")

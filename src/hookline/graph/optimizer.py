@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.dependence import depends_on_first, independent
 from hookline.graph.global_step import get_global_step
@@ -89,7 +90,7 @@ class Optimizer:
             )
         self._given = hyperparameters
         self._shown: dict[str, Tensor] = {}
-        self._name = name
+        self._name = arguments.text("Optimizer", "name", name)
         # This one only yields the initial state and the dependences between variables.
         fixed = {key: _stand_in(key, value) for key, value in hyperparameters.items()}
         self._make: Any = (lambda: transformation) if is_made else transformation
@@ -136,7 +137,7 @@ class Optimizer:
 
         Raises:
             TypeError: The global step is not a variable, or `var_list` contains something other than variables.
-            ValueError: No variable influences the loss.
+            ValueError: No variable influences the loss, or it is not one number.
         """
         _check_step(global_step)
         return self.apply_gradients(self.compute_gradients(loss, var_list), global_step, name)
@@ -151,8 +152,13 @@ class Optimizer:
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"Optimizer: the loss must be a tensor, got {loss!r}.")
+        if loss.spec is not specs.UNKNOWN and specs.open_shape(loss.spec) != ():
+            raise ValueError(
+                f"Optimizer: the loss must be one number, got {loss.name!r} of {specs.describe(loss.spec)}. Take "
+                "its mean or its sum, which have different gradients."
+            )
         listed = [var_list] if isinstance(var_list, Variable) else var_list
-        variables = trainable_variables() if listed is None else list(listed)
+        variables = trainable_variables() if listed is None else arguments.several("Optimizer", "var_list", listed)
         if not variables:
             raise ValueError(
                 "Optimizer: there is no variable to train; make one with trainable=True, or give var_list."
@@ -181,7 +187,7 @@ class Optimizer:
             name: Name of the operation.
         """
         _check_step(global_step)
-        given = list(grads_and_vars)
+        given = arguments.several("Optimizer", "grads_and_vars", grads_and_vars)
         for pair in given:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"Optimizer: pairs of gradient and variable are required, got {pair!r}.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from hookline import arguments
 from hookline.graph.graph import Tensor, get_default_graph
 from hookline.graph.ops import op
 from hookline.graph.variable import Variable
@@ -40,7 +41,7 @@ def random_key(seed: int | None = None, name: str = "random_key") -> Tensor:
         Replaces the seeds of `tf.random` operations, which did not survive a restart.
     """
     graph = get_default_graph()
-    seed = graph.seed if seed is None else seed
+    seed = graph.seed if seed is None else arguments.whole("random_key", "seed", seed)
     with graph.name_scope(name), graph.control_dependencies(None):
         draws = Variable(0, name="draws", trainable=False)
         draws.per_worker = True

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hookline import arguments
 from hookline.graph.names import Names, check_name
 
 FINALIZED = "Graph is finalized and cannot be modified."
@@ -80,12 +81,15 @@ class Registry:
 
     def add_to_collection(self, name: Hashable, value: Any) -> None:
         """Appends `value` to the collection `name`."""
+        _check_hashable(name)
         with self._lock:
             self.check_open(f"An item of the collection {name!r}")
             self._collections.setdefault(name, []).append(value)
 
     def get_collection(self, name: Hashable, scope: str | None = None) -> list[Any]:
         """Returns a copy of the collection `name`; with `scope`, the items whose names match it, as `re.match` does."""
+        _check_hashable(name)
+        arguments.text("get_collection", "scope", scope, optional=True)
         items = list(self._collections.get(name, ()))
         return [item for item in items if re.match(scope, getattr(item, "name", ""))] if scope else items
 
@@ -93,3 +97,8 @@ class Registry:
         """Returns the collection itself: changing the list changes the graph."""
         with self._lock:
             return self._collections.setdefault(name, [])
+
+
+def _check_hashable(name: Any) -> None:
+    if not isinstance(name, Hashable):
+        raise TypeError(f"The name of a collection must be hashable, such as text, got {name!r}.")

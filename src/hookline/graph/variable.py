@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph, holds_tensor, plain_name
 from hookline.graph.initial import initial_tensor
@@ -159,6 +160,8 @@ class Variable(Tensor):
         graph = get_default_graph()
         if initial_value is None:
             raise ValueError(f"Variable {name or 'Variable'!r} requires an initial value, got None.")
+        given = arguments.several("Variable", "collections", collections, optional=True)
+        keys = [GraphKeys.GLOBAL_VARIABLES] if collections is None else given
         with graph.control_dependencies(None):
             node = VariableRead("Variable" if name is None else name, self)
             super().__init__(node)
@@ -171,7 +174,7 @@ class Variable(Tensor):
                     self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
                 self.spec = _strong(self._initial.spec)
                 self._initializer = Update("initializer", self, _replace, (self._initial,), initialises=True)
-        for key in dict.fromkeys([GraphKeys.GLOBAL_VARIABLES] if collections is None else collections):
+        for key in dict.fromkeys(keys):
             graph.add_to_collection(key, self)
         if trainable:
             graph.add_to_collection(GraphKeys.TRAINABLE_VARIABLES, self)

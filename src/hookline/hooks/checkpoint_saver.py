@@ -113,10 +113,12 @@ class CheckpointSaverHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "CheckpointSaverHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs), both=True
         )
-        failures.refuse_url("CheckpointSaverHook", os.fspath(checkpoint_dir))
-        self._checkpoint_dir = checkpoint_dir
-        self._save_path = os.path.join(checkpoint_dir, checkpoint_basename)
-        self._given_saver = saver
+        self._checkpoint_dir = arguments.path("CheckpointSaverHook", "checkpoint_dir", checkpoint_dir)
+        failures.refuse_url("CheckpointSaverHook", self._checkpoint_dir)
+        name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
+        self._save_path = os.path.join(self._checkpoint_dir, name)
+        arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
+        self._given_saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self._scaffold = scaffold
         self._listeners = _checked(listeners)
         self._save_graph_def = save_graph_def
@@ -414,7 +416,7 @@ class CheckpointSaverHook(SessionRunHook):
 
 
 def _checked(listeners: Iterable[Any] | None) -> tuple[Any, ...]:
-    checked = tuple(listeners or ())
+    checked = tuple(arguments.several("CheckpointSaverHook", "listeners", listeners, optional=True))
     for position, listener in enumerate(checked):
         if isinstance(listener, type) or not any(callable(getattr(listener, name, None)) for name in _CALLBACKS):
             raise TypeError(

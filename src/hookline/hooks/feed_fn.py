@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 
 
@@ -24,7 +25,7 @@ class FeedFnHook(SessionRunHook):
     """
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
-        self._feed_fn = feed_fn
+        self._feed_fn = arguments.function("FeedFnHook", "feed_fn", feed_fn)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         """Asks the function for the feed of this run."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.hooks.base import SessionRunHook
 
@@ -33,7 +34,7 @@ class FinalOpsHook(SessionRunHook):
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
         self._final_ops = final_ops
-        self._feed_dict = final_ops_feed_dict
+        self._feed_dict = arguments.mapping("FinalOpsHook", "final_ops_feed_dict", final_ops_feed_dict, optional=True)
         self._values: Any = None
 
     @property

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from hookline import arguments
 from hookline.session import LateResults
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class LateValues:
     """
 
     def __init__(self, write: Callable[..., None]) -> None:
-        self._write = write
+        self._write = arguments.function("LateValues", "write", write)
         self._waiting: collections.deque[tuple[LateResults, tuple[Any, ...]]] = collections.deque()
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
@@ -90,7 +91,7 @@ class LoggingTensorHook(SessionRunHook):
         if not self._tensors:
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self._at_end = at_end
-        self._formatter = formatter
+        self._formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
         self._writes_own_lines = not overridden and formatter is None
@@ -113,7 +114,11 @@ class LoggingTensorHook(SessionRunHook):
             'loss=0.2'
         """
         if self._formatter is not None:
-            return self._formatter(values)
+            try:
+                return self._formatter(values)
+            except Exception as error:
+                error.add_note(f"The formatter of a LoggingTensorHook failed, given a dict of {', '.join(values)}.")
+                raise
         line = ", ".join(f"{tag} = {_text(value)}" for tag, value in values.items())
         return line if elapsed_secs is None else f"{line} ({elapsed_secs:.3f} sec)"
 

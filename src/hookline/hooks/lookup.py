@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from hookline import arguments
 from hookline.graph import Tensor, get_default_graph, get_global_step
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.variable import Update, Variable
@@ -85,7 +86,16 @@ def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str
         raise TypeError(f"{who} requires a dict or a list of tensors, got {tensors!r}. Put it in a list.")
     if isinstance(tensors, Mapping):
         return dict(cast("Mapping[str, Tensor | str]", tensors))  # isinstance alone cannot tell what the keys are
-    return {item if isinstance(item, str) else item.name: item for item in tensors}
+    items = list(tensors)
+    for item in items:
+        if not isinstance(item, str):
+            arguments.having(who, f"one of {tensors!r}", item, "a tensor or its name", "name")
+    return {item if isinstance(item, str) else item.name: item for item in items}
+
+
+def check_writer(who: str, summary_writer: Any) -> None:
+    """Raises `TypeError` for a `summary_writer` that writes no summaries; None is one."""
+    arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
 def free_global_step(session: Session) -> Variable | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from hookline import arguments
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import Foresight, chosen_trigger
 from hookline.hooks.lookup import require_global_step
@@ -76,7 +77,7 @@ class ProfilerHook(SessionRunHook):
         trigger: Trigger | None = None,
     ) -> None:
         self.trigger = chosen_trigger("ProfilerHook", trigger, ("save_steps", save_steps), ("save_secs", save_secs))
-        self._output_dir = os.fspath(output_dir) or os.curdir
+        self._output_dir = arguments.path("ProfilerHook", "output_dir", output_dir) or os.curdir
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
         # With these options the run waits for the device.

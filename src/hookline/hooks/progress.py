@@ -92,7 +92,7 @@ class ProgressHook(SessionRunHook):
         self.trigger = chosen_trigger("ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs))
         self._values = tagged("ProgressHook", values)
         self._given_last_step = self._last_step = last_step
-        self._given_file = file
+        self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
         self._pace = self.trigger
         self._args: SessionRunArgs | None = None
         self._late = LateValues(self._show)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hookline import summary
+from hookline import arguments, summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
-from hookline.hooks.lookup import free_global_step, require_global_step
+from hookline.hooks.lookup import check_writer, free_global_step, require_global_step
 from hookline.hooks.triggers import Trigger
 from hookline.summary import FileWriter, FileWriterCache, encode
 
@@ -71,7 +71,8 @@ class StepCounterHook(SessionRunHook):
         self.trigger = chosen_trigger(
             "StepCounterHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
-        self._output_dir = output_dir
+        self._output_dir = arguments.path("StepCounterHook", "output_dir", output_dir, optional=True)
+        check_writer("StepCounterHook", summary_writer)
         self._given_writer = summary_writer
         self._writer = summary_writer
         self._tag = ""

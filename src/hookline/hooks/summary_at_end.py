@@ -11,7 +11,7 @@ from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.graph import GraphKeys, Tensor
 from hookline.hooks.base import SessionRunHook
-from hookline.hooks.lookup import require_global_step
+from hookline.hooks.lookup import check_writer, require_global_step
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class SummaryAtEndHook(SessionRunHook):
             found = "neither" if log_dir is None else "both"
             raise ValueError(f"SummaryAtEndHook requires exactly one of log_dir or summary_writer, got {found}.")
         arguments.instance("SummaryAtEndHook", "feed_dict", feed_dict, Mapping)
-        self._log_dir = log_dir
+        self._log_dir = arguments.path("SummaryAtEndHook", "log_dir", log_dir, optional=True)
+        check_writer("SummaryAtEndHook", summary_writer)
         self._writer = summary_writer
         self._summary_op = summary_op
         self._feed_dict = feed_dict

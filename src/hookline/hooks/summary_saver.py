@@ -6,11 +6,11 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookline import summary
+from hookline import arguments, summary
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import Foresight, chosen_trigger
 from hookline.hooks.late_values import LateValues
-from hookline.hooks.lookup import require_global_step
+from hookline.hooks.lookup import check_writer, require_global_step
 from hookline.hooks.triggers import NEVER, Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
@@ -82,7 +82,9 @@ class SummarySaverHook(SessionRunHook):
         if (scaffold is None) == (summary_op is None):
             found = "neither" if scaffold is None else "both"
             raise ValueError(f"SummarySaverHook requires exactly one of scaffold or summary_op, got {found}.")
-        self._output_dir = output_dir
+        self._output_dir = arguments.path("SummarySaverHook", "output_dir", output_dir, optional=True)
+        check_writer("SummarySaverHook", summary_writer)
+        arguments.having("SummarySaverHook", "scaffold", scaffold, "a Scaffold", "summary_op", optional=True)
         self._given_writer = summary_writer
         self._writer = summary_writer
         self._scaffold = scaffold

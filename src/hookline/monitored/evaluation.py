@@ -85,7 +85,8 @@ def evaluate_once(
             f"None where nothing has been saved yet.)"
         )
     runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
-    return _evaluation("evaluate_once", master, scaffold, config, hooks, runs, last)(checkpoint_at(checkpoint_path))
+    who = "evaluate_once"
+    return _evaluation(who, master, scaffold, config, hooks, runs, last)(checkpoint_at(checkpoint_path, who))
 
 
 def evaluate_repeatedly(

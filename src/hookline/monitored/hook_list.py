@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline import arguments
 from hookline.coordination import Coordinator
 from hookline.graph import Operation
 from hookline.hooks.base import SessionRunHook
@@ -146,7 +147,11 @@ class HookList:
 
     def standing_operations(self) -> tuple[Operation, ...]:
         """Returns what every run carries for hooks; one that is bound to some runs asks for it on those itself."""
-        found = [operations() for hook, operations in self.overrides("standing_operations") if bare(hook) is hook]
+        found = [
+            arguments.several(f"The {describe(hook)}", "what standing_operations returns", operations(), optional=True)
+            for hook, operations in self.overrides("standing_operations")
+            if bare(hook) is hook
+        ]
         return tuple(dict.fromkeys(operation for operations in found for operation in operations))
 
     def may_fetch(self) -> list[Any]:

@@ -67,9 +67,10 @@ class MonitoredLifecycle:
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     ) -> None:
-        self._creator = session_creator
-        self._hooks = HookList(hooks)
         who = type(self).__name__
+        self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
+        self._hooks = HookList(hooks)
+        arguments.path(who, "summary_dir", summary_dir, optional=True)
         self._grace_secs = arguments.number(who, "stop_grace_period_secs", stop_grace_period_secs, at_least=0)
         arguments.instance(who, "recovery", recovery, RecoveryPolicy)
         # A session made in another's callback, such as an evaluation, is finished before the other is left.

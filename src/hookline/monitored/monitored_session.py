@@ -69,7 +69,7 @@ class MonitoredSession(MonitoredLifecycle):
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
     ) -> None:
-        creator = session_creator or ChiefSessionCreator()
+        creator = ChiefSessionCreator() if session_creator is None else session_creator
         super().__init__(
             creator, hooks, stop_grace_period_secs, recovery, summary_dir, strict_events, on_preemption, grace_secs
         )

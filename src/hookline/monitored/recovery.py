@@ -48,6 +48,8 @@ class RecoveryPolicy:
         arguments.whole("RecoveryPolicy", "max_attempts", self.max_attempts)
         for name in ("initial_backoff_secs", "multiplier", "max_backoff_secs", "jitter"):
             arguments.number("RecoveryPolicy", name, getattr(self, name))
+        if self.seed is not None:
+            arguments.whole("RecoveryPolicy", "seed", self.seed)
         if self.max_attempts < 1:
             raise ValueError(
                 f"RecoveryPolicy requires max_attempts >= 1, got {self.max_attempts}; recovery=None turns recovery off."

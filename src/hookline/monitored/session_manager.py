@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -419,8 +418,7 @@ def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: 
         ("checkpoint_dir", checkpoint_dir),
         ("checkpoint_filename_with_path", checkpoint_filename_with_path),
     ):
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise TypeError(f"Restoring requires a path (or None) as {name}, got {path!r}.")
+        arguments.path("Restoring", name, path, optional=True)
     if checkpoint_dir and checkpoint_filename_with_path:
         raise ValueError(
             "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import os
+import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.session_manager import LATEST
 from hookline.session import StoreTarget, resolve_target
+
+_logger = logging.getLogger(__name__)
 
 N = TypeVar("N", int, float)
 
@@ -109,8 +111,11 @@ def MonitoredTrainingSession(
         `restore`, `strict_events` and `on_preemption`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
-        if folder is not None and not isinstance(folder, str | os.PathLike):
-            raise TypeError(f"MonitoredTrainingSession requires a path (or None) as {name}, got {folder!r}.")
+        arguments.path("MonitoredTrainingSession", name, folder, optional=True)
+    if is_chief is None:  # What an unset flag leaves would make a worker, which waits for a chief for hours.
+        raise TypeError("MonitoredTrainingSession requires True or False as is_chief, got None.")
+    for name, secs in (("max_wait_secs", max_wait_secs), ("lease_wait_secs", lease_wait_secs)):
+        arguments.number("MonitoredTrainingSession", name, secs, at_least=0)
     saving = _cadences(
         save_checkpoint_secs, save_checkpoint_steps, (600, None), ("save_checkpoint_secs", "save_checkpoint_steps")
     )
@@ -141,7 +146,7 @@ def MonitoredTrainingSession(
     scaffold = scaffold or Scaffold()
     all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
     if summary_dir:
-        every_n_steps = _on(log_step_count_steps)
+        every_n_steps = _on("log_step_count_steps", log_step_count_steps)
         if every_n_steps:
             all_hooks.append(StepCounterHook(every_n_steps=every_n_steps, output_dir=summary_dir))
         if any(summarising):
@@ -184,12 +189,20 @@ def _cadences(
     if isinstance(secs, UseDefault) and isinstance(steps, UseDefault):
         return default
     secs_name, steps_name = names
-    if not isinstance(secs, UseDefault) and secs is not None:
+    secs = None if isinstance(secs, UseDefault) else secs
+    steps = None if isinstance(steps, UseDefault) else steps
+    if secs is not None:
         arguments.number("MonitoredTrainingSession", secs_name, secs)
-    if not isinstance(steps, UseDefault) and steps is not None:
+    if steps is not None:
         steps = arguments.whole("MonitoredTrainingSession", steps_name, steps)
-    return _on(None if isinstance(secs, UseDefault) else secs), _on(None if isinstance(steps, UseDefault) else steps)
+    return _on(secs_name, secs), _on(steps_name, steps)
 
 
-def _on(every: N | None) -> N | None:
+def _on(name: str, every: N | None) -> N | None:
+    if every is not None and every < 0:
+        _logger.warning(
+            "MonitoredTrainingSession: %s=%s turns this cadence off; to say so give None or 0, else more.",
+            name,
+            every,
+        )
     return every if every is not None and every > 0 else None

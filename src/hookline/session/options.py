@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from hookline import arguments
+
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
@@ -20,6 +22,9 @@ class RunOptions:
             begins below it is, even if it counts by several and passes it. A run that is refused still succeeds and its
             fetches are delivered; `RunMetadata.applied` tells. Runs that do not change the global step have no limit.
 
+    Raises:
+        TypeError: A number is none, or the watches are no list.
+
     References:
         `tf.RunOptions`. `last_step` is our addition.
     """
@@ -28,6 +33,14 @@ class RunOptions:
     output_partition_graphs: bool = False
     debug_tensor_watches: tuple[str, ...] = ()
     last_step: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        arguments.whole("RunOptions", "trace_level", self.trace_level)
+        if self.last_step is not None:
+            arguments.whole("RunOptions", "last_step", self.last_step)
+        if self.debug_tensor_watches:
+            arguments.several("RunOptions", "debug_tensor_watches", self.debug_tensor_watches)
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Any, Self, SupportsInt
 
-from hookline import clock
+from hookline import arguments, clock
 from hookline.graph import Graph
 from hookline.summary import encode, wire
 from hookline.summary.event_queue import EventQueue
@@ -79,11 +79,14 @@ class FileWriter:
         *,
         strict: bool = True,
     ) -> None:
-        self._logdir = os.fspath(logdir)
+        self._logdir = arguments.path("FileWriter", "logdir", logdir)
+        arguments.text("FileWriter", "filename_suffix", filename_suffix, optional=True)
         if not self._logdir or "://" in self._logdir:
             raise ValueError(
                 f"FileWriter requires a directory of a local or mounted file system, got {self._logdir!r}."
             )
+        arguments.whole("FileWriter", "max_queue", max_queue)
+        arguments.number("FileWriter", "flush_secs", flush_secs)
         if max_queue <= 0 or flush_secs <= 0:
             raise ValueError(
                 f"FileWriter requires a positive max_queue and flush_secs, got {max_queue!r} and {flush_secs!r}."
@@ -183,6 +186,7 @@ class FileWriter:
             RuntimeError: The writer is closed.
             OpError: An earlier write failed.
         """
+        arguments.text("FileWriter.add_run_metadata", "tag", tag)
         if tag in self._run_metadata_tags:
             raise ValueError(f"FileWriter.add_run_metadata requires a new tag each time, got {tag!r} again.")
         if dataclasses.is_dataclass(run_metadata):
@@ -206,7 +210,7 @@ class FileWriter:
 
     def _add(self, field: bytes, payload: bytes, global_step: SupportsInt | None) -> None:
         # The step may be an array on the device; it is read here, never on the background thread.
-        step = None if global_step is None else int(global_step)
+        step = None if global_step is None else _whole(global_step)
         if step is not None and not -(2**63) <= step < 2**63:
             raise ValueError(f"FileWriter requires a step of at most 64 bits, got {step}.")
         self._queue.add(clock.time(), step, field, payload)
@@ -262,3 +266,10 @@ def _serialized(message: Any, required: str) -> bytes:
             f"tensor), got {message!r} of type {type(message).__name__}."
         )
     return message.SerializeToString()
+
+
+def _whole(global_step: Any) -> int:
+    try:
+        return int(global_step)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"FileWriter requires a whole number as global_step, got {global_step!r}.") from None

@@ -197,11 +197,18 @@ def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]
     arguments.whole(f"Summary {name!r}", "max_outputs", count, at_least=1)
 
     def first(batch: Any) -> Any:
-        batch = jnp.asarray(batch)
+        batch = _numbers(name, batch)
         check(batch.shape, batch.dtype)
         return batch[:count]
 
     return op(first, name=f"{name}/first").node(tensor)
+
+
+def _numbers(name: str, value: Any) -> Any:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"Summary {name!r} requires numbers, got {value!r}.") from None
 
 
 def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
@@ -255,8 +262,9 @@ def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, na
         `tf.compat.v1.summary.merge`. Difference: the same tag in two inputs is not an error.
     """
     # Concatenating serialized messages of one type merges them.
-    merged = host_op(_joined, name=name or "merge_summary").node(*inputs)
-    for collection in collections or ():
+    listed = arguments.several("summary.merge", "inputs", inputs)
+    merged = host_op(_joined, name=name or "merge_summary").node(*listed)
+    for collection in arguments.several("summary.merge", "collections", collections, optional=True):
         get_default_graph().add_to_collection(collection, merged)
     return merged
 
@@ -293,6 +301,7 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
     graph = get_default_graph()
     clean = clean_name(name)
     graph.check_open(f"Summary {name!r}")
+    given = arguments.several(f"Summary {name!r}", "collections", collections, optional=True)
     wanted = tag = _ABOVE.get() + graph.current_scope + clean
     taken = graph.get_collection(_TAGS)
     while tag in taken:
@@ -300,7 +309,7 @@ def _summary(name: str, encoder: Callable[[str, Any], bytes], value: Any, collec
         taken.append(wanted)
     graph.add_to_collection(_TAGS, tag)
     summary = host_op(functools.partial(encoder, tag), name=clean).node(value)
-    for collection in (GraphKeys.SUMMARIES,) if collections is None else collections:
+    for collection in (GraphKeys.SUMMARIES,) if collections is None else given:
         graph.add_to_collection(collection, summary)
     return summary
 

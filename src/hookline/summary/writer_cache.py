@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import ClassVar
 
+from hookline import arguments
 from hookline.errors import OpError
 from hookline.summary.file_writer import FileWriter
 
@@ -79,7 +80,7 @@ class FileWriterCache:
             ValueError: `logdir` is empty or a URL.
             OpError: The directory cannot be written.
         """
-        path = os.fspath(logdir)
+        path = arguments.path("FileWriterCache.get", "logdir", logdir)
         name = os.path.realpath(path) if path and "://" not in path else path
         scope = SCOPE.get()
         with cls._lock:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.errors import AbortedError
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
@@ -67,6 +68,7 @@ def check_hook(make_hook: MakeHook) -> None:
         The documentation of `tf.train.SessionRunHook` states these rules, but nothing checks them there.
     """
     threads = set(threading.enumerate())
+    arguments.function("check_hook", "make_hook", make_hook)
     for check in (
         _begin_twice_adds_nothing,
         _callbacks_return_what_they_may,

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from hookline import clock
+from hookline import arguments, clock
 
 _LOOK_EVERY_REAL_SECS = 0.001
 
@@ -35,7 +35,9 @@ class FakeClock(clock.Clock):
     """
 
     def __init__(self, start: float = 1_000_000.0, *, autojump_secs: float | None = None) -> None:
-        self._now = start
+        self._now = arguments.number("FakeClock", "start", start)
+        if autojump_secs is not None:
+            arguments.number("FakeClock", "autojump_secs", autojump_secs, at_least=0)
         self._autojump_secs = autojump_secs
         self._waiters = 0
         self._changed = threading.Condition()
@@ -77,6 +79,7 @@ class FakeClock(clock.Clock):
         Raises:
             ValueError: `secs` is negative.
         """
+        arguments.number("FakeClock.advance", "secs", secs)
         if secs < 0:
             raise ValueError(f"FakeClock.advance requires secs >= 0, got {secs}: time does not go back.")
         with self._changed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from hookline import arguments
+
 
 def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
     """Returns all events in the event files of a directory, using TensorBoard's own reader.
@@ -31,5 +33,6 @@ def read_events(logdir: str | os.PathLike[str]) -> list[Any]:
     # Imported here, because the reader imports more modules than all of hookline.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
+    logdir = arguments.path("read_events", "logdir", logdir)
     names = sorted(name for name in os.listdir(logdir) if "tfevents" in name)
     return [event for name in names for event in LegacyEventFileLoader(os.path.join(logdir, name)).Load()]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import arguments
 from hookline.hooks import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class RecordingHook(SessionRunHook):
         self.events = events if events is not None else []
         asks = fetches is not None or feed_dict is not None or options is not None
         self._args = SessionRunArgs(fetches, feed_dict, options) if asks else None
+        arguments.mapping("RecordingHook", "failures", failures, optional=True)
         self._failures = {callback: _each_call(failure) for callback, failure in (failures or {}).items()}
         self._stop_at_run = stop_at_run
         self._runs = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from hookline import errors
+from hookline import arguments, errors
 from hookline.graph import Graph
 from hookline.session import LateResults, RunMetadata, RunOptions, SessionConfig, Watched
 from hookline.session.fetches import mapped
@@ -72,7 +72,7 @@ class ScriptedSession:
         gain: int = 1,
         closing_raises: BaseException | None = None,
     ) -> None:
-        self.graph = graph or Graph()
+        self.graph = arguments.instance("ScriptedSession", "graph", graph, Graph) or Graph()
         self.asked: list[Asked] = []
         self.closed = False
         self.origin = ""
@@ -81,8 +81,8 @@ class ScriptedSession:
         self.ahead = RunAhead(SessionConfig().max_runs_ahead)  # Of no device.
         self.hook_states: Any = dict
         self.restored_hook_states: dict[str, Any] = {}
-        self._script = iter(script)
-        self._values = dict(values or {})
+        self._script = iter(arguments.having("ScriptedSession", "script", script, "a list", "__iter__"))
+        self._values = dict(arguments.mapping("ScriptedSession", "values", values, optional=True) or {})
         self._global_step = global_step
         self._gain = gain
         self._closing_raises = closing_raises
