@@ -327,6 +327,17 @@ MISTAKES = {
     "text as limit of a run": (
         lambda tmp: hl.RunOptions(last_step="x"), TypeError, "RunOptions requires a whole number as last_step, got 'x'",
     ),
+    "text as options of a run": (
+        in_a_session(lambda sess, tmp: sess.run("weight:0", options="x")), TypeError,
+        r"Session.run requires a RunOptions \(or None\) as options, got 'x'",
+    ),
+    "a number as metadata of a run": (
+        in_a_session(lambda sess, tmp: sess.run("weight:0", run_metadata=5)), TypeError,
+        r"requires a RunMetadata \(or None\) as run_metadata, got 5",
+    ),
+    "a number as values to load": (
+        in_a_session(lambda sess, tmp: sess.load(5)), TypeError, "Session.load requires a dict as values, got 5",
+    ),
     "many losses": (
         in_a_graph(lambda loss, w, step: train.Optimizer(optax.sgd(0.1)).minimize(loss * np.ones(3, np.float32))),
         ValueError, r"Optimizer: the loss must be one number, got .* of float32\[3\]. Take its mean or its sum",

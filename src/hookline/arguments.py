@@ -73,9 +73,7 @@ def instance(who: str, name: str, value: Any, kind: type) -> Any:
         ...
         TypeError: MonitoredSession requires a dict (or None) as coordinator, got 3.
     """
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{who} requires a {kind.__name__} (or None) as {name}, got {value!r}.")
-    return value
+    return _checked(isinstance(value, kind), who, f"a {kind.__name__}", name, value, optional=True)
 
 
 def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
@@ -91,9 +89,7 @@ def path(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
         TypeError: CheckpointSaverHook requires a path as checkpoint_dir, got 5.
     """
     found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-    if not (isinstance(found, str) or (optional and found is None)):
-        raise _wrong(who, "a path", name, value, optional)
-    return found
+    return _checked(isinstance(found, str), who, "a path", name, found, optional)
 
 
 def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
@@ -102,9 +98,7 @@ def text(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     Raises:
         TypeError: It is something else.
     """
-    if not (isinstance(value, str) or (optional and value is None)):
-        raise _wrong(who, "text", name, value, optional)
-    return value
+    return _checked(isinstance(value, str), who, "text", name, value, optional)
 
 
 def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
@@ -119,9 +113,7 @@ def function(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
         ...
         TypeError: FeedFnHook requires a function as feed_fn, got None.
     """
-    if not (callable(value) or (optional and value is None)):
-        raise _wrong(who, "a function", name, value, optional)
-    return value
+    return _checked(callable(value), who, "a function", name, value, optional)
 
 
 def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[Any]:
@@ -138,9 +130,8 @@ def several(who: str, name: str, value: Any, *, optional: bool = False) -> list[
     """
     if optional and value is None:
         return []
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise _wrong(who, "a list", name, value, optional)
-    return list(value)
+    is_several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    return list(_checked(is_several, who, "a list", name, value, optional))
 
 
 def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
@@ -149,9 +140,7 @@ def mapping(who: str, name: str, value: Any, *, optional: bool = False) -> Any:
     Raises:
         TypeError: It is something else.
     """
-    if not (isinstance(value, Mapping) or (optional and value is None)):
-        raise _wrong(who, "a dict", name, value, optional)
-    return value
+    return _checked(isinstance(value, Mapping), who, "a dict", name, value, optional)
 
 
 def having(who: str, name: str, value: Any, kind: str, attribute: str, *, optional: bool = False) -> Any:
@@ -174,13 +163,13 @@ def having(who: str, name: str, value: Any, kind: str, attribute: str, *, option
         ...
         TypeError: Saver.save requires a session as sess, got None.
     """
-    if not (hasattr(value, attribute) or (optional and value is None)):
-        raise _wrong(who, kind, name, value, optional)
+    return _checked(hasattr(value, attribute), who, kind, name, value, optional)
+
+
+def _checked(is_right: bool, who: str, what: str, name: str, value: Any, optional: bool) -> Any:
+    if not (is_right or (optional and value is None)):
+        raise TypeError(f"{who} requires {what}{' (or None)' if optional else ''} as {name}, got {value!r}.")
     return value
-
-
-def _wrong(who: str, what: str, name: str, value: Any, optional: bool) -> TypeError:
-    return TypeError(f"{who} requires {what}{' (or None)' if optional else ''} as {name}, got {value!r}.")
 
 
 def _check_least(who: str, name: str, value: float, at_least: float | None) -> None:

@@ -235,6 +235,8 @@ class Session(_OfGraph):
             AbortedError: The session is lost.
             RuntimeError: The session is closed.
         """
+        if run_metadata is not None:
+            arguments.instance("Session.run", "run_metadata", run_metadata, RunMetadata)
         if options is None and not feed_dict:
             return self.run_prepared(self._prepared(fetches, None, feed_dict), (), None, run_metadata)[0]
         return self._run(fetches, None, feed_dict, options, run_metadata)[0]
@@ -332,6 +334,8 @@ class Session(_OfGraph):
         options: RunOptions | None,
         metadata: RunMetadata | None,
     ) -> tuple[Any, Any]:
+        if options is not None:
+            arguments.instance("Session.run", "options", options, RunOptions)
         if options is not None and options.debug_tensor_watches and metadata is not None:
             return self._run_recorded(fetches, watched, feed_dict, options, metadata)
         prepared = self._prepared(fetches, watched, feed_dict)
@@ -845,6 +849,7 @@ class Session(_OfGraph):
             ValueError: A value that does not fit its variable.
             InvalidArgumentError: As of `settle`, where all trained variables are set.
         """
+        arguments.mapping("Session.load", "values", values)
         known = {v.op.name: v for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
                  for v in self._graph.get_collection(key)}  # fmt: skip
         model = {v.op.name for v in self._graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)} or known.keys()
