@@ -212,6 +212,60 @@ def test_a_slice_past_the_end_of_what_is_fed_fails_the_run():
 # Division ------------------------------------------------------------------------------------------------------------
 
 
+DIVISIONS = [
+    lambda x, y: x // y,
+    lambda x, y: x % y,
+    lambda x, y: tf.div(x, y),
+    lambda x, y: tf.floordiv(x, y),
+    lambda x, y: tf.mod(x, y),
+]
+
+
+@every
+@pytest.mark.parametrize("divide", DIVISIONS)
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_whole_numbers_are_not_divided_by_zero(divide, dtype, how):
+    with pytest.raises(InvalidArgumentError, match="division by zero"):
+        made_of(divide, [[5, 0, 3], [1, 0, 2]], [dtype, dtype], how)
+
+
+@pytest.mark.parametrize("divide", [lambda x: x // 0, lambda x: x % 0, lambda x: tf.div(x, [1, 0, 2])])
+def test_a_zero_that_is_written_down_is_refused(divide):
+    with pytest.raises(InvalidArgumentError, match="division by zero"):
+        divide(tf.placeholder(tf.int32, [3]))
+
+
+def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero():
+    n, x = tf.placeholder(tf.int32, []), tf.constant([6, 7])
+    share = tf.cond(n > 0, lambda: x // n, lambda: x)
+    none = tf.cond(n > 0, lambda: x // tf.constant(0), lambda: x)
+    of_rows = tf.placeholder(tf.float32, [None])
+    rows = tf.shape(of_rows)[0]
+    mean = tf.cond(rows > 0, lambda: x // rows, lambda: x)
+    with tf.Session() as session:
+        assert session.run(share, {n: 2}).tolist() == [3, 3]
+        assert session.run([share, none], {n: 0})[0].tolist() == [6, 7]
+        assert session.run(mean, {of_rows: []}).tolist() == [6, 7]
+        assert session.run(mean, {of_rows: [1.0, 2.0]}).tolist() == [3, 3]
+        with pytest.raises(InvalidArgumentError, match="division by zero"):
+            session.run(none, {n: 1})
+
+
+@pytest.mark.parametrize("make", [lambda x: x // 100, lambda x: x % [1, 2, 3], lambda x: tf.mod(tf.to_float(x), 0.0)])
+def test_a_division_that_cannot_be_by_zero_carries_nothing(make):
+    assert make(tf.placeholder(tf.int32, [3])).op.fault is None
+
+
+@pytest.mark.parametrize("begin", [3, 5, -1])
+def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begin):
+    x, where = tf.constant([1, 2, 3, 4, 5]), tf.placeholder(tf.int32, [1])
+    part = tf.slice(x, where, [3])
+    with tf.Session() as session:
+        assert session.run(part, {where: [2]}).tolist() == [3, 4, 5]
+        with pytest.raises(InvalidArgumentError, match=rf"begin\[0\] = {begin} is not in \[0, 3\)"):
+            session.run(part, {where: [begin]})
+
+
 @every
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ TABLE = [
     row("split", "value, @num_or_size_splits, @axis=0, ~num=None, name='split'", moved.split, "split",
         result=_split_parts),
     row("slice", "input_, ?begin, @size, name=None", moved.sliced, "Slice",
-        twin=moved.sliced_dims),
+        twin=moved.sliced_dims, within=(Within("begin", moved.last_starts),)),
     row("strided_slice", "input_, @begin, @end, @strides=None, -begin_mask=0, -end_mask=0, -ellipsis_mask=0, "
         "-new_axis_mask=0, -shrink_axis_mask=0, ~var=None, name=None",
         moved.strided, "StridedSlice", twin=moved.strided),

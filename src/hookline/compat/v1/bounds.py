@@ -54,6 +54,10 @@ class Within(NamedTuple):
         are_out = places >= sizes
         return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
 
+    def is_settled(self, args: dict[str, Any]) -> bool:
+        """Whether the graph knows that all is well whatever a run gives, so that nothing has to be carried."""
+        return False
+
     def said(self, shape: Any, at: int, place: int, size: int) -> str:
         """Returns what is wrong with a place.
 
@@ -69,6 +73,42 @@ class Within(NamedTuple):
         found = np.unravel_index(at, (at + 1, *shape[1:]) if shape else ())
         where = f"[{','.join(map(str, found))}]" if shape else ""
         return f"{self.places}{where} = {place} is not in [0, {size})"
+
+
+class Divides(Within):
+    """A divisor of whole numbers, which must not be 0.
+
+    Args:
+        places: The name of the argument.
+        size: Returns the number that is divided; of floats, 0 is a divisor.
+    """
+
+    def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
+        """See `Within`."""
+        divisor = xp.asarray(self.of(args))
+        flat = xp.where(divisor == 0, 0, 1).astype(np.int32).ravel()
+        return flat, flat, (flat == 0) & self._is_whole(args)
+
+    def is_settled(self, args: dict[str, Any]) -> bool:
+        """See `Within`."""
+        divisor = _known(self.of(args))
+        is_constant = isinstance(divisor, int | np.ndarray | np.generic)
+        return not self._is_whole(args) or (is_constant and bool(np.all(divisor != 0)))
+
+    def _is_whole(self, args: dict[str, Any]) -> bool:
+        """Whether whole numbers are divided by such, as far as their dtypes are known."""
+        return all(_kind(item) in "iu" for item in (self.size(**args), self.of(args)))
+
+    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+        """See `Within`."""
+        return "integer division by zero"
+
+
+def _kind(value: Any) -> str:
+    dtype = getattr(value.spec if isinstance(value, Tensor) else value, "dtype", None)
+    if dtype is None and isinstance(value, Tensor):
+        return "i"  # It may be.
+    return np.asarray(value).dtype.kind if dtype is None else np.dtype(dtype).kind
 
 
 def shape(value: Any) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.compat.v1 import casts, dtypes, subgradients
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1.bounds import Divides, Within
 from hookline.compat.v1.namespace import offered
 from hookline.compat.v1.table import functions, row
 
@@ -127,8 +127,15 @@ def _elementwise(names: dict[str, Any]) -> list[Any]:
     return [row(name, "x, name=None", fn) for name, fn in names.items()]
 
 
+_DIVIDING = ("div", "floordiv", "floor_div", "mod", "floormod")
+_DIVISOR = (Divides("y", lambda x, y: x),)
+
+
 def _binary(names: dict[str, tuple[Any, str, Any]]) -> list[Any]:
-    return [row(name, "x, y, name=None", fn, op, twin=twin) for name, (fn, op, twin) in names.items()]
+    return [
+        row(name, "x, y, name=None", fn, op, twin=twin, within=_DIVISOR if name in _DIVIDING else ())
+        for name, (fn, op, twin) in names.items()
+    ]
 
 
 _REDUCED = "input_tensor, @axis=None, -keepdims=None, name=None; reduction_indices=axis, keep_dims=keepdims"

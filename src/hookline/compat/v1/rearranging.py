@@ -164,6 +164,13 @@ def _check_part(shape: Any, begin: Any, size: Any) -> None:
             )
 
 
+def last_starts(input_: Any, begin: Any, size: Any) -> Any:
+    """Returns behind which places in each dimension a part may begin."""
+    given = list(size) if isinstance(size, list | tuple) else [size]
+    pairs = zip(input_.shape, given, strict=True)
+    return np.asarray([whole - max(wanted, 0) + 1 for whole, wanted in pairs], np.int32)
+
+
 def starts(begin: Any) -> list[Any]:
     if isinstance(begin, list | tuple):
         return list(begin)

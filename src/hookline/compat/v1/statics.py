@@ -66,7 +66,8 @@ class Node(Function):
         self.type = name.rpartition("/")[2]
         self._within = within
         if within:
-            self.fault = bounds.fault(within, args, self._given)
+            if not all(each.is_settled(args) for each in within):
+                self.fault = bounds.fault(within, args, self._given)
             if not waits:
                 bounds.refuse_constants(self, within, args)
         for key in must:

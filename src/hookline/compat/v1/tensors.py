@@ -12,8 +12,10 @@ import numpy as np
 
 from hookline import graph as core
 from hookline.compat.v1 import default_session, integers, texts
+from hookline.compat.v1.bounds import Divides
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline.compat.v1.graphs import stands_for
+from hookline.compat.v1.nodes import TAKEN
 from hookline.compat.v1.shapes import TensorShape, as_ints
 from hookline.compat.v1.statics import in_order, known, made
 from hookline.errors import InvalidArgumentError
@@ -35,6 +37,9 @@ _NAMES = {
     "invert": "LogicalNot",
     "getitem": "strided_slice",
 }
+
+
+_DIVISOR = (Divides("operand_1", lambda operand_0, operand_1: operand_0),)
 
 
 @stands_for(core.Operation)
@@ -185,7 +190,8 @@ class Tensor(core.Tensor):
         given = {f"operand_{i}": self._beside(operand) for i, operand in enumerate(operands)}
         called = _NAMES.get(name, name)
         compute = _taken if name == "getitem" else _computed(fn)
-        return made(in_order(compute), called, given, kind=called, twin=in_order(fn))
+        within = _DIVISOR if name in ("floordiv", "mod") else ()
+        return made(in_order(compute), called, given, kind=called, twin=in_order(fn), within=within, taken=TAKEN.get())
 
     def __getitem__(self, item: Any) -> Any:
         parts = item if isinstance(item, tuple) else (item,)
