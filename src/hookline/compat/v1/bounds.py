@@ -153,6 +153,8 @@ def _looked(within: Within, args: dict[str, Any], taken: Any) -> Any:
 
 
 def _shape_of(value: Any) -> Any:
+    if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):
+        return (len(value),)  # Numbers, of which some are computed in the run.
     return specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
 
 
