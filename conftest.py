@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -22,20 +22,46 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Before anything imports JAX, which reads it once.
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# How long an example takes says something about the machine only.
-hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("untimed")
+# How long an example takes says something about the machine only. `make test-all` asks for the full profile.
+for profile, examples in (("quick", 10), ("full", 100)):
+    hypothesis.settings.register_profile(
+        profile, max_examples=examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("quick")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has tests of one process compile the same program once; the processes that they start, and kill, do not share."""
-    if not config.getoption("numprocesses", None):  # Those have no tests of their own.
-        import jax
+    """Has tests compile the same program once, also those of the next run.
 
-        folder = tempfile.mkdtemp()
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    The processes that tests start do not share: they get killed, and what they leave may be half an entry.
+    """
+    if config.getoption("numprocesses", None):  # Its workers have the tests.
+        return
+    import jax
+
+    kept = config.cache.mkdir("compiled")
+    # JAX writes an entry in place, so each process writes where nobody else reads, and renames in the end.
+    own = Path(tempfile.mkdtemp(prefix="running-", dir=kept.parent))
+    for entry in kept.iterdir():
+        os.link(entry, own / entry.name)
+
+    def keep() -> None:
+        for entry in own.iterdir():
+            os.replace(entry, kept / entry.name)
+        shutil.rmtree(own, ignore_errors=True)
+
+    config.add_cleanup(keep)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Looks for doctests only in files that have any: to look, pytest imports them."""
+    found = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+        return found
+    return [collector for collector in found if type(collector) is pytest.Module]
 
 
 @pytest.fixture(autouse=True)
