@@ -1,11 +1,12 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-workers test test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-workers test test-all test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/.hookline-ready
+PYTEST := $(BIN)/python -m pytest
 TF_PYTHON ?= .venv-tf/bin/python
 PEERS_PYTHON ?= .venv-peers/bin/python
 BENCH_READY := .venv/.hookline-bench-ready
@@ -25,29 +26,39 @@ demo-text: $(READY)
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
-# A worker for each core, at most four: each holds JAX, and some a Ray cluster. In the order of the names: the longest
-# files hold few tests, and would come last.
+# A worker for each core, at most four: each holds JAX, and some a Ray cluster. A worker that is done takes tests from
+# another: none waits for the longest file.
+IN_PARALLEL := -n logical --maxprocesses 4 --dist worksteal
+
+# Tests start hundreds of processes, which else compile all modules of hookline anew.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
+# In minutes: of what is long a short version.
 test: $(READY)
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) $(IN_PARALLEL)
+
+# Everything: each campaign as long as it is, and ten times the examples of hypothesis.
+test-all: $(READY)
+	@$(PYTEST) $(IN_PARALLEL) --hypothesis-profile=full -m "not slow_distributed and not browser"
 
 test-distributed: $(READY)
-	@$(BIN)/python -m pytest tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
+	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)
-	@HOOKLINE_PICTURE="$(PICTURE)" $(BIN)/python -m pytest tests/browser -m browser
+	@HOOKLINE_PICTURE="$(PICTURE)" $(PYTEST) tests/browser -m browser
 
 leaks: $(READY)
-	@HOOKLINE_SESSIONS=1000 $(BIN)/python -m pytest -s tests/monitored/test_leaks.py
+	@HOOKLINE_SESSIONS=1000 $(PYTEST) -s tests/monitored/test_leaks.py
 
 crash: $(READY)
 	@cd tests && ../$(BIN)/python -m reliability.crash --kills 1000 --each 20
 
 test-power: $(READY)
-	@$(BIN)/python -m pytest -s tests/reliability --every-power-cut
+	@$(PYTEST) -s tests/reliability --every-power-cut -m "campaign or not campaign"
 
 resume: $(READY)
-	@HOOKLINE_SCHEDULES=1000 $(BIN)/python -m pytest -s tests/resume/test_schedules.py
+	@HOOKLINE_SCHEDULES=1000 $(PYTEST) -s tests/resume/test_schedules.py
 
 conformance: $(READY) $(TF_PYTHON)
 	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python -m conformance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -30,29 +31,66 @@ for profile, examples in (("quick", 10), ("full", 100)):
 hypothesis.settings.load_profile("quick")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Has tests compile the same program once, also those of the next run.
+_MOST_KEPT_BYTES = 1 << 30
+_CACHING = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_enable_xla_caches": "none",  # For GPUs; with them the folder's name is part of each key.
+}
+_COMPILED = pytest.StashKey[Path]()
 
-    The processes that tests start do not share: they get killed, and what they leave may be half an entry.
-    """
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has tests compile the same program once, also those of the next run."""
     if config.getoption("numprocesses", None):  # Its workers have the tests.
         return
     import jax
 
-    kept = config.cache.mkdir("compiled")
-    # JAX writes an entry in place, so each process writes where nobody else reads, and renames in the end.
-    own = Path(tempfile.mkdtemp(prefix="running-", dir=kept.parent))
-    for entry in kept.iterdir():
-        os.link(entry, own / entry.name)
+    # JAX writes an entry in place, so each process writes where nobody else reads.
+    own = config.stash[_COMPILED] = Path(tempfile.mkdtemp())
+    config.add_cleanup(lambda: shutil.rmtree(own, ignore_errors=True))
+    if cache := getattr(config, "cache", None):  # Not with -p no:cacheprovider.
+        kept = cache.mkdir("compiled")
+        _copy_entries(kept, own)
+        config.add_cleanup(lambda: _keep_entries(own, kept))
+    for name, value in {"jax_compilation_cache_dir": str(own), **_CACHING}.items():
+        jax.config.update(name, value)
 
-    def keep() -> None:
-        for entry in own.iterdir():
-            os.replace(entry, kept / entry.name)
-        shutil.rmtree(own, ignore_errors=True)
 
-    config.add_cleanup(keep)
-    jax.config.update("jax_compilation_cache_dir", str(own))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+def _copy_entries(source: Path, target: Path) -> None:
+    """Copies what `target` lacks. An entry is there whole or not at all, and another process may remove one."""
+    for entry in source.glob("*-cache"):
+        if not (target / entry.name).exists():
+            part = target / f"{entry.name}.{os.getpid()}"
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(entry, part)
+                os.replace(part, target / entry.name)
+
+
+def _keep_entries(own: Path, kept: Path) -> None:
+    """Keeps what was compiled, the newest up to a gibibyte."""
+    _copy_entries(own, kept)
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # The other worker is at it.
+        for entry in sorted(kept.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True):
+            total += entry.stat().st_size
+            if total > _MOST_KEPT_BYTES:
+                entry.unlink()
+
+
+@pytest.fixture(scope="session")
+def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
+    """Gives processes that tests start an environment in which they share what they compile: `environment()`.
+
+    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`.
+    """
+
+    def environment(writes: bool = True) -> dict[str, str]:
+        settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
+        if not writes:
+            settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
+        return os.environ | {name.upper(): str(value) for name, value in settings.items()}
+
+    return environment
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline as hl
@@ -36,7 +36,6 @@ def test_none_is_for_ever():
     assert [next(source).tolist() for _ in range(100)] == [[0, 1]] * 100
 
 
-@settings(max_examples=100)
 @given(
     n=st.integers(1, 12),
     size=st.integers(1, 5),

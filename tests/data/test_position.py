@@ -596,7 +596,7 @@ def test_a_limit_on_the_step_leaves_its_batch_to_the_job_that_goes_on(tmp_path):
     assert found == expected
 
 
-@settings(max_examples=6)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     before=st.sets(st.integers(0, BATCHES - 1), max_size=4),
     after=st.sets(st.integers(1, BATCHES), max_size=4),

@@ -110,7 +110,9 @@ class Workers(RuleBasedStateMachine):
             self.commit(worker)
 
 
-Workers.TestCase.settings = settings(max_examples=300, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+Workers.TestCase.settings = settings(
+    max_examples=3 * settings.default.max_examples, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
 TestWorkers = Workers.TestCase
 
 

@@ -804,7 +804,9 @@ class Protocol(RuleBasedStateMachine):
             assert self.servers.value(0) == self.expected(0)
 
 
-Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+Protocol.TestCase.settings = settings(
+    max_examples=3 * settings.default.max_examples // 2, stateful_step_count=50, suppress_health_check=list(HealthCheck)
+)
 TestProtocol = Protocol.TestCase
 
 

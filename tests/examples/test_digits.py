@@ -18,9 +18,9 @@ import hookline as hl
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
-def digits(folder: Path, steps: int, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def digits(folder: Path, steps: int, env: dict[str, str], stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     command = [sys.executable, "-u", str(SCRIPT), "--logdir", str(folder), "--steps", str(steps)]
-    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -29,10 +29,10 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def kill_when_it_trains(folder: Path, steps: int) -> None:
+def kill_when_it_trains(folder: Path, steps: int, env: dict[str, str]) -> None:
     """Looks at the progress on a terminal, where it is drawn often, and kills the job in the middle."""
     terminal, its_end = pty.openpty()
-    process = digits(folder, steps, stdout=its_end)
+    process = digits(folder, steps, env, stdout=its_end)
     os.close(its_end)
     seen = ""
     while not any(int(step) > 10 for step in re.findall(rf"step (\d+)/{steps}", seen)):
@@ -43,11 +43,11 @@ def kill_when_it_trains(folder: Path, steps: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, environment):
     """Killed in the middle, then run again to its end."""
     folder = tmp_path_factory.mktemp("digits")
-    kill_when_it_trains(folder, 400)
-    return folder, finish(digits(folder, 400))
+    kill_when_it_trains(folder, 400, environment(writes=False))
+    return folder, finish(digits(folder, 400, environment()))
 
 
 def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
@@ -61,15 +61,15 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
     assert "\r" not in out
 
 
-def test_a_finished_job_trains_nothing_and_says_so_and_more_steps_go_on(trained):
+def test_a_finished_job_trains_nothing_and_says_so_and_more_steps_go_on(trained, environment):
     folder, _ = trained
     before = hl.train.latest_checkpoint(folder)
-    done = finish(digits(folder, 400))
+    done = finish(digits(folder, 400, environment()))
     assert "Already trained to step 400: nothing to do." in done
     assert "step 4" not in done.replace("to step 400", "")
     assert hl.train.latest_checkpoint(folder) == before
 
-    more = finish(digits(folder, 430))
+    more = finish(digits(folder, 430, environment()))
     assert "Training from step 400." in more
     assert hl.train.latest_checkpoint(folder).endswith("model.ckpt-430")
 

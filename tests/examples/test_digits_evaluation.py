@@ -12,9 +12,9 @@ from hookline.testing import read_events
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def start(script: str, folder: Path) -> subprocess.Popen[str]:
+def start(script: str, folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-u", str(EXAMPLES / script), "--logdir", str(folder), "--steps", "200"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -23,10 +23,10 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_each_new_checkpoint_is_evaluated_while_the_training_goes_on(tmp_path):
-    evaluation = start("digits_evaluation.py", tmp_path)
+def test_each_new_checkpoint_is_evaluated_while_the_training_goes_on(tmp_path, environment):
+    evaluation = start("digits_evaluation.py", tmp_path, environment(writes=False))
     try:
-        trained = finish(start("digits.py", tmp_path))
+        trained = finish(start("digits.py", tmp_path, environment()))
         evaluated = finish(evaluation)
     finally:
         evaluation.kill()

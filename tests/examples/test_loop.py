@@ -11,14 +11,14 @@ import hookline as hl
 SCRIPT = Path(__file__).parents[2] / "examples" / "loop.py"
 
 
-def run(logdir, steps):
+def run(logdir, steps, env):
     command = [sys.executable, str(SCRIPT), "--logdir", str(logdir), "--steps", str(steps)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=280)
 
 
-def test_it_trains_and_goes_on(tmp_path):
-    run(tmp_path, 60)
-    again = run(tmp_path, 120)
+def test_it_trains_and_goes_on(tmp_path, environment):
+    run(tmp_path, 60, environment())
+    again = run(tmp_path, 120, environment())
     assert "model.ckpt-60" in again.stderr
     assert hl.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-120")
     assert float(again.stdout.rpartition(":")[2]) > 0.8

@@ -22,15 +22,15 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "text.py"
 STEPS = 24  # evaluated and saved each 3 steps
 
 
-def start(folder: Path, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(folder: Path, env: dict[str, str], stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     command = [sys.executable, str(SCRIPT), "--logdir", str(folder), "--steps", str(STEPS)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def kill_when_it_trains(folder: Path) -> None:
+def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:
     """Looks at the progress on a terminal, where it is drawn often, and kills the job between two checkpoints."""
     terminal, its_end = pty.openpty()
-    process = start(folder, stderr=its_end)
+    process = start(folder, env, stderr=its_end)
     os.close(its_end)
     seen = ""
     while not any(int(step) > 7 for step in re.findall(rf"step (\d+)/{STEPS}", seen)):
@@ -41,12 +41,12 @@ def kill_when_it_trains(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
+def jobs(tmp_path_factory, environment):
     """Two jobs: their folders, and what the last process of each has said."""
     whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
-    said_whole = start(whole).communicate(timeout=280)
-    kill_when_it_trains(killed)
-    return whole, killed, said_whole, start(killed).communicate(timeout=280)
+    said_whole = start(whole, environment()).communicate(timeout=280)
+    kill_when_it_trains(killed, environment(writes=False))
+    return whole, killed, said_whole, start(killed, environment()).communicate(timeout=280)
 
 
 def test_killed_and_started_again_it_ends_with_the_same_bits(jobs):

@@ -230,7 +230,7 @@ def test_an_error_of_a_host_operation_that_nobody_waited_for_is_raised_with_its_
 def test_what_has_not_arrived_when_its_session_is_gone_is_dropped_with_a_line(caplog):
     written = []
     late = train.LateValues(lambda results, step: written.append((step, results)))
-    very_late = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: slow(x), x))
+    very_late = jax.jit(lambda x: jax.lax.fori_loop(0, 4, lambda _, x: slow(x), x))
     very_late(1.0)
     late.add({"done": jnp.ones(()).block_until_ready()}, 1)
     late.add({"loss": very_late(2.0)}, 2)

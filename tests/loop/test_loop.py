@@ -48,7 +48,12 @@ def written(logdir, tag):
 # What people write -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+def quick(*kinds):
+    """All kinds of steps, of which these are tried each time."""
+    return [pytest.param(kind, marks=() if kind in kinds else pytest.mark.campaign) for kind in WRITTEN]
+
+
+@pytest.mark.parametrize("kind", quick("nnx", "linen, jitted", "equinox, filter_jit", "plain, donating"))
 def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
     wanted, losses = by_hand(WRITTEN[kind](), 30)
     job = WRITTEN[kind]()
@@ -63,7 +68,7 @@ def test_a_published_step_comes_to_what_it_comes_to_by_hand(kind, tmp_path):
     assert jax.tree.structure(state) == jax.tree.structure(job.state)
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@pytest.mark.parametrize("kind", quick("nnx, jitted", "plain"))
 def test_interrupted_and_started_again_it_ends_with_the_bits_of_the_one_that_was_not(kind, tmp_path):
     def run(name, *last_steps):
         for last_step in last_steps:

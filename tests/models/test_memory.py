@@ -16,7 +16,7 @@ PHASES = ["initialise", "step", "save", "restore"]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
 
 
-@pytest.fixture(scope="module", params=["tables", "dense"])
+@pytest.fixture(scope="module", params=["tables", pytest.param("dense", marks=pytest.mark.campaign)])
 def figures(request):
     command = [sys.executable, str(SCRIPT), "--millions", "24", "--model", request.param, "--json", "--phases", *PHASES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -175,5 +175,5 @@ class Lifecycle(RuleBasedStateMachine):
             assert self.session.should_stop()
 
 
-Lifecycle.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+Lifecycle.TestCase.settings = settings(stateful_step_count=25)
 TestLifecycle = Lifecycle.TestCase

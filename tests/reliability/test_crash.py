@@ -5,10 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to():
+
+@pytest.mark.parametrize(
+    ("kills", "each", "least_aimed"), [(8, 0, 4), pytest.param(60, 1, 49, marks=pytest.mark.campaign)]
+)
+def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to(kills, each, least_aimed):
     run = subprocess.run(
-        [sys.executable, "-m", "reliability.crash", "--kills", "60", "--each", "1"],
+        [sys.executable, "-m", "reliability.crash", "--kills", str(kills), "--each", str(each)],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -17,6 +22,6 @@ def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to():
     )
 
     assert run.returncode == 0, run.stdout + run.stderr
-    kills, aimed = map(int, re.findall(r"(\d+)  kills, (\d+) of them aimed", run.stdout)[0])
-    assert kills >= 60
-    assert aimed >= 49
+    killed, aimed = map(int, re.findall(r"(\d+)  kills, (\d+) of them aimed", run.stdout)[0])
+    assert killed >= kills
+    assert aimed >= least_aimed

@@ -14,7 +14,11 @@ _DISKS = {
     "journal-and-neighbour": {"kind": "journal", "neighbour": True},
     "no-journal": {"kind": "no journal"},
 }
-_SHORT = [("numbered", "journal-and-neighbour"), ("replaced", "no-journal"), ("background", "journal")]
+_SHORT = [
+    ("numbered", "journal-and-neighbour"),
+    pytest.param("replaced", "no-journal", marks=pytest.mark.campaign),
+    pytest.param("background", "journal", marks=pytest.mark.campaign),
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -77,15 +77,15 @@ class Job:
         return self.process.messages[-1]["done"]
 
 
-def kill_all(folder):
-    """Runs all jobs, some side by side, and prints what came of them."""
+def kill_all(folder, steps_each):
+    """Runs all jobs, some side by side, kills each at so many random steps, and prints what came of them."""
     gc.freeze()
     jobs, running = [], {}
     waiting = [WHOLE, *(kind for kind in SOURCES if kind != ONE_SHOT)]
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             kind = waiting.pop(0)
-            jobs.append(Job(folder, kind, aims_of(kind)))
+            jobs.append(Job(folder, kind, aims_of(kind, steps_each)))
             running[jobs[-1].process.file] = jobs[-1]
         secs_left = min(job.process.secs_left() for job in running.values())
         for file in select.select(list(running), [], [], secs_left)[0]:

@@ -8,22 +8,19 @@ from .sources import LAST_STEP
 from .training import SAVE_STEPS
 
 SEED = 20
-STEPS_EACH = 8
-"""At so many random steps each job is killed; with four kinds of sources these are 32."""
-
 NEXT_TO_A_SAVE = ("manifest: before", "commit: before", "commit: after", "state file: after")
 WHOLE = "uninterrupted"
 
 
-def aims_of(kind):
-    """Returns where a job is killed, in order: at random steps, and twice amid its first saves or its last ones."""
+def aims_of(kind, steps_each):
+    """Returns where a job is killed, in order: at so many random steps, and twice amid its first saves or its last."""
     if kind == WHOLE:
         return []
     chance = random.Random(f"{SEED}/{kind}")
     saves, first = chance.sample(NEXT_TO_A_SAVE, 2), chance.random() < 0.5
     # Each kill amid a save comes at the first save of its process: so far, random steps are kept away from it.
     room = 2 * SAVE_STEPS
-    steps = sorted(chance.sample(range(1 + room * first, LAST_STEP - room * (not first)), STEPS_EACH))
+    steps = sorted(chance.sample(range(1 + room * first, LAST_STEP - room * (not first)), steps_each))
     at_steps = [f"{chance.choice(('before', 'after'))} {step}" for step in steps]
     return [*saves, *at_steps] if first else [*at_steps, *saves]
 

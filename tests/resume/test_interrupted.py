@@ -44,8 +44,9 @@ def uninterrupted(tmp_path_factory):
     return outcome, shown(directory)
 
 
-def test_killed(tmp_path):
-    command = [sys.executable, "-m", "resume.kills", str(tmp_path)]
+@pytest.mark.parametrize("steps_each", [1, pytest.param(8, marks=pytest.mark.campaign)])
+def test_killed(steps_each, tmp_path):
+    command = [sys.executable, "-m", "resume.kills", str(tmp_path), str(steps_each)]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
     )
@@ -53,16 +54,22 @@ def test_killed(tmp_path):
     whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
     expected = shown(str(tmp_path / whole["kind"]))
     for job in jobs:
-        assert job["killed_at"] == aims_of(job["kind"])
+        assert job["killed_at"] == aims_of(job["kind"], steps_each)
         assert job["outcome"] == whole["outcome"], job
         check_events(str(tmp_path / job["kind"]), expected)
+
+
+def quick(kinds):
+    """Of all kinds two are tried each time: one that goes to its place, and one that reads up to it."""
+    each_time = "arrays", "generator function"
+    return [pytest.param(kind, marks=() if kind in each_time else pytest.mark.campaign) for kind in kinds]
 
 
 class Interrupted(Exception):
     """What the body of a session raises."""
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", quick(SOURCES))
 def test_left_by_an_exception(kind, tmp_path, uninterrupted):
     at, sessions = steps_of(kind, "exception"), 0
     model = Model(kind)
@@ -86,7 +93,7 @@ def test_left_by_an_exception(kind, tmp_path, uninterrupted):
     check_events(str(tmp_path), uninterrupted[1])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != ONE_SHOT])
+@pytest.mark.parametrize("kind", quick(kind for kind in SOURCES if kind != ONE_SHOT))
 def test_left_on_a_signal(kind, tmp_path, uninterrupted):
     at, sessions = steps_of(kind, "signal"), 0
 
@@ -106,7 +113,7 @@ def test_left_on_a_signal(kind, tmp_path, uninterrupted):
     check_events(str(tmp_path), uninterrupted[1])
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", quick(SOURCES))
 def test_recovered_in_the_process(kind, tmp_path, uninterrupted):
     chance = random.Random(kind)
     at = {(step, chance.random() < 0.5) for step in steps_of(kind, "recovery")}

@@ -6,18 +6,23 @@ import collections
 import logging
 import os
 
+import pytest
+
 from .schedules import PLACES, go_through
 
-COUNT = int(os.environ.get("HOOKLINE_SCHEDULES", "24"))
+COUNTS = [4, pytest.param(24, marks=pytest.mark.campaign)]
+if asked := os.environ.get("HOOKLINE_SCHEDULES"):
+    COUNTS = [int(asked)]
 FIRST = int(os.environ.get("HOOKLINE_FIRST_SCHEDULE", "0"))
 
 
-def test_random_schedules_of_failures(tmp_path, monkeypatch):
+@pytest.mark.parametrize("count", COUNTS)
+def test_random_schedules_of_failures(count, tmp_path, monkeypatch):
     for name in ("hookline", "tensorboard"):  # Of so many failures there would be much to read.
         monkeypatch.setattr(logging.getLogger(name), "level", logging.CRITICAL)
     _, expected = go_through(0, str(tmp_path / "uninterrupted"), most=0)
     met = collections.Counter()
-    for seed in range(FIRST, FIRST + COUNT):
+    for seed in range(FIRST, FIRST + count):
         try:
             failures, outcome = go_through(seed, str(tmp_path / f"{seed}"))
             assert outcome == expected, "The last state is another one."
@@ -25,6 +30,6 @@ def test_random_schedules_of_failures(tmp_path, monkeypatch):
             error.add_note(f"To repeat: HOOKLINE_FIRST_SCHEDULE={seed} HOOKLINE_SCHEDULES=1")
             raise
         met.update(place for place, _ in failures)
-    print(f"{COUNT} schedules, {met.total()} failures: {dict(met)}")
-    if COUNT >= 24:
+    print(f"{count} schedules, {met.total()} failures: {dict(met)}")
+    if count >= 24:
         assert met.keys() == PLACES.keys()

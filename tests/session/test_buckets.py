@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hookline as hl
@@ -112,7 +112,14 @@ def sums_of_weights():
     return hl.op(loss_of, name="loss")(weights), optax.adam(1e-2)
 
 
-@pytest.mark.parametrize("model", [adam_with_normalisation, scan_with_momentum, convolutions, sums_of_weights])
+@pytest.mark.parametrize(
+    "model",
+    [
+        adam_with_normalisation,
+        scan_with_momentum,
+        *(pytest.param(model, marks=pytest.mark.campaign) for model in (convolutions, sums_of_weights)),
+    ],
+)
 def test_the_trained_bits_are_those_of_arrays_that_travel_alone_watched_or_not(model, monkeypatch):
     finals = []
     for limit, watches in ((None, False), (None, True), (0, False)):
@@ -183,7 +190,6 @@ MOVES = ["all", "abc", "ce", "d", "init", "init_b", "read", "total", "snapshot",
          *(f"set_{name}" for name in "abcde"), *(f"load_{name}" for name in "abd")]  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(1, 3)), min_size=5, max_size=40))
 def test_any_order_of_programs_reads_and_writes_gives_the_same_values(moves):
     with hl.Graph().as_default(), hl.Session() as session:

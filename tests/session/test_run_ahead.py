@@ -12,6 +12,7 @@ import hookline as hl
 from hookline.session import latches
 
 RUNS = 80
+SOME = [(2, None), (3, 1), (8, 3), (8, 5), (28, 15)]
 
 
 def slow(value):
@@ -40,8 +41,14 @@ def test_the_host_runs_ahead_to_the_bound_and_no_further(bound):
         assert bound // 2 <= most_ahead(lambda: session.run(train_op)) <= bound
 
 
-@pytest.mark.parametrize("bound", [2, 3, 8, 28])
-@pytest.mark.parametrize("others", [None, 1, 3, 5, 15])
+@pytest.mark.parametrize(
+    ("bound", "others"),
+    [
+        pytest.param(bound, others, marks=() if (bound, others) in SOME else pytest.mark.campaign)
+        for bound in (2, 3, 8, 28)
+        for others in (None, 1, 3, 5, 15)
+    ],
+)
 def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others):
     weights = hl.Variable(jnp.ones((300, 300)), name="weights")
     times = hl.placeholder("int32", [], name="times")
