@@ -92,7 +92,7 @@ class Evaluate(SessionRunHook):
         self.trigger = _trigger(every)
         self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches)
         self.name, self._output_dir = name, output_dir
-        self._keep_best = keep_best
+        self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
         if mode is not None and keep_best is None:
             raise ValueError("Evaluate takes mode with keep_best, got mode alone.")
         self._mode: Mode | None = None if keep_best is None else mode_of("Evaluate", keep_best, mode)

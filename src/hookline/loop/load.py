@@ -45,9 +45,9 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     Raises:
         NotFoundError: There is no such checkpoint, or something is missing in it; all that is missing is named.
         InvalidArgumentError: Something has another shape or dtype; all of it is named.
-        DataLossError: Its files are broken.
+        DataLossError: Its files are broken, or something else is in the place of the newest.
         ValueError: An unknown `step`.
-        TypeError: `prefix` is no text.
+        TypeError: `path` is no path, or `prefix` no text.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp, numpy as np, tempfile
@@ -64,7 +64,7 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     """
     if not isinstance(prefix, str):
         raise TypeError(f"load requires a name as prefix, '' for all of the state, got {prefix!r}.")
-    path = _checkpoint(os.fspath(path), step)
+    path = _checkpoint(arguments.path("load", "path", path), step)
     manifest = layout.read_manifest(path)[1]
     root = _root(manifest, prefix.strip("/"))
     if like is None:
@@ -90,7 +90,7 @@ def _checkpoint(path: str, step: int | str) -> str:
     if state is None:
         return path  # Whoever reads it says what is there instead.
     if step == "latest":
-        return state.model_checkpoint_path
+        return reading.checkpoint_at(path, "load", "path")
     known = {candidate: candidate.rpartition("-")[2] for candidate in state.all_model_checkpoint_paths}
     if step == "best":
         if state.best is None:
