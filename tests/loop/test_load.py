@@ -147,3 +147,13 @@ def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
             raise AssertionError
     """
     run(4, [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
+
+
+def test_what_is_left_of_the_newest_is_told_and_an_older_one_has_to_be_asked_for(tmp_path):
+    trained("linen", tmp_path, last_step=4, save_checkpoint_steps=2)
+    (tmp_path / "model.ckpt-4" / "hookline.json").unlink()
+    with pytest.raises(hl.errors.DataLossError, match="model.ckpt-4' is broken and cannot be read: it has no hookline"):
+        hl.train.load(str(tmp_path))
+    assert hl.train.load(str(tmp_path), step=2)
+    with pytest.raises(TypeError, match="load requires a path as path, got 5"):
+        hl.train.load(5)

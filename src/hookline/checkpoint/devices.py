@@ -69,8 +69,8 @@ def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool
     is_split = any(len(leaf.pieces) > 1 for entry in manifest.variables.values() for leaf in entry.leaves)
     if is_placed or is_split or jax.device_count() < len(manifest.devices):
         _logger.warning(
-            "Checkpoint '%s' was saved from %s, and is restored onto %s: it goes to where the values lie that the "
-            "graph was built with. To train on as many as before, build it with values that lie there: "
+            "Checkpoint '%s' was saved from %s and is restored onto %s, where the values lie that the graph was built "
+            "with. To train on as many as before, build it with values that lie there: "
             "jax.device_put(state, sharding).",
             path,
             shown(manifest.devices),

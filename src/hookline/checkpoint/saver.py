@@ -501,8 +501,10 @@ class Saver:
     def _load(self, sess: Session, path: str, variables: Mapping[str, Variable], *, whole: bool) -> None:
         specs = {name: variable.spec for name, variable in variables.items()}
         iterators = [name for name in sess.iterators() if whole and name not in variables]
+        was_read: list[Manifest] = []
 
         def choose(manifest: Manifest) -> dict[str, fitting.Match]:
+            was_read[:] = [manifest]
             held = {name: UNKNOWN for name in iterators if name in manifest.variables}
             if whole:
                 held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
@@ -511,7 +513,7 @@ class Saver:
         read = reading.read(path, choose, self._verify, devices.shardings_of(variables))
         is_placed = any(variable.shardings for variable in variables.values())
         restored = [read[name] for name in variables]
-        devices.warn_of_fewer(path, layout.read_manifest(path)[1], restored, is_placed=is_placed)
+        devices.warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
         values = {variable.op.name: read[name] for name, variable in variables.items()}
         if self._reshape:
             values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}

@@ -1,7 +1,10 @@
 """Data as tensors: iterators that read ahead and whose positions are in checkpoints."""
 
-from hookline.data.arrays import arrays
-from hookline.data.batches import Padded
-from hookline.data.iterator import iterator
+from hookline.interrupts import held_back
+
+with held_back():
+    from hookline.data.arrays import arrays
+    from hookline.data.batches import Padded
+    from hookline.data.iterator import iterator
 
 __all__ = ["Padded", "arrays", "iterator"]

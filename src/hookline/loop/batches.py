@@ -1,4 +1,4 @@
-"""What a loop has to know of its batches before the first step, and what is no batches."""
+"""What a loop has to know of its batches before the first step, and what is not a source of batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.session import Session
 
 
 def check_batches(who: str, batches: Any) -> None:
-    """Raises `TypeError` for what is no batches: an array, a tuple of arrays, text."""
+    """Raises `TypeError` for what is not a source of batches: an array, a tuple of arrays, text."""
     check_source(batches, who)
     if isinstance(batches, tuple) and batches and all(isinstance(item, np.ndarray | jax.Array) for item in batches):
         arrays = ", ".join(map(shown, batches))

@@ -6,7 +6,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from hookline import summary
+from hookline import arguments, summary
 from hookline.checkpoint import Saver
 from hookline.checkpoint.serving import save_with, savers_of
 from hookline.hooks import CheckpointSaverHook, SessionRunContext, SessionRunHook, SessionRunValues, every
@@ -54,7 +54,8 @@ class Evaluate(SessionRunHook):
         trigger: Says when.
 
     Raises:
-        TypeError: `eval_step` is neither a function nor tensors; `batches` is no batches, or has text.
+        TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
+            text.
         ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. From the first
             run: the session saves no checkpoints to keep.
 

@@ -35,7 +35,7 @@ class Evaluation:
         batches: What to go through: batches, or feeds.
 
     Raises:
-        TypeError: It is neither; `batches` is no batches.
+        TypeError: It is neither; or `batches` is not a source of batches.
         ValueError: `batches` can be gone through once only.
     """
 

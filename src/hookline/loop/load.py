@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hookline import arguments
 from hookline.checkpoint import fitting, get_checkpoint_state, layout, load_variable, reading
 from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest

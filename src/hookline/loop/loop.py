@@ -45,6 +45,8 @@ _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
 _BATCHES = "batches"
+# Arguments of a session that a loop does not take.
+_OF_GRAPHS = ("master", "is_chief")
 STATE = "state"
 """What the variable of the state is called, and so what checkpoints call it."""
 
@@ -82,7 +84,7 @@ class Loop:
 
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
-            Or `batches` is no batches, or has text.
+            Or `batches` is not a source of batches, or contains text.
         ValueError: It returns a state of another structure, shape or dtype; `batches` is empty.
 
     Example:
@@ -203,11 +205,12 @@ class Loop:
                 `save_summaries_steps`, `log_step_count_steps`, `recovery`, `on_preemption`, ...
 
         Raises:
-            TypeError: An argument that there is not, or of another kind.
+            TypeError: An unknown argument, or one of another kind.
             ValueError: `watch` is no metric; or it is to train on parameter servers.
             FailedPreconditionError: There is a checkpoint to go on from, and `batches` cannot be read from the start.
         """
         _refuse_arguments(progress, log_steps, keywords)
+        logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks = checked_hooks(hooks)
         own: list[Any] = [FinalStateHook(lambda session: self._finish(session, last_step))]
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
@@ -286,12 +289,12 @@ def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -
     if "checkpoint_dir" in keywords:
         raise TypeError("Loop takes the directory of its checkpoints as logdir, and no checkpoint_dir.")
     own, passed_on = (inspect.signature(taker).parameters for taker in (Loop.session, MonitoredTrainingSession))
-    known = [name for name in (*own, *passed_on) if name not in ("self", "keywords", "checkpoint_dir")]
-    for name in keywords.keys() - set(known):
+    known = [name for name in (*own, *passed_on) if name not in ("self", "keywords", "checkpoint_dir", *_OF_GRAPHS)]
+    for name in keywords.keys() - {*known, *_OF_GRAPHS}:
         near = difflib.get_close_matches(name, known, n=2)
         advice = f"Did you mean {' or '.join(near)}?" if near else f"It takes {', '.join(dict.fromkeys(known))}."
         raise TypeError(f"Loop takes no argument {name!r}. {advice}")
-    for name in ("master", "is_chief"):
+    for name in _OF_GRAPHS:
         if name in keywords and keywords[name] not in ("", True):
             raise ValueError(
                 f"Loop does not train on parameter servers, so it takes no {name}: they apply the updates of a graph "

@@ -529,7 +529,7 @@ class MonitoredLifecycle:
         hooked = self._session.current.hooked
         if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
             return
-        if exception is hooked.raw.fault:  # Updates came of it.
+        if hooked.raw.fault is not None:  # Updates came of it.
             return
         if self._written_in_step is not None and hooked.raw.writes != self._written_in_step:
             return  # The step function changed variables itself.

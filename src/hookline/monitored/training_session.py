@@ -201,7 +201,7 @@ def _cadences(
 def _on(name: str, every: N | None) -> N | None:
     if every is not None and every < 0:
         _logger.warning(
-            "MonitoredTrainingSession: %s=%s turns this cadence off; to say so give None or 0, else more.",
+            "MonitoredTrainingSession: %s=%s turns this cadence off. Give None or 0 for that, or a number above 0.",
             name,
             every,
         )

@@ -23,7 +23,7 @@ class RunOptions:
             fetches are delivered; `RunMetadata.applied` tells. Runs that do not change the global step have no limit.
 
     Raises:
-        TypeError: A number is none, or the watches are no list.
+        TypeError: A field is not a whole number, or the watches are not a list.
 
     References:
         `tf.RunOptions`. `last_step` is our addition.

@@ -67,7 +67,8 @@ class Session(_OfGraph):
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         usable: Whether it is neither closed nor lost.
         checks_runs: Whether `check_run` does anything.
-        fault: The error that a `hookline.graph.fault.Fault` was last: what came of that run is not worth keeping.
+        fault: The latest error of a `hookline.graph.fault.Fault` since the model was loaded: its state is not worth a
+            last checkpoint.
         ahead: How far the host is ahead of the device.
 
     Example:
@@ -137,17 +138,19 @@ class Session(_OfGraph):
         Raises:
             InvalidArgumentError: As of `settle`. It is closed then.
         """
-        fault = self._last_fault()
-        with self._lock:
-            self._closed, self.usable = True, False
-            self._sources.close()
-            if self._store is not None:
-                self._store.close()
-            self._store, self._latest = None, {}
-            self._plans = PlanCache(self._graph, self._max_plans, self._latches)
-            self._latches.reset()
-            self.ahead.forget()
-        _call_all(self._at_close)
+        try:
+            fault = self._last_fault()
+        finally:  # A Ctrl-C may end the wait for the device.
+            with self._lock:
+                self._closed, self.usable = True, False
+                self._sources.close()
+                if self._store is not None:
+                    self._store.close()
+                self._store, self._latest = None, {}
+                self._plans = PlanCache(self._graph, self._max_plans, self._latches)
+                self._latches.reset()
+                self.ahead.forget()
+            _call_all(self._at_close)
         if fault is not None:
             raise fault
 
@@ -867,6 +870,7 @@ class Session(_OfGraph):
             self.writes += 1
             if is_model:
                 self._latches.reset()
+                self.fault = None
             self._sources.go_to(positions or {})
 
     def uninitialized(self, variables: Iterable[Variable] | None = None) -> list[str]:

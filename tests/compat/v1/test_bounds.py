@@ -272,6 +272,22 @@ def test_a_monitored_run_that_returns_values_says_so_itself(tmp_path):
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-5"
 
 
+def test_who_goes_on_after_such_a_run_and_fails_gets_no_last_checkpoint(tmp_path):
+    places = tf.placeholder(tf.int32, [2])
+    train_op, loss = training(places)
+
+    def train():
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=None) as sess:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                sess.run([train_op, loss], {places: [0, 7]})
+            sess.run([train_op, loss], {places: [0, 1]})
+            raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        train()
+    assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-0"
+
+
 def test_a_session_that_is_made_again_has_forgotten_what_was_undone(tmp_path, caplog):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
