@@ -458,8 +458,8 @@ def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):
     assert train.latest_checkpoint(str(tmp_path)) is None
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert lines == [
-        "MonitoredTrainingSession: save_checkpoint_secs=-3 turns this cadence off. Give None or 0 for that, or a number "
-        "above 0."
+        "MonitoredTrainingSession: save_checkpoint_secs=-3 turns this cadence off. Give None or 0 for that, or a "
+        "number above 0."
     ]
 
 

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def every_power_cut(pytestconfig: pytest.Config) -> bool:
-    """Whether all is to be tried, for which `make test` has no time."""
+    """Whether all is to be tried, for which `make test-all` has no time."""
     # Unknown where pytest is started for more than this folder.
     return bool(pytestconfig.getoption("--every-power-cut", default=False))
 
