@@ -381,6 +381,24 @@ def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, sessio
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-100"]
 
 
+@pytest.mark.parametrize("locks", [True, False])
+def test_what_another_has_saved_in_the_middle_of_a_change_is_not_taken_for_its_own(
+    process, session, tmp_path, locks, monkeypatch
+):
+    if not locks:
+        monkeypatch.setattr(lease, "lock", lambda descriptor: False)
+    saver, other = Saver(), process(wait=0, **({} if locks else {"beat": 0.2}))
+    saver.save(session, str(tmp_path / "model.ckpt"), 1)
+    with lease.of(str(tmp_path)).changing():
+        tidied(tmp_path)
+        assert other.save(50).startswith("saved")
+        other.end()
+    for step in (2, 3):
+        with pytest.raises(FailedPreconditionError, match="what was there before is not known"):
+            saver.save(session, str(tmp_path / "model.ckpt"), step)
+    assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-50"]
+
+
 def test_a_lease_is_not_taken_again_where_somebody_has_written_over_the_newest_checkpoint(process, session, tmp_path):
     saver = Saver()
     saver.save(session, str(tmp_path / "run" / "model.ckpt"), 1)

@@ -59,7 +59,7 @@ class Lease:
         self._locked = False
         self._loss: str | None = None
         self._beaten = clock.monotonic()
-        # What is in the directory, as long as only this process has changed it; None where it could not be read.
+        # What is in the directory, as long as only this process has changed it; None where that is not known.
         self._traces: Traces | None = None
         # Another owner's last sign of life, and when it was first seen.
         self._seen: tuple[Owner, float] | None = None
@@ -253,15 +253,10 @@ class Lease:
 
     def _renew(self) -> bool:
         """Returns whether this process has the lease; writes the owner file again if that alone is gone."""
-        if self._descriptor is None:
+        if not self._keeps_lock():
             return False
-        locked = self._locked and _same_file(self._descriptor, self._path(LOCK_NAME))
-        # If anything in this process has read the lock file, the lock is gone.
-        locked = locked and lock(self._descriptor) is True
         found = self._read_owner()
-        if self._locked and not locked:
-            return False
-        if found is None and locked:
+        if found is None and self._locked:
             self._write_owner()
         elif not self._is_mine(found):
             return False
@@ -269,12 +264,22 @@ class Lease:
             self._note()
         return True
 
+    def _keeps_lock(self) -> bool:
+        if self._descriptor is None:
+            return False
+        if not self._locked:
+            return True  # Only the owner file tells.
+        # If anything in this process has read the lock file, the lock is gone.
+        return _same_file(self._descriptor, self._path(LOCK_NAME)) and lock(self._descriptor) is True
+
     def _note(self) -> None:
-        """Takes note of what is in the directory, which is there with the leave of this process."""
-        try:
-            self._traces = traces.look(self._directory, self.state_files)
-        except (OSError, OpError):
-            self._traces = None
+        """Takes note of what is in the directory, if it is there with the leave of this process."""
+        self._traces = None
+        with contextlib.suppress(OSError, OpError):
+            found = traces.look(self._directory, self.state_files)
+            # Asked afterwards: who still has the lease had it while it looked.
+            if self._keeps_lock() and self._is_mine(self._read_owner()):
+                self._traces = found
 
     def _remove_leftovers(self) -> None:
         """Removes owner files whose processes were killed while writing them."""
