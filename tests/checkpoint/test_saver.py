@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import logging
 import os
@@ -666,6 +667,26 @@ def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_ne
         again.recover_last_checkpoints(checkpoint.get_checkpoint_state(logdir).all_model_checkpoint_paths)
         again.save(sess, path, 4)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
+
+
+def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_save_wait(
+    path, logdir, monkeypatch, caplog
+):
+    def busy(old):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), old)
+
+    hl.Variable(1.0, name="w")
+    with started() as sess, FakeClock() as clock:
+        saver, begun = Saver(max_to_keep=1), clock.monotonic()
+        with monkeypatch.context() as patched:
+            patched.setattr(layout, "remove", busy)
+            for step in range(3):
+                saver.save(sess, path, step)
+        assert clock.monotonic() == begun
+        assert f"'{path}-0' is to be removed, and stays until the next save: " in caplog.text
+        assert names_in(logdir) == ["checkpoint", "model.ckpt-0", "model.ckpt-1", "model.ckpt-2"]
+        saver.save(sess, path, 3)
+    assert names_in(logdir) == ["checkpoint", "model.ckpt-3"]
 
 
 def test_a_failed_save_does_not_keep_the_values_alive(path):

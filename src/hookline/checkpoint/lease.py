@@ -427,9 +427,13 @@ os.register_at_fork(after_in_child=_forget_all)
 def _same_file(descriptor: int, path: str) -> bool:
     """Returns whether an open file is the one at a path; raises errors of the system that do not say."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        there = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        return os.path.samestat(there, os.fstat(descriptor))
     except OSError as error:
         # A network file system calls a file stale that is open here and was removed elsewhere.
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ESTALE:
+        if error.errno == errno.ESTALE:
             return False
         raise

@@ -369,13 +369,10 @@ class Saver:
                 self._remove_elsewhere(old)
 
     def _remove(self, old: str, lease: Lease) -> None:
-        def remove() -> None:
+        try:  # Once: the next save goes on with it, and must not be slower for each one that stays.
             with lease.changing():
                 layout.remove(old)
-
-        try:
-            self._retry.attempt(remove, old)
-        except OpError as error:
+        except (OSError, OpError) as error:
             _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
             self._leaving.append(old)
 
