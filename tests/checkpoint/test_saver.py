@@ -24,6 +24,7 @@ from orbax.checkpoint import v1 as ocp
 import hookline as hl
 from hookline import checkpoint, errors
 from hookline.checkpoint import RetryPolicy, Saver, layout, reading
+from hookline.checkpoint import saver as saver_module
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
 
@@ -687,6 +688,47 @@ def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_
         assert names_in(logdir) == ["checkpoint", "model.ckpt-0", "model.ckpt-1", "model.ckpt-2"]
         saver.save(sess, path, 3)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3"]
+
+
+def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_written(path, logdir, monkeypatch, caplog):
+    hl.Variable(1.0, name="w")
+    with started() as sess, FakeClock() as clock:
+        saver, begun = Saver(), clock.monotonic()
+        for step in (1, 2):
+            saver.save(sess, path, step)
+        with monkeypatch.context() as patched:
+            patched.setattr(saver_module, "write_state", broken_disk)
+            saver.keep_best(1)
+        assert clock.monotonic() == begun
+        assert f"That '{path}-1' is the best checkpoint is left to the next save: " in caplog.text
+        assert checkpoint.get_checkpoint_state(logdir).best is None
+        saver.save(sess, path, 3)
+    assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
+
+
+def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch):
+    writes, writing, named = saver_module.write_state, threading.Event(), threading.Event()
+
+    def held_up(*given):
+        writing.set()
+        assert named.wait(30)
+        writes(*given)
+
+    hl.Variable(1.0, name="w")
+    with started() as sess:
+        saver = Saver()
+        saver.save(sess, path, 1)
+        monkeypatch.setattr(saver_module, "write_state", held_up)
+        pending = saver.save_async(sess, path, 2)
+        assert writing.wait(30)
+        saver.keep_best(1)
+        named.set()
+        pending.wait()
+    assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
+
+
+def broken_disk(*given):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_a_failed_save_does_not_keep_the_values_alive(path):

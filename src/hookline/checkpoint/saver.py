@@ -30,6 +30,7 @@ from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
+_ONCE = RetryPolicy(max_attempts=1)
 HOOK_STATES = "hooks/"
 """The prefix of hooks' states in a checkpoint."""
 
@@ -361,12 +362,12 @@ class Saver:
     def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
         """Writes the state file, and removes the checkpoints that the new one replaces."""
         with self._state_lock:
-            removed = self._note(path, manifest, latest_filename, lease)
-        for old in removed:
-            if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
-                self._remove(old, lease)
-            else:
-                self._remove_elsewhere(old)
+            for old in self._note(path, manifest, latest_filename, lease):
+                if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
+                    self._remove(old, lease)
+                else:
+                    self._remove_elsewhere(old)
+        self._write_best()  # If it was named meanwhile.
 
     def _remove(self, old: str, lease: Lease) -> None:
         try:  # Once: the next save goes on with it, and must not be slower for each one that stays.
@@ -384,12 +385,18 @@ class Saver:
         self._take_proof(retention)
         retention.prefer(self._best_step)
         removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        self._write_state(path, retention, latest_filename, lease, removed)
+        self._write_state(path, retention, latest_filename, lease, removed, self._retry)
         self._retention, self._leaving = retention, []
         return removed
 
     def _write_state(
-        self, newest: str, retention: Retention, latest_filename: str | None, lease: Lease, leaving: list[str]
+        self,
+        newest: str,
+        retention: Retention,
+        latest_filename: str | None,
+        lease: Lease,
+        leaving: list[str],
+        retry: RetryPolicy,
     ) -> None:
         directory, self._state_file = os.path.dirname(newest) or ".", latest_filename
         state = CheckpointState(
@@ -406,7 +413,7 @@ class Saver:
             with lease.changing():
                 write_state(directory, state, latest_filename, leaving)
 
-        self._retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
+        retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
 
     def _remove_elsewhere(self, path: str) -> None:
         try:
@@ -451,14 +458,25 @@ class Saver:
         One that is being written, or is written next, counts as well. `CheckpointState.best` names it, and
         `train.load(..., step="best")` reads it.
         """
-        with self._state_lock:
-            self._best_step = step
+        self._best_step = step
+        self._write_best()
+
+    def _write_best(self) -> None:
+        """Writes the best into the state file, if that names another; tries once, for a training would wait."""
+        if not self._state_lock.acquire(blocking=False):
+            return  # A save that is being completed looks afterwards.
+        try:
             before = self._retention.best
-            if self._retention.prefer(step) and self._retention.best != before:
-                newest = self._retention.paths[-1]
-                held = lease.of(os.path.dirname(os.path.abspath(newest)))
-                if held is not None:  # Else nobody saves there any more.
-                    self._write_state(newest, self._retention, self._state_file, held, self._leaving)
+            if not self._retention.prefer(self._best_step) or self._retention.best == before:
+                return
+            newest = self._retention.paths[-1]
+            held = lease.of(os.path.dirname(os.path.abspath(newest)))
+            if held is not None:  # Else nobody saves there any more.
+                self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
+        except OpError as error:
+            _logger.warning("That '%s' is the best checkpoint is left to the next save: %s", self._retention.best, error)
+        finally:
+            self._state_lock.release()
 
     @property
     def last_good(self) -> str | None:
