@@ -474,7 +474,8 @@ class Saver:
             if held is not None:  # Else nobody saves there any more.
                 self._write_state(newest, self._retention, self._state_file, held, self._leaving, _ONCE)
         except OpError as error:
-            _logger.warning("That '%s' is the best checkpoint is left to the next save: %s", self._retention.best, error)
+            best = self._retention.best
+            _logger.warning("That '%s' is the best checkpoint is left to the next save: %s", best, error)
         finally:
             self._state_lock.release()
 

@@ -19,7 +19,7 @@ from hookline.checkpoint import (
     lease,
     serving,
 )
-from hookline.errors import PREEMPTION_ERRORS, from_os_error
+from hookline.errors import PREEMPTION_ERRORS, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import chosen_trigger
@@ -406,11 +406,12 @@ class CheckpointSaverHook(SessionRunHook):
 
     def _write_graph(self, graph: Graph) -> None:
         path = os.path.join(self._checkpoint_dir, "graph.txt")
+        held = lease.of(self._checkpoint_dir)  # None if a subclass has not taken it in `begin`.
         try:
-            os.makedirs(self._checkpoint_dir, exist_ok=True)
-            durable.write(path, graph.as_text())
-        except OSError as error:
-            raise from_os_error(error, f"CheckpointSaverHook could not write '{path}'") from error
+            with contextlib.nullcontext() if held is None else held.changing():
+                durable.write(path, graph.as_text())
+        except (OSError, OpError) as error:  # A training does not need it.
+            _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
         if self._writer is not None:
             self._writer.add_graph(graph)
 
