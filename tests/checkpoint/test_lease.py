@@ -210,7 +210,9 @@ def test_an_owner_that_was_taken_over_is_told_so_when_the_other_has_ended_too(pr
     assert second.save(5).startswith("saved")
     second.end()
     first.popen.send_signal(signal.SIGCONT)
-    assert "was taken over by another process, which has ended" in first.save(6)
+    answer = first.save(6)
+    assert "were removed or replaced, and its contents have changed: 'model.ckpt-5' was not written by" in answer
+    assert re.search(r"; this process gave no sign of life for \d+ s\. Was it stopped\?$", answer)
     assert train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 
@@ -354,6 +356,16 @@ def test_who_waits_for_a_lease_does_not_keep_it_from_being_taken_again(process, 
     assert other.says() == f"saved {directory}/model.ckpt-100"
 
 
+CHANGED = "its contents have changed: 'model.ckpt-100' was not written by this process"
+
+
+def taken_over(directory, who):
+    return (
+        rf"^'{directory}' was taken over by {who}, for the files of this process's lease there .* were removed or "
+        r"replaced, or its host slept: this process saves nothing more there\.$"
+    )
+
+
 @pytest.mark.parametrize("then", ["lives", "ends", "is killed"])
 def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, session, tmp_path, then):
     saver, other = Saver(), process(wait=0)
@@ -362,22 +374,16 @@ def test_a_lease_that_another_has_taken_since_is_not_taken_again(process, sessio
     assert other.save(100).startswith("saved")
     if then == "ends":
         other.end()
-        who = r"another process, which has ended \(its state file 'checkpoint' is not as this process left it\)"
-        who = rf"({who}|another process, which has ended \('model.ckpt-100' is not from this process\))"
+        said = rf"^The lease files in '{tmp_path}' .* were removed or replaced, and {CHANGED}\. .* restored a copy\.$"
     elif then == "is killed":
         other.popen.kill()
         other.popen.wait()
-        who = rf"process {other.popen.pid} on \S+, which has ended"
+        said = taken_over(tmp_path, rf"process {other.popen.pid} on \S+, which has ended")
     else:
-        who = rf"process {other.popen.pid} on \S+"
+        said = taken_over(tmp_path, rf"process {other.popen.pid} on \S+")
     for step in (2, 3):
-        with pytest.raises(FailedPreconditionError) as caught:
+        with pytest.raises(FailedPreconditionError, match=said):
             saver.save(session, str(tmp_path / "model.ckpt"), step)
-        assert re.match(
-            rf"'{tmp_path}' was taken over by {who}, for the files of this process's lease there .* were removed or "
-            r"replaced, or its host slept: this process saves nothing more there\.$",
-            str(caught.value),
-        )
     assert names_in(tmp_path) == ["checkpoint", "model.ckpt-1", "model.ckpt-100"]
 
 
@@ -408,8 +414,26 @@ def test_a_lease_is_not_taken_again_where_somebody_has_written_over_the_newest_c
     tidied(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model.ckpt-1")
     (tmp_path / "other" / "model.ckpt-1").rename(tmp_path / "run" / "model.ckpt-1")
-    with pytest.raises(FailedPreconditionError, match=r"newest checkpoint that 'checkpoint' names is not from this"):
+    with pytest.raises(FailedPreconditionError, match=r"newest checkpoint that 'checkpoint' names was not written by"):
         saver.save(session, str(tmp_path / "run" / "model.ckpt"), 2)
+
+
+def test_a_backup_that_was_copied_over_the_directory_is_not_called_another_process(session, tmp_path):
+    directory, backup = tmp_path / "run", tmp_path / "backup"
+    saver = Saver()
+    saver.save(session, str(directory / "model.ckpt"), 1)
+    shutil.copytree(directory, backup)
+    saver.save(session, str(directory / "model.ckpt"), 2)
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    tidied(directory)
+    with pytest.raises(FailedPreconditionError) as caught:
+        saver.save(session, str(directory / "model.ckpt"), 3)
+    assert str(caught.value) == (
+        f"The lease files in '{directory}' ({lease.LOCK_NAME}, {lease.OWNER_NAME}) were removed or replaced, and its "
+        "contents have changed: its state file 'checkpoint' is not as this process left it. This process saves nothing "
+        "more there. Another process has saved there, or somebody has restored a copy."
+    )
 
 
 def test_a_heartbeat_takes_the_lease_again_too(process, tmp_path):

@@ -46,6 +46,10 @@ _SOMEBODY = "another process"
 _logger = logging.getLogger(__name__)
 
 
+class _Change(str):
+    """What has changed in a directory, where nobody is known who has had it."""
+
+
 class Lease:
     """The right of this process to save in a directory; `hold` grants it. All savers of a process share it."""
 
@@ -236,19 +240,23 @@ class Lease:
         if not layout.names(self._directory):  # Somebody has removed what was here.
             return ""
         if self._traces is None:
-            return f"{_SOMEBODY}, perhaps (what was there before is not known)"
+            return _Change("what was there before is not known")
         changed = traces.change(self._traces, self._directory)
-        return f"{_SOMEBODY}, which has ended ({changed})" if changed else ""
+        return _Change(f"its contents have changed: {changed}") if changed else ""
 
     def _lost_to(self, whose: str) -> str:
+        files = f"({LOCK_NAME}, {OWNER_NAME}) were removed or replaced"
         silent_secs = clock.monotonic() - self._beaten
-        if silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS:
-            why, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
-        else:
-            files = f"the files of this process's lease there ({LOCK_NAME}, {OWNER_NAME})"
-            why, advice = f"{files} were removed or replaced, or its host slept", ""
-        return (
-            f"'{self._directory}' was taken over by {whose}, for {why}: this process saves nothing more there.{advice}"
+        is_silent = silent_secs > _BEATS_TO_MISS * _HEARTBEAT_SECS
+        silent, advice = f"this process gave no sign of life for {silent_secs:.0f} s", " Was it stopped?"
+        if isinstance(whose, _Change):
+            return (
+                f"The lease files in '{self._directory}' {files}, and {whose}. This process saves nothing more there. "
+                "Another process has saved there, or somebody has restored a copy"
+            ) + (f"; {silent}.{advice}" if is_silent else ".")
+        why = silent if is_silent else f"the files of this process's lease there {files}, or its host slept"
+        return (f"'{self._directory}' was taken over by {whose}, for {why}: this process saves nothing more there.") + (
+            advice if is_silent else ""
         )
 
     def _renew(self) -> bool:

@@ -35,12 +35,12 @@ def look(directory: str, state_files: Collection[str]) -> Traces:
 def change(since: Traces, directory: str) -> str:
     """Says what somebody has saved in a directory since then; empty if nobody has."""
     if new := [name for name in layout.names(directory) if name not in since.names]:
-        return f"'{new[0]}' is not from this process"
+        return f"'{new[0]}' was not written by this process"
     for file, (text, newest) in look(directory, since.states).states.items():
         if text != since.states[file][0]:
             return f"its state file '{file}' is not as this process left it"
         if newest != since.states[file][1]:
-            return f"the newest checkpoint that '{file}' names is not from this process"
+            return f"the newest checkpoint that '{file}' names was not written by this process"
     return ""
 
 
