@@ -389,6 +389,24 @@ def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_t
     assert f"What is left of checkpoint '{place}' is in the way of a new one (it " in caplog.text
 
 
+@pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
+@pytest.mark.parametrize("step", [1, 2])
+def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, damage, step, caplog):
+    """A process was killed before the last of its renames, and somebody has put something in that place."""
+    hl.Variable(1.0, name="w")
+    sess, place = started(), pathlib.Path(path + "-1")
+    Saver().save(sess, path, 1)
+    shutil.copytree(place, f"{place}.hookline-saving")
+    damage(place)
+    Saver().save(sess, path, step)
+    checkpoint.verify(str(place))
+    assert f"What is left at '{place}' is in the way of the complete checkpoint, and was moved to " in caplog.text
+    broken = pathlib.Path(f"{place}.hookline-broken")
+    assert broken.exists()
+    assert not (broken / "hookline.json").exists()
+    assert not os.path.exists(f"{place}.hookline-saving")
+
+
 def test_what_cannot_be_saved_is_said():
     w = hl.Variable(1.0, name="w")
     with pytest.raises(TypeError, match="requires variables in var_list, got str: 'w'"):

@@ -182,7 +182,8 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
         AlreadyExistsError: Something at `path` is not a checkpoint and will not be overwritten.
     """
     durable.make_directories(os.path.dirname(path))
-    if _is_there(path) and locate(path) != path:
+    _finish_or_discard(path)
+    if _is_there(path) and locate(path) is None:
         if not (was_saved() or has_the_look(path)):
             raise errors.AlreadyExistsError(
                 None,
@@ -197,7 +198,6 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
             found,
             move_aside(path),
         )
-    _finish_or_discard(path)
     for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
         _discard_if_possible(left)
     writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
@@ -247,8 +247,11 @@ def abandon(writing: str) -> None:
 
 def move_aside(path: str) -> str:
     """Renames a broken checkpoint, so that nobody mistakes it for a good one, and returns its new name."""
-    directory, number = locate(path) or path, 1
-    aside = path + BROKEN_SUFFIX
+    return _rename_aside(locate(path) or path, path)
+
+
+def _rename_aside(directory: str, path: str) -> str:
+    aside, number = path + BROKEN_SUFFIX, 1
     while os.path.lexists(aside):
         number += 1
         aside = f"{path}{BROKEN_SUFFIX}-{number}"
@@ -291,10 +294,15 @@ def _finish_or_discard(path: str) -> None:
     saving = path + SAVING_SUFFIX
     if saving in _being_written:
         return
-    if not _is_there(path) and locate(path) == saving:
-        durable.rename(saving, path)
-    else:
+    if locate(path) != saving:
         _discard(saving)
+        return
+    if _is_there(path):
+        aside = _rename_aside(path, path)
+        _logger.warning(
+            "What is left at '%s' is in the way of the complete checkpoint, and was moved to '%s'.", path, aside
+        )
+    durable.rename(saving, path)
 
 
 def _discard(path: str) -> None:
