@@ -23,7 +23,7 @@ from orbax.checkpoint import v1 as ocp
 
 import hookline as hl
 from hookline import checkpoint, errors
-from hookline.checkpoint import RetryPolicy, Saver, layout, reading
+from hookline.checkpoint import RetryPolicy, Saver, layout, orbax_io, reading
 from hookline.checkpoint import saver as saver_module
 from hookline.checkpoint.fitting import Match
 from hookline.testing import FakeClock
@@ -706,6 +706,21 @@ def test_old_checkpoints_that_cannot_be_removed_stay_until_they_can_and_make_no_
         assert names_in(logdir) == ["checkpoint", "model.ckpt-0", "model.ckpt-1", "model.ckpt-2"]
         saver.save(sess, path, 3)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "attempts"),
+    [(TypeError("a mistake"), 1), (ValueError("nothing there"), 4), (FileNotFoundError("nothing there"), 4)],
+)
+def test_what_orbax_misses_is_tried_again_and_a_mistake_is_not(path, failure, attempts, monkeypatch, caplog):
+    def fail(*given):
+        raise failure
+
+    hl.Variable(1.0, name="w")
+    monkeypatch.setattr(orbax_io, "start_writing", fail)
+    with started() as sess, FakeClock(), pytest.raises(errors.UnknownError, match=str(failure)):
+        Saver().save(sess, path, 1)
+    assert caplog.text.count(" follows in ") == attempts - 1
 
 
 def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_written(path, logdir, monkeypatch, caplog):

@@ -16,7 +16,7 @@ import pytest
 
 import hookline as hl
 from hookline import clock, train
-from hookline.checkpoint.pending import finish_saves
+from hookline.checkpoint.pending import PendingSave, finish_saves
 from hookline.errors import ResourceExhaustedError
 from hookline.summary import FileWriterCache
 from hookline.testing import FakeClock
@@ -116,7 +116,7 @@ class Model:
 
     def trained_through(self, directory: pathlib.Path, secs: float) -> None:
         """Trains until the failure of a save ends it: from step 1 on, the disk is away for so long."""
-        with self.session(directory) as sess:
+        with self.session(directory, train.Scaffold(saver=Later())) as sess:
             sess.run(self.train)
             finish_saves(str(directory))
             with outage(directory, 1, errno.EMFILE, secs):
@@ -124,10 +124,22 @@ class Model:
                     self.completed = sess.raw_session().global_step + 1
                     sess.run(self.train)
 
-    def session(self, directory: pathlib.Path) -> train.MonitoredTrainingSession:
+    def session(
+        self, directory: pathlib.Path, scaffold: train.Scaffold | None = None
+    ) -> train.MonitoredTrainingSession:
         return train.MonitoredTrainingSession(
-            checkpoint_dir=str(directory), save_checkpoint_steps=2, save_summaries_steps=None, log_step_count_steps=None
-        )
+            checkpoint_dir=str(directory), scaffold=scaffold, save_checkpoint_steps=2, save_summaries_steps=None,
+            log_step_count_steps=None,
+        )  # fmt: skip
+
+
+class Later(train.Saver):
+    """Some time passes before the last save."""
+
+    def save_async(self, *given: Any, extra: bool = False, **named: Any) -> PendingSave:
+        if extra:
+            clock.sleep(2)
+        return super().save_async(*given, extra=extra, **named)
 
 
 @pytest.mark.parametrize("number", _ERRORS)
@@ -160,6 +172,7 @@ def test_where_that_cannot_be_saved_either_the_training_ends_with_the_first_fail
     with pytest.raises(ResourceExhaustedError, match="model.ckpt-2' could not be written: Too many open files"):
         model.trained_through(tmp_path, 1e9)
     assert "No last checkpoint was saved: ResourceExhaustedError" in caplog.text
+    assert caplog.text.count("Attempt 2 of 4 follows") == 1, "the last save has nothing to wait for"
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-0"
 
 

@@ -56,11 +56,12 @@ def may_pass(failure: BaseException) -> bool:
 
 
 def is_unclear(failure: BaseException) -> bool:
-    """Returns whether the system's error, if it was one, is not known.
+    """Returns whether Orbax misses a file that another attempt may find.
 
-    Orbax asks whether a file exists, and takes every error for a no.
+    It asks whether a file exists, takes every error for a no, and goes on to say what it misses.
     """
-    return _errno(failure) in (None, errno.ENOENT) and not isinstance(failure, errors.OpError)
+    number = _errno(failure)
+    return number == errno.ENOENT or (number is None and isinstance(failure, FileNotFoundError | ValueError))
 
 
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:

@@ -224,6 +224,7 @@ class Saver:
         latest_filename: str | None = None,
         *,
         extra: bool = False,
+        retry: RetryPolicy | None = None,
     ) -> PendingSave:
         """Starts to write a checkpoint and returns as soon as the values have been copied.
 
@@ -235,6 +236,7 @@ class Saver:
             global_step: As in `save`.
             latest_filename: As in `save`.
             extra: Whether it is kept in addition to those that `max_to_keep` counts, replacing the previous extra one.
+            retry: How often to try this save; None means as often as the saver does.
 
         Returns:
             The save under way. When it is complete, the state file is written and old checkpoints are removed.
@@ -246,6 +248,8 @@ class Saver:
         self.wait()
         sess, save_path = _raw(sess, "Saver.save"), _checked(save_path)
         arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
+        arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
+        retry = retry or self._retry
         contents, positions, step = self._contents(sess, global_step)
         path, state_file = save_path + self._suffix(step), latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
@@ -272,7 +276,7 @@ class Saver:
                 give()
 
         try:
-            writing = Writing(path, stored, self._retry, take, lambda: self._was_saved(path, state_file))
+            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file))
         except BaseException:
             give_back()
             raise
@@ -287,7 +291,7 @@ class Saver:
         def finish() -> None:
             try:
                 written, held = writing.complete(manifest)
-                self._committed(path, written, latest_filename, held)
+                self._committed(path, written, latest_filename, held, retry)
             finally:
                 give_back()
                 stored.clear()  # An error's traceback would keep it.
@@ -359,10 +363,12 @@ class Saver:
         known = _recorded_paths(os.path.dirname(path) or ".", state_file)
         return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
 
-    def _committed(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> None:
+    def _committed(
+        self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease, retry: RetryPolicy
+    ) -> None:
         """Writes the state file, and removes the checkpoints that the new one replaces."""
         with self._state_lock:
-            for old in self._note(path, manifest, latest_filename, lease):
+            for old in self._note(path, manifest, latest_filename, lease, retry):
                 if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
                     self._remove(old, lease)
                 else:
@@ -377,7 +383,9 @@ class Saver:
             _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
             self._leaving.append(old)
 
-    def _note(self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease) -> list[str]:
+    def _note(
+        self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease, retry: RetryPolicy
+    ) -> list[str]:
         """Writes a new checkpoint into the state file, and returns what it has made superfluous."""
         retention = copy.deepcopy(self._retention)
         self._take_proof(retention)
@@ -385,7 +393,7 @@ class Saver:
         self._take_proof(retention)
         retention.prefer(self._best_step)
         removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        self._write_state(path, retention, latest_filename, lease, removed, self._retry)
+        self._write_state(path, retention, latest_filename, lease, removed, retry)
         self._retention, self._leaving = retention, []
         return removed
 

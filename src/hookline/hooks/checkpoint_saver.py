@@ -12,6 +12,7 @@ from hookline import arguments, preemption, summary
 from hookline.checkpoint import (
     CheckpointSaverListener,
     PendingSave,
+    RetryPolicy,
     Saver,
     checkpoint_exists,
     durable,
@@ -320,7 +321,8 @@ class CheckpointSaverHook(SessionRunHook):
         """Saves the state of the last completed run, when a run or the body of the session has failed.
 
         If that step is already saved, this does nothing. Otherwise the checkpoint becomes the newest one. It is kept in
-        addition to those that `max_to_keep` counts, and replaces the last one of its kind. Listeners are not called.
+        addition to those that `max_to_keep` counts, and replaces the last one of its kind. Listeners are not called. If
+        a save has just failed for good, this one is tried once.
 
         Raises:
             OpError: It could not be written.
@@ -333,7 +335,9 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.error("%s", failure)
         global_step = session.global_step
         if global_step != self._saved_step:
-            pending = self._saver.save_async(session, self._save_path, global_step, extra=True)
+            # A save that has failed for good has waited for the disk already.
+            retry = RetryPolicy(max_attempts=1) if self._save_failed else None
+            pending = self._saver.save_async(session, self._save_path, global_step, extra=True, retry=retry)
             pending.wait()
             self._note_commit(pending.path)
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
