@@ -147,6 +147,26 @@ def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there():
             sess.run(written, {place: 3, size: 4})
 
 
+@pytest.mark.parametrize("metric", [tf.metrics.mean_iou, tf.metrics.mean_per_class_accuracy])
+def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_not_there(metric):
+    is_taken, classes = tf.placeholder(tf.bool, []), tf.placeholder(tf.int32, [2])
+    of_fed = tf.cond(
+        is_taken, lambda: tf.reduce_sum(tf.to_float(metric(classes, [0, 1], 2)[1])), lambda: tf.constant(-1.0)
+    )
+    of_known = tf.cond(
+        is_taken, lambda: tf.constant(-1.0), lambda: tf.reduce_sum(tf.to_float(metric([0, 5], [0, 1], 2)[1]))
+    )
+    with tf.Session() as sess:
+        sess.run(tf.local_variables_initializer())
+        assert sess.run(of_fed, {is_taken: False, classes: [0, 5]}) == -1.0
+        assert sess.run(of_known, {is_taken: True}) == -1.0
+        assert sess.run(of_fed, {is_taken: True, classes: [0, 1]}) > 0
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
+            sess.run(of_fed, {is_taken: True, classes: [0, 5]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
+            sess.run(of_known, {is_taken: False})
+
+
 def test_what_is_written_to_a_row_that_is_not_there_is_left_out():
     row, places = row_of_zeros(), tf.placeholder(tf.int32, [2])
     with tf.Session() as sess:

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hookline.compat.v1 import bounds
 from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.graphs import get_default_graph
-from hookline.compat.v1.nodes import argument
+from hookline.compat.v1.nodes import argument, node
+from hookline.compat.v1.statics import in_order
 from hookline.graph import GraphKeys, Tensor, Variable, add_to_collection, op, update
 
 Collections = Iterable[str] | None
@@ -48,11 +48,10 @@ def streaming(
     with get_default_graph().name_scope(name or label):
         variables = tuple(local_sum(shape, name) for name, shape in sums.items())
         given = [argument(value) for value in inputs]
-        batch = op(measure, name="batch").node(*given)
-        if classes:
-            withins = [Within(name, lambda count=count, **_: count) for name, count in classes.items()]
-            names = [*classes, *(f"input_{i}" for i in range(len(classes), len(given)))]
-            bounds.watch(batch.op, withins, dict(zip(names, given, strict=True)))
+        classes = classes or {}
+        names = [*classes, *(f"input_{i}" for i in range(len(classes), len(given)))]
+        within = tuple(Within(name, lambda count=count, **_: count) for name, count in classes.items())
+        batch = node(in_order(measure), "batch", dict(zip(names, given, strict=True)), within=within)
         result = op(value, name="value")(*variables)
         added = update(variables, _added, batch, name="assign_add")
         update_op = op(lambda sums: (after or value)(*sums), name="update_op")(added)
