@@ -105,6 +105,19 @@ def test_other_numbers_that_are_not_there_are_errors_too():
         assert sess.run(tf.nn.in_top_k(TABLE.T, number, 5), {number: [4, -1]}).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("value", "empty"), [(1.0, 0.0), (b"a", b"")])
+def test_a_sparse_place_may_be_one_number(value, empty):
+    place = tf.placeholder(tf.int32, [])
+    known, fed = (tf.sparse_to_dense(where, [3], value, default_value=empty) for where in (2, place))
+    with tf.Session() as sess:
+        assert sess.run(known).tolist() == [empty, empty, value]
+        assert sess.run(fed, {place: 2}).tolist() == [empty, empty, value]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"sparse_indices = 3 is not in \[0, 3\)"):
+            sess.run(fed, {place: 3})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"sparse_indices = 3 is not in \[0, 3\)"):
+        tf.sparse_to_dense(3, [3], 1.0)
+
+
 def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own():
     ids = tf.placeholder(tf.int32, [1])
     found = tf.nn.embedding_lookup([tf.constant(TABLE), tf.constant(TABLE[:1])], ids)

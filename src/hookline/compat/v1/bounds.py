@@ -158,11 +158,11 @@ def _shape_of(value: Any) -> Any:
     return specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
 
 
-def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
-    """Gives an operation of the core its fault, and refuses what the graph knows already.
+def watch(operation: Update, withins: Sequence[Within], args: dict[str, Any]) -> None:
+    """Gives an update its fault, and refuses what the graph knows already.
 
     Args:
-        operation: A function or an update.
+        operation: The update.
         withins: Where places stand.
         args: Its arguments in their order, by name; before them an update in a branch takes whether that is taken.
 
@@ -171,7 +171,7 @@ def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any])
     """
 
     def given(bound: Any) -> tuple[dict[str, Any], Any]:
-        values = list(bound if isinstance(operation, Update) else bound[0])
+        values = list(bound)
         taken = values.pop(0) if len(values) > len(args) else None
         return dict(zip(args, values, strict=True)), taken
 

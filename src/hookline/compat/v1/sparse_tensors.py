@@ -108,9 +108,12 @@ def _split(source: Any, split: Any, name: str) -> SparseTensor:
     )  # fmt: skip
 
 
-_INSIDE = (
-    Within("sparse_indices", lambda size, **_: np.ravel(size).astype(np.int32), picked=lambda args: args["places"]),
-)
+def _lengths(size: Any, **_: Any) -> Any:
+    lengths = np.ravel(size).astype(np.int32)
+    return lengths[0] if len(lengths) == 1 else lengths  # A place in a vector may be one number.
+
+
+_INSIDE = (Within("sparse_indices", _lengths, picked=lambda args: args["places"]),)
 
 
 def sparse_to_dense(
