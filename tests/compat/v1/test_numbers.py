@@ -218,6 +218,7 @@ DIVISIONS = [
     lambda x, y: tf.div(x, y),
     lambda x, y: tf.floordiv(x, y),
     lambda x, y: tf.mod(x, y),
+    lambda x, y: tf.truncatediv(x, y),
 ]
 
 
@@ -238,17 +239,18 @@ def test_a_zero_that_is_written_down_is_refused(divide):
 def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero():
     n, x = tf.placeholder(tf.int32, []), tf.constant([6, 7])
     share = tf.cond(n > 0, lambda: x // n, lambda: x)
-    none = tf.cond(n > 0, lambda: x // tf.constant(0), lambda: x)
+    nones = [tf.cond(n > 0, lambda d=divide: d(x, tf.constant(0)), lambda: x) for divide in DIVISIONS]
     of_rows = tf.placeholder(tf.float32, [None])
     rows = tf.shape(of_rows)[0]
     mean = tf.cond(rows > 0, lambda: x // rows, lambda: x)
     with tf.Session() as session:
         assert session.run(share, {n: 2}).tolist() == [3, 3]
-        assert session.run([share, none], {n: 0})[0].tolist() == [6, 7]
+        assert session.run([share, *nones], {n: 0})[0].tolist() == [6, 7]
         assert session.run(mean, {of_rows: []}).tolist() == [6, 7]
         assert session.run(mean, {of_rows: [1.0, 2.0]}).tolist() == [3, 3]
-        with pytest.raises(InvalidArgumentError, match="division by zero"):
-            session.run(none, {n: 1})
+        for none in nones:
+            with pytest.raises(InvalidArgumentError, match="division by zero"):
+                session.run(none, {n: 1})
 
 
 @pytest.mark.parametrize("make", [lambda x: x // 100, lambda x: x % [1, 2, 3], lambda x: tf.mod(tf.to_float(x), 0.0)])
@@ -276,6 +278,7 @@ def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begi
         (lambda x, y: tf.div(x, y), [3, 1, 2]),
         (lambda x, y: tf.floordiv(x, y), [3, 1, 2]),
         (lambda x, y: tf.mod(x, y), [1, 0, 1]),
+        (lambda x, y: tf.truncatediv(x, y), [3, 1, 2]),
     ],
 )
 def test_whole_numbers_are_divided_alike(divide, expected, dtype, how):

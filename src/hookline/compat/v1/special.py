@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.scipy.special as special
 
 from hookline.compat.v1 import bounds, checks, dtypes
-from hookline.compat.v1.bounds import Within
+from hookline.compat.v1.bounds import Divides, Within
 from hookline.compat.v1.graphs import control_dependencies
 from hookline.compat.v1.nodes import convert_to_tensor
 from hookline.compat.v1.table import functions, row
@@ -56,7 +56,9 @@ def _inverse(places: Any) -> Any:
 
 def _quotient(x: Any, y: Any) -> Any:
     dtype = jnp.result_type(x, y)
-    return jax.lax.div(*jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype)))
+    x, y = jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(y, dtype))
+    # XLA divides constants when it compiles, and the process dies of a whole 0.
+    return jax.lax.div(x, jnp.where(y == 0, 1, y) if jnp.issubdtype(dtype, jnp.integer) else y)
 
 
 def _clipped(t: Any, limit: Any) -> Any:
@@ -85,7 +87,8 @@ TABLE = [
     row("roll", "input, @shift, @axis, name=None", lambda x, shift, axis: jnp.roll(x, shift, axis)),
     row("scalar_mul", "scalar, x, name=None", lambda scalar, x: scalar * x, "mul"),
     row("sort", "values, @axis=-1, -direction='ASCENDING', name=None", _sorted, "sort"),
-    row("truncatediv", "x, y, name=None", _quotient, "TruncateDiv"),
+    row("truncatediv", "x, y, name=None", _quotient, "TruncateDiv",
+        within=(Divides("y", lambda x, y: x),)),
 ]  # fmt: skip
 
 FUNCTIONS = functions(TABLE)
