@@ -43,3 +43,18 @@ def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept():
         kept = session.run(tf.image.resize_images(image, [4, 4], preserve_aspect_ratio=True))
         assert kept.dtype == np.float32
         assert session.run(tf.image.resize_images(image, [4, 4])).dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("pixels", "given", "wanted", "saturated", "wrapped"),
+    [
+        ([-(2**30), -1, 2**30], "int32", "uint8", [0, 0, 128], [128, 255, 128]),
+        ([-32768, -1, 32767], "int16", "uint8", [0, 0, 255], [0, 255, 255]),
+        ([-128, -1, 127], "int8", "uint16", [0, 0, 65024], [0, 65024, 65024]),
+    ],
+)
+def test_whole_numbers_of_images_are_saturated_too(pixels, given, wanted, saturated, wrapped):
+    image = tf.constant(pixels, given)
+    with tf.Session() as session:
+        assert session.run(tf.image.convert_image_dtype(image, wanted, saturate=True)).tolist() == saturated
+        assert session.run(tf.image.convert_image_dtype(image, wanted)).tolist() == wrapped

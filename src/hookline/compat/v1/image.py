@@ -42,16 +42,17 @@ def _converted(image: Any, dtype: Any, saturate: Any) -> Any:
     image = jnp.asarray(image)
     if image.dtype == dtype:
         return image
+    cast = casts.saturated if saturate else casts.cast
     given_whole, wants_whole = (jnp.issubdtype(d, jnp.integer) for d in (image.dtype, dtype))
     if given_whole and wants_whole:
         given, wanted = int(jnp.iinfo(image.dtype).max), int(jnp.iinfo(dtype).max)
-        down = (image // ((given + 1) // (wanted + 1))).astype(dtype) if given > wanted else None
-        return image.astype(dtype) * ((wanted + 1) // (given + 1)) if down is None else down
+        if given > wanted:
+            return cast(image // ((given + 1) // (wanted + 1)), dtype)
+        return cast(image, dtype) * ((wanted + 1) // (given + 1))
     if given_whole:
         return image.astype(dtype) * (1.0 / int(jnp.iinfo(image.dtype).max))
     if wants_whole:
-        scaled = image * (int(jnp.iinfo(dtype).max) + 0.5)
-        return (casts.saturated if saturate else casts.cast)(scaled, dtype)
+        return cast(image * (int(jnp.iinfo(dtype).max) + 0.5), dtype)
     return image.astype(dtype)
 
 
