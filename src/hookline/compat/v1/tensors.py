@@ -25,6 +25,7 @@ from hookline.graph.nodes import Constant as ConstantOperation
 
 _FEW = 64
 _MOST_FORMS = 64
+_SHORT = 4096
 
 # What TensorFlow calls the operations of Python's operators.
 _NAMES = {
@@ -180,9 +181,14 @@ class Tensor(core.Tensor):
         found = given.astype(dtype, copy=False)
         if given.dtype == dtype or given.dtype.kind not in "iu" or dtype.kind not in "iu":
             return found
-        is_plain = type(value) is not np.ndarray
-        if (is_plain or dtype.itemsize == 4) and not np.array_equal(given, found):
-            problem = specs.overflow(given, dtype)
+        if type(value) is np.ndarray and dtype.itemsize != 4:
+            return found
+        # The smallest and the largest of a few numbers take longer than the way back.
+        is_short = given.size <= _SHORT and given.dtype.kind == dtype.kind
+        if is_short and found.astype(given.dtype).tobytes() == given.tobytes():
+            return found
+        problem = specs.overflow(given, dtype)
+        if problem:
             raise InvalidArgumentError(self.op.node_def, self.op, f"feed_dict: the value for {self.name!r} {problem}.")
         return found
 
