@@ -21,7 +21,7 @@ UNREAD = {
         "__call__: partition_info", "__exit__: exc", "_create_non_slot_variable: colocate_with",
         "_create_slots: var_list", "_interpolated: method, roc, tn", "_open: shared", "_packed_ints: dtype",
         "build: input_shape", "call: args, kwargs", "make: run", "no_regularizer: _", "parts: _", "as_asked: _",
-        "_along_axis: indices", "_count_of_rows: max_norm", "_up_to_all: _", "call: taken",
+        "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: place", "_up_to_all: _", "call: taken",
         "last_starts: begin", "is_settled: args",
         "said: at, place, shape, size",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: is_wanted, position",

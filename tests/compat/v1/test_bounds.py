@@ -123,9 +123,11 @@ def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own
     found = tf.nn.embedding_lookup([tf.constant(TABLE), tf.constant(TABLE[:1])], ids)
     with tf.Session() as sess:
         assert sess.run(found, {ids: [8]}).tolist() == [[8.0, 9.0]]
-        for wrong in (3, 10):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="embedding_lookup"):
+        for wrong in (10, -1):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[0\] = {wrong} is not in \[0, 9\)"):
                 sess.run(found, {ids: [wrong]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[0\] = 3 names a row that its part does not"):
+            sess.run(found, {ids: [3]})
 
 
 def test_a_place_that_the_graph_knows_already_is_refused_when_it_is_built():

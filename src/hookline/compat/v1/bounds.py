@@ -29,7 +29,7 @@ class Within(NamedTuple):
     Args:
         places: The name of the argument.
         size: Returns, for the arguments by name, how many places there are: a number, or one for each of the places.
-        drops_negative: Whether numbers below 0 are no error: they stand for nothing.
+        drops_negative: Whether a negative number is allowed: it stands for no place.
         picked: Picks the argument, where the operation has it by another name.
     """
 
@@ -55,11 +55,11 @@ class Within(NamedTuple):
         return places.ravel(), sizes.ravel(), (are_out if self.drops_negative else are_out | (places < 0)).ravel()
 
     def is_settled(self, args: dict[str, Any]) -> bool:
-        """Whether the graph knows that all is well whatever a run gives, so that nothing has to be carried."""
+        """Whether the graph knows already that no run can go wrong here, so that no run has to look."""
         return False
 
     def said(self, shape: Any, at: int, place: int, size: int) -> str:
-        """Returns what is wrong with a place.
+        """Returns where a place stands, and what is wrong with it.
 
         Args:
             shape: That of the places, open in the first dimension or not; None where it is not known.
@@ -68,11 +68,15 @@ class Within(NamedTuple):
             size: How many there are.
         """
         if shape is None or None in shape[1:]:
-            return f"{self.places} hold {place}, which is not in [0, {size})"
+            return f"{self.places} hold {place}, which {self.wrong(place, size)}"
         # The first dimension may be open: it does not matter then.
         found = np.unravel_index(at, (at + 1, *shape[1:]) if shape else ())
         where = f"[{','.join(map(str, found))}]" if shape else ""
-        return f"{self.places}{where} = {place} is not in [0, {size})"
+        return f"{self.places}{where} = {place} {self.wrong(place, size)}"
+
+    def wrong(self, place: int, size: int) -> str:
+        """Returns what is wrong with a place, as a verb and what follows it."""
+        return f"is not in [0, {size})"
 
 
 class Divides(Within):

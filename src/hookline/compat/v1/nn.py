@@ -88,12 +88,32 @@ def _rows(params: Any, ids: Any, strategy: Any) -> Any:
 
 
 def _count_of_rows(params: Any, ids: Any, partition_strategy: Any, max_norm: Any) -> Any:
+    sizes, takes_turns = _parts(params, partition_strategy)
+    if not takes_turns:
+        return sum(sizes)
+    return max((rows - 1) * len(sizes) + part + 1 for part, rows in enumerate(sizes))
+
+
+def _parts(params: Any, strategy: Any) -> tuple[list[int], bool]:
+    """Returns how many rows each part has, and whether the rows go round the parts."""
     parts = params if isinstance(params, list) else [params]
-    sizes, count = [bounds.shape(part)[0] for part in parts], len(parts)
-    total = sum(sizes)
-    if partition_strategy == "div" or sizes == [len(range(i, total, count)) for i in range(count)]:
-        return total
-    return jnp.asarray(sizes)[ids % count] * count
+    return [bounds.shape(part)[0] for part in parts], strategy != "div" and len(parts) > 1
+
+
+class _Rows(Within):
+    """Rows of parts, of which some may have fewer than others."""
+
+    def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
+        """See `Within`."""
+        ids, bound, are_out = super().outside(args, xp)
+        sizes, takes_turns = _parts(args["params"], args["partition_strategy"])
+        if takes_turns:
+            are_out |= ids // len(sizes) >= xp.asarray(sizes)[ids % len(sizes)]
+        return ids, bound, are_out
+
+    def wrong(self, place: int, size: int) -> str:
+        """See `Within`."""
+        return "names a row that its part does not have" if 0 <= place < size else super().wrong(place, size)
 
 
 def _in_top_k(predictions: Any, targets: Any, k: Any) -> Any:
@@ -175,7 +195,7 @@ TABLE = [
         "-is_training=True, name=None", _fused, "FusedBatchNorm", result=_three),
     row("embedding_lookup", "*params, ids, -partition_strategy='mod', name=None, ~validate_indices=True, "
         "max_norm=None",
-        _looked_up, "embedding_lookup", within=(Within("ids", _count_of_rows),)),
+        _looked_up, "embedding_lookup", within=(_Rows("ids", _count_of_rows),)),
     row("in_top_k", "predictions, targets, k, name=None", _in_top_k, "InTopK"),
     row("zero_fraction", "value, name=None",
         lambda x: jnp.mean((jnp.asarray(x) == 0).astype(jnp.float32)), "zero_fraction"),
