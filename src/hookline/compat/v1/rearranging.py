@@ -158,10 +158,9 @@ def _check_part(shape: Any, begin: Any, size: Any) -> None:
         if sizes.is_example() or not all(isinstance(number, int) for number in (whole, start, wanted)):
             continue
         if not 0 <= start <= whole or not -1 <= wanted <= whole - start:
-            wish = "all that is left" if wanted == -1 else wanted
-            raise InvalidArgumentError(
-                None, None, f"the slice begins at {start} of dimension {axis} and takes {wish}, but that has {whole}."
-            )
+            asked = f"begin[{axis}] = {start} and size[{axis}] = {wanted}"
+            why = "are no part of" if start < 0 or wanted < -1 else "end past"
+            raise InvalidArgumentError(None, None, f"{asked} {why} dimension {axis}, which has {whole}.")
 
 
 def last_starts(input_: Any, begin: Any, size: Any) -> Any:

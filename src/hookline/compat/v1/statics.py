@@ -19,6 +19,7 @@ from jax.core import Tracer
 from hookline.compat.v1 import bounds, integers, open_results, sizes, texts
 from hookline.compat.v1.integers import Sizes, Unknown, symbolic
 from hookline.compat.v1.shapes import as_ints
+from hookline.errors import InvalidArgumentError
 from hookline.graph import Tensor
 from hookline.graph import spec as specs
 from hookline.graph.graph import Function
@@ -87,6 +88,15 @@ class Node(Function):
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
         return call
+
+    def call(self, resolve: Callable[[Tensor], Any]) -> Any:
+        """See `Function.call`; names the operation in an error of its function."""
+        try:
+            return super().call(resolve)
+        except InvalidArgumentError as error:
+            if error.op is not None:
+                raise
+            raise InvalidArgumentError(self.node_def, self, f"{self.node_def}: {error.message}") from None
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Node:
         """See `Operation.copied`."""
@@ -196,6 +206,8 @@ class Node(Function):
         return found
 
     def _refused(self, error: Exception) -> ValueError:
+        if isinstance(error, InvalidArgumentError):
+            return ValueError(error.message)  # It names the operation already.
         text = str(error).partition("\n")[0] if isinstance(error, TypeError | ValueError) else str(error)
         return ValueError(f"{self.node_def}: {text}")
 
