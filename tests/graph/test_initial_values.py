@@ -117,8 +117,8 @@ def test_a_tensor_that_was_made_in_a_block_is_an_initial_value_outside_of_it():
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: hl.Variable(300, name="v", dtype="uint8"), ValueError, "holds integers from 300 to 300, but uint8"),
-        (lambda: hl.Variable(-1, name="v", dtype="uint8"), ValueError, "holds integers from -1 to -1, but uint8"),
+        (lambda: hl.Variable(300, name="v", dtype="uint8"), ValueError, "holds 300, but uint8"),
+        (lambda: hl.Variable(-1, name="v", dtype="uint8"), ValueError, "holds -1, but uint8"),
         (lambda: hl.Variable(1e6, name="v", dtype="float16"), ValueError, "holds 1e.06, which float16 cannot hold"),
         (lambda: hl.Variable(1.7, name="v", dtype="int32"), TypeError, "'v': its initial value is of dtype float32"),
         (lambda: hl.Variable(lambda: 2**40, name="v"), ValueError, "'v': its function returned a number too large"),
@@ -134,7 +134,7 @@ def test_an_initial_value_that_python_computes_is_checked_when_it_is_there():
     v = hl.Variable(lambda: np.int64(2**40), name="v")
     with (
         hl.Session() as sess,
-        pytest.raises(hl.errors.InvalidArgumentError, match="returned a value that holds integers"),
+        pytest.raises(hl.errors.InvalidArgumentError, match="returned a value that holds 1099511627776"),
     ):
         sess.run(v.initializer)
 

@@ -153,7 +153,8 @@ def overflow(value: np.ndarray, dtype: Any) -> str | None:
     if wanted[0] <= low and high <= wanted[1]:
         return None
     if jnp.issubdtype(dtype, jnp.integer):
-        return f"holds integers from {low} to {high}, but {dtype} holds only {wanted[0]} to {wanted[1]}"
+        held = low if low == high else f"integers from {low} to {high}"
+        return f"holds {held}, but {dtype} holds only {wanted[0]} to {wanted[1]}"
     beyond = high if high > wanted[1] else low
     return f"holds {beyond:g}, which {dtype} cannot hold (its largest is {wanted[1]:g})"
 

@@ -311,6 +311,8 @@ TOO_LARGE = [
     lambda: tf.constant(1e300, tf.float64),
     lambda: tf.constant(np.array([1e300])),
     lambda: tf.convert_to_tensor([2**40]),
+    lambda: tf.cast(2**40, tf.int64),
+    lambda: tf.to_int64(np.array([2**40])),
     lambda: tf.placeholder_with_default(2**40, []),
     lambda: tf.identity(np.array([2**40])),
     lambda: tf.identity([2**40]),
@@ -343,7 +345,7 @@ def run(made):
 
 @pytest.mark.parametrize("make", TOO_LARGE)
 def test_a_constant_that_32_bits_do_not_hold_is_refused(make):
-    with pytest.raises(ValueError, match=r"jax_enable_x64|Python int|holds integers"):
+    with pytest.raises(ValueError, match=r"jax_enable_x64|Python int|holds 1099511627776"):
         run(make())
 
 
@@ -384,6 +386,52 @@ def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected
     with tf.Session() as session:
         found = session.run(make())
     assert (found.dtype.name, found.tolist()) == (dtype, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda x: tf.to_float(np.array(x)), [1099511627776.0, 3.0]),
+        (lambda x: tf.to_float(x), [1099511627776.0, 3.0]),
+        (lambda x: tf.to_double(np.array(x)), [1099511627776.0, 3.0]),
+        (lambda x: tf.to_int32(np.array(x) * 2 + 5), [5, 11]),
+        (lambda x: tf.to_int32([x[0] + 5, 3]), [5, 3]),
+        (lambda x: tf.cast(np.array(x) + 300, "uint8"), [44, 47]),
+        (lambda x: tf.cast(np.array(x), tf.bool), [True, True]),
+        (lambda x: tf.cast([x[0] + 5, 3], dtype=tf.int32), [5, 3]),
+    ],
+)
+def test_a_cast_takes_numbers_of_64_bits(make, expected):
+    assert run(make([2**40, 3])).tolist() == expected
+
+
+@pytest.mark.parametrize("shape", [[2], [None], None])
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**40, 2**70])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, n: x + n,
+        lambda x, n: n * x,
+        lambda x, n: x < n,
+        lambda x, n: tf.equal(x, n),
+        lambda x, n: tf.maximum(x, n),
+        lambda x, n: tf.where(tf.equal(x, 1), x, n),
+    ],
+)
+def test_a_number_beside_a_tensor_that_is_too_large_is_named(make, number, shape):
+    x = tf.placeholder(tf.int64, shape)
+    with pytest.raises((ValueError, OverflowError), match=rf"{number} does not fit into int32\. Set jax_enable_x64"):
+        made = make(x, number)
+        # Where nothing is known of a shape, the run says so.
+        with tf.Session() as session:
+            session.run(made, {x: [1, 2]})
+
+
+def test_one_number_is_no_range():
+    with pytest.raises(ValueError, match="holds 2147483648, but int32"):
+        tf.constant(2**31)
+    with pytest.raises(ValueError, match="holds integers from 1 to 2147483648, but int32"):
+        tf.constant([1, 2**31])
 
 
 @pytest.mark.parametrize("value", [2**64, None])

@@ -8,6 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.compat.v1 import dtypes
+from hookline.compat.v1.shapes import as_ints
+from hookline.graph import Tensor
+from hookline.graph import spec as specs
+from hookline.graph.graph import holds_tensor
+
 # In floats: JAX takes no whole number of Python that int32 does not hold.
 _LOWEST = -(2.0**31)
 
@@ -30,6 +36,21 @@ def cast(x: Any, dtype: Any) -> Any:
     whole = jnp.where((wide >= _LOWEST) & (wide < -_LOWEST), wide, _LOWEST).astype(jnp.int32).astype(dtype)
     is_above = wide >= -_LOWEST
     return jnp.where(is_above, wide.astype(dtype), whole) if dtype == jnp.uint32 else whole
+
+
+def cut(x: Any, dtype: Any) -> Any:
+    """Returns what is to be cast; whole numbers of 64 bits in their new dtype, since no tensor holds them.
+
+    Raises:
+        ValueError: The new dtype has 64 bits, too, which JAX does not have.
+    """
+    if isinstance(x, Tensor) or not isinstance(x, int | list | tuple | np.ndarray | np.generic) or holds_tensor(x):
+        return x
+    array = np.asarray(as_ints(x))
+    if array.dtype.kind not in "iu" or not specs.overflow(array, np.dtype(np.int32)):
+        return x
+    wanted = dtypes.as_dtype(dtype).dtype
+    return dtypes.narrowed(array.astype(wanted), dtypes.canonical(wanted))
 
 
 def cast_dims(x: Any, dtype: Any) -> Any:

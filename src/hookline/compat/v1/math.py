@@ -218,8 +218,10 @@ TABLE = [
     row("tensordot", "a, b, @axes, name=None", _tensordot, "Tensordot"),
     row("add_n", "*inputs, name=None", _add_n, "AddN"),
     row("accumulate_n", "*inputs, ~shape=None, ~tensor_dtype=None, name=None", _add_n),
-    row("cast", "x, -dtype, name=None; DstT=dtype", casts.cast, twin=casts.cast_dims),
-    *[row(name, "x, name=None", _to(casts.cast, dtype), op, twin=_to(casts.cast_dims, dtype))
+    row("cast", "x, -dtype, name=None; DstT=dtype", casts.cast, twin=casts.cast_dims,
+        before=casts.cut),
+    *[row(name, "x, name=None", _to(casts.cast, dtype), op, twin=_to(casts.cast_dims, dtype),
+          before=_to(casts.cut, dtype))
       for name, op, dtype in [("to_float", "ToFloat", dtypes.float32), ("to_double", "ToDouble", dtypes.float64),
                               ("to_int32", "ToInt32", dtypes.int32), ("to_int64", "ToInt64", dtypes.int64)]],
     row("saturate_cast", "value, -dtype, name=None", casts.saturated),

@@ -84,7 +84,10 @@ class Node(Function):
                 return np.errstate(all="ignore")(twin)(**args)
             known = {key: concrete(value, name, key, key in must) for key, value in args.items() if key in static}
             args |= known
-            return fn(**_as_floats(args, static))
+            try:
+                return fn(**_as_floats(args, static))
+            except OverflowError as error:
+                raise _of_too_large(error, leaves) from None
 
         call.__name__ = name.rpartition("/")[2].replace(".", "_").replace("-", "_")
         return call
@@ -135,6 +138,8 @@ class Node(Function):
                 return self._doubted(self._inferred_with(values), held, loose)
         except Unknown:
             return open_results.of(self.kind, args)
+        except OverflowError as error:
+            raise self._refused(error) from None
         except Exception as error:
             names = sorted(sizes.symbols([given, list(values.values())]))
             if not names:
@@ -261,6 +266,17 @@ def _as_floats(args: dict[str, Any], static: tuple[str, ...]) -> dict[str, Any]:
     if not large or not dtypes:
         return args
     return args | {key: np.asarray(value, dtypes[0]) for key, value in large.items() if key not in static}
+
+
+def _of_too_large(error: OverflowError, leaves: list[Any]) -> OverflowError:
+    """Returns the error of a function that was given a number which the integers of JAX do not hold."""
+    held = np.iinfo(specs.canonical_dtype(np.dtype(np.int64)))
+    large = [leaf for leaf in leaves if type(leaf) is int and not held.min <= leaf <= held.max]
+    if not large:
+        return error
+    return OverflowError(
+        f"{large[0]} does not fit into {held.dtype}. Set jax_enable_x64 before anything else for 64 bits."
+    )
 
 
 def _dtype(leaf: Any) -> Any:

@@ -43,6 +43,7 @@ class Row(NamedTuple):
         spec: Tells the spec of the result from the arguments, where tracing does not.
         result: Makes what the caller gets of the tensor and the arguments, where that is no tensor.
         within: Which of the arguments are places that must be there.
+        before: Returns the first argument for all of them, before it is made a tensor.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Row(NamedTuple):
     spec: Callable[..., Any] | None = None
     result: Callable[..., Any] | None = None
     within: tuple[Within, ...] = ()
+    before: Callable[..., Any] | None = None
 
 
 def row(name: str, arguments: str, fn: Callable[..., Any], op: str = "", **how: Any) -> Row:
@@ -115,6 +117,9 @@ def function(row: Row) -> Callable[..., Any]:
         bound.apply_defaults()
         given = dict(bound.arguments)
         name = given.pop("name", None)
+        if row.before is not None:
+            first, *others = given.values()
+            given[next(iter(given))] = row.before(first, *others)
         unused = {hint: given.pop(hint) for hint in hints}
         ignored(f"tf.{row.name}", **{hint: value for hint, value in unused.items() if value is not hints[hint]})
         values = {key: _given(key, kinds[key], value) for key, value in given.items()}
