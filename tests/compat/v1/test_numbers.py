@@ -338,9 +338,9 @@ TOO_LARGE = [
 ]
 
 
-def run(made):
+def run(made, feeds=None):
     with tf.Session() as session:
-        return session.run(made)
+        return session.run(made, feeds)
 
 
 @pytest.mark.parametrize("make", TOO_LARGE)
@@ -421,10 +421,8 @@ def test_a_cast_takes_numbers_of_64_bits(make, expected):
 def test_a_number_beside_a_tensor_that_is_too_large_is_named(make, number, shape):
     x = tf.placeholder(tf.int64, shape)
     with pytest.raises((ValueError, OverflowError), match=rf"{number} does not fit into int32\. Set jax_enable_x64"):
-        made = make(x, number)
         # Where nothing is known of a shape, the run says so.
-        with tf.Session() as session:
-            session.run(made, {x: [1, 2]})
+        run(make(x, number), {x: [1, 2]})
 
 
 def test_one_number_is_no_range():

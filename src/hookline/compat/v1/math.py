@@ -221,7 +221,7 @@ TABLE = [
     row("cast", "x, -dtype, name=None; DstT=dtype", casts.cast, twin=casts.cast_dims,
         before=casts.cut),
     *[row(name, "x, name=None", _to(casts.cast, dtype), op, twin=_to(casts.cast_dims, dtype),
-          before=_to(casts.cut, dtype))
+          before=lambda x, dtype=dtype: casts.cut(x, dtype))
       for name, op, dtype in [("to_float", "ToFloat", dtypes.float32), ("to_double", "ToDouble", dtypes.float64),
                               ("to_int32", "ToInt32", dtypes.int32), ("to_int64", "ToInt64", dtypes.int64)]],
     row("saturate_cast", "value, -dtype, name=None", casts.saturated),
