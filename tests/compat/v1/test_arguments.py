@@ -24,7 +24,7 @@ UNREAD = {
         "_along_axis: indices", "_count_of_rows: ids, max_norm", "_lengths: _", "wrong: place",
         "_up_to_all: _", "call: taken",
         "last_starts: begin", "is_settled: args",
-        "said: at, place, shape, size",
+        "said: at, place, shape, size", "said: at, shape",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: is_wanted, position",
         "saved: position", "update_last_triggered_step: step",
     },

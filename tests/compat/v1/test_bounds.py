@@ -90,6 +90,30 @@ def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operati
         sess.run(found, {places: form(4, 0)})
 
 
+@pytest.mark.parametrize(
+    ("part", "axis"),
+    [
+        (lambda x, p: x[p], 0),
+        (lambda x, p: x[p + 0, 0], 0),
+        (lambda x, p: x[:, p], 1),
+        (lambda x, p: x[tf.newaxis, 0, p], 1),
+        (lambda x, p: x[..., p], -1),
+        (lambda x, p: tf.constant(TABLE[:2, :2].tolist())[p], 0),
+        (lambda x, p: tf.constant([["a", "b"], ["c", "d"]])[p], 0),
+    ],
+)
+def test_an_index_in_brackets_that_is_not_there_is_an_error_too(part, axis):
+    place, x = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [None, 2])
+    found = part(x, place)
+    with tf.Session() as sess:
+        for there in (0, 1, -1, -2):
+            sess.run(found, {x: TABLE[:2], place: there})
+        for wrong in (2, -3):
+            text = rf"slice index {wrong} of dimension {axis} out of bounds: that has 2\."
+            with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+                sess.run(found, {x: TABLE[:2], place: wrong})
+
+
 def test_other_numbers_that_are_not_there_are_errors_too():
     number = tf.placeholder(tf.int32, [2])
     reversed_rows = tf.reverse_sequence(TABLE.T, number, seq_axis=1, batch_axis=0)

@@ -153,14 +153,18 @@ def test_the_loss_of_sequences(how, expected):
 
 def test_a_class_that_does_not_exist_has_no_probability():
     classes, more = ds.Categorical(logits=[1.0, 2.0]), tf.placeholder(tf.float32, [None, 2])
-    several = ds.Categorical(logits=more).log_prob([[0], [2]])
+    drawn = tf.placeholder(tf.int32, [2])
+    shares = classes.log_prob(drawn)
+    several = ds.Categorical(logits=more).log_prob([[0], [1]])
     assert several.shape.as_list() == [2, None]
     with tf.Session() as session:
-        found = session.run(classes.log_prob([5, -1, 1]))
-        rows = session.run(several, {more: [[0, 0], [0, 0], [0, 0]]})
-
-    np.testing.assert_allclose(found, [np.nan, np.nan, -0.3132617], rtol=1e-5)
-    np.testing.assert_allclose(rows, [[np.log(0.5)] * 3, [np.nan] * 3], rtol=1e-5)
+        np.testing.assert_allclose(session.run(shares, {drawn: [0, 1]}), [-1.3132617, -0.3132617], rtol=1e-5)
+        np.testing.assert_allclose(session.run(several, {more: np.zeros((3, 2))}), [[np.log(0.5)] * 3] * 2, rtol=1e-5)
+        for wrong in (-1, 2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=rf"value\[1\] = {wrong} is not in \[0, 2\)"):
+                session.run(shares, {drawn: [0, wrong]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"value = -1 is not in \[0, 2\)"):
+        classes.log_prob(-1)
 
 
 def test_a_class_that_never_comes_leaves_the_others_theirs():

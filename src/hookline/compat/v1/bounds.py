@@ -20,7 +20,6 @@ from hookline.graph import Operation, Tensor
 from hookline.graph import spec as specs
 from hookline.graph.fault import DETAILS, Fault
 from hookline.graph.nodes import Constant
-from hookline.graph.variable import Update
 
 
 class Within(NamedTuple):
@@ -79,6 +78,26 @@ class Within(NamedTuple):
         return f"is not in [0, {size})"
 
 
+class Indexes(Within):
+    """An index in brackets, which may also count from the end.
+
+    Args:
+        places: Which dimension it is of, for the error.
+        size: See `Within`, as of what follows.
+        drops_negative: As above.
+        picked: As above.
+    """
+
+    def outside(self, args: dict[str, Any], xp: Any) -> tuple[Any, Any, Any]:
+        """See `Within`."""
+        places, sizes, _ = super().outside(args, xp)
+        return places, sizes, (places >= sizes) | (places < -sizes)
+
+    def said(self, shape: Any, at: int, place: int, size: int) -> str:
+        """See `Within`."""
+        return f"slice index {place} of {self.places} out of bounds: that has {size}"
+
+
 class Divides(Within):
     """A divisor of whole numbers, which must not be 0.
 
@@ -113,6 +132,30 @@ def _kind(value: Any) -> str:
     if dtype is None and isinstance(value, Tensor):
         return "i"  # It may be.
     return np.asarray(value).dtype.kind if dtype is None else np.dtype(dtype).kind
+
+
+def indexes(parts: tuple[Any, ...]) -> tuple[Within, ...]:
+    """Returns where tensors stand as indices in the parts of `x[parts]`, which are `operand_0` and `operand_1`."""
+    if any(_kind(part) == "b" for part in parts if isinstance(part, Tensor) or hasattr(part, "dtype")):
+        return ()  # A mask stands for as many dimensions as it has.
+    found, axis = [], 0
+    for place, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = -sum(rest is not None for rest in parts[place + 1 :])
+            continue
+        if isinstance(part, Tensor) and _kind(part) in "iu":
+            of_axis = f"dimension {axis}"
+            found.append(Indexes(of_axis, _length_of(axis), picked=_part_at(place)))
+        axis += part is not None
+    return tuple(found)
+
+
+def _length_of(axis: int) -> Callable[..., Any]:
+    return lambda operand_0, operand_1: shape(operand_0)[axis]
+
+
+def _part_at(place: int) -> Callable[[dict[str, Any]], Any]:
+    return lambda args: args["operand_1"][place] if isinstance(args["operand_1"], tuple) else args["operand_1"]
 
 
 def shape(value: Any) -> Any:
@@ -162,7 +205,7 @@ def _shape_of(value: Any) -> Any:
     return specs.open_shape(value.spec) if isinstance(value, Tensor) else np.shape(value)
 
 
-def watch(operation: Update, withins: Sequence[Within], args: dict[str, Any]) -> None:
+def watch(operation: Operation, withins: Sequence[Within], args: dict[str, Any]) -> None:
     """Gives an update its fault, and refuses what the graph knows already.
 
     Args:
@@ -195,7 +238,8 @@ def refuse_constants(operation: Operation, withins: Sequence[Within], args: dict
     for within in withins:
         if isinstance(within.of(known), int | np.ndarray | np.generic):
             what = None
-            with contextlib.suppress(Exception):  # What is open is looked at in the run.
+            # What is open is looked at in the run.
+            with contextlib.suppress(TypeError, IndexError, jax.errors.InconclusiveDimensionOperation):
                 what = _refused(within, known)
             if what is not None:
                 raise InvalidArgumentError(operation.node_def, operation, f"{operation.node_def}: {what}.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from hookline import graph as core
 from hookline.compat.v1 import default_session, integers, texts
-from hookline.compat.v1.bounds import Divides
+from hookline.compat.v1.bounds import Divides, indexes
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
 from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.nodes import TAKEN
@@ -197,6 +197,8 @@ class Tensor(core.Tensor):
         called = _NAMES.get(name, name)
         compute = _taken if name == "getitem" else _computed(fn)
         within = _DIVISOR if name in ("floordiv", "mod") else ()
+        if name == "getitem":
+            within = indexes(operands[1] if isinstance(operands[1], tuple) else operands[1:])
         return made(in_order(compute), called, given, kind=called, twin=in_order(fn), within=within, taken=TAKEN.get())
 
     def __getitem__(self, item: Any) -> Any:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1 import arrays, dtypes, math, nn, random
+from hookline.compat.v1 import arrays, bounds, dtypes, math, nn, random
+from hookline.compat.v1.bounds import Within
 from hookline.compat.v1.distributions.base import Distribution, joined
 from hookline.compat.v1.nodes import convert_to_tensor, node
 
@@ -121,15 +122,18 @@ class Categorical(Distribution):
         return _moved["reshape"](_moved["transpose"](drawn), arrays.concat([wanted, shape[:-1]], 0))
 
     def _log_prob(self, value: Any) -> Any:
-        return node(_log_share, "log_share", {"value": value, "logits": self.logits})
+        return node(_log_share, "log_share", {"value": value, "logits": self.logits}, within=_CLASSES)
 
     def _distance(self, other: Any) -> Any:
         apart = _nn["log_softmax"](self.logits) - _nn["log_softmax"](other.logits)
         return _of["reduce_sum"](_nn["softmax"](self.logits) * apart, -1)
 
 
+_CLASSES = (Within("value", lambda value, logits: bounds.shape(logits)[-1]),)
+
+
 def _log_share(value: Any, logits: Any) -> Any:
-    """Returns the logarithms of the probabilities of classes: NaN for one that does not exist, as for its loss."""
+    """Returns the logarithms of the probabilities of classes: NaN for one that does not exist, beside the error."""
     shares = jax.nn.log_softmax(logits)
     shape, classes = jnp.broadcast_shapes(jnp.shape(value), shares.shape[:-1]), shares.shape[-1]
     value = jnp.broadcast_to(jnp.asarray(value).astype(np.int32), shape)
