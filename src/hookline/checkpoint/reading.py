@@ -17,7 +17,6 @@ from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.state import latest_checkpoint, recorded
 from hookline.errors import NotFoundError
-from hookline.interrupts import held_back
 
 T = TypeVar("T")
 
@@ -74,8 +73,7 @@ def read(
 def _read(
     directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
-    with held_back():
-        from hookline.checkpoint import orbax_io
+    from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
     # Orbax pins an array to its sharding, and a program takes no arrays that are pinned to different devices. So what

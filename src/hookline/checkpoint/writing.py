@@ -11,7 +11,6 @@ from hookline.checkpoint import failures, layout
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.interrupts import held_back
 
 
 class Writing:
@@ -83,8 +82,7 @@ class Writing:
             layout.abandon(self._directory)
 
     def _begin(self) -> None:
-        with held_back():
-            from hookline.checkpoint import orbax_io
+        from hookline.checkpoint import orbax_io
 
         self._lease = self._take()
         with self._lease.changing():
