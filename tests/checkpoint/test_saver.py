@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import jax
@@ -405,6 +406,21 @@ def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, da
     assert broken.exists()
     assert not (broken / "hookline.json").exists()
     assert not os.path.exists(f"{place}.hookline-saving")
+
+
+def test_a_save_under_way_does_not_keep_its_session(path):
+    hl.Variable(1.0, name="w")
+    sess, saver, may_commit = started(), Saver(), threading.Event()
+    saver.call_before_commit(may_commit.wait)
+    pending, forgotten = saver.save_async(sess, path, 1), weakref.ref(sess)
+    del sess
+    gc.collect()
+    try:
+        assert forgotten() is None
+    finally:
+        may_commit.set()
+    pending.wait()
+    checkpoint.verify(path + "-1")
 
 
 def test_what_cannot_be_saved_is_said():

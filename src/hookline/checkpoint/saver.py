@@ -260,12 +260,13 @@ class Saver:
         for array in stored.values():
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
-        # The session may be closed before the checkpoint is complete.
+        # The session may be closed, or forgotten, before the checkpoint is complete.
         given: list[Callable[[], None]] = []
+        session = weakref.ref(sess)
 
         def take() -> Lease:
             if not given:
-                given.append(self._hold(sess, path, state_file))
+                given.append(self._hold(session(), path, state_file))
             held = lease.of(os.path.dirname(os.path.abspath(path)))
             assert held is not None
             self._clean(path, state_file, held)
@@ -333,7 +334,7 @@ class Saver:
         if self._pending is not None:
             self._pending.wait_unless_told()
 
-    def _hold(self, sess: Session, path: str, state_file: str) -> Callable[[], None]:
+    def _hold(self, sess: Session | None, path: str, state_file: str) -> Callable[[], None]:
         """Takes the lease of the directory, at least until the session is closed, and until it is given back."""
         directory = os.path.dirname(os.path.abspath(path))
         if directory not in self._holds:
@@ -341,7 +342,7 @@ class Saver:
         give_back = lease.hold(directory, self._lease_wait_secs, path)
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
         held = lease.of(directory)
-        if held is not None and sess not in sessions and not sess.closed:
+        if held is not None and sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
             sess.when_closed(held.share())
         return give_back
