@@ -274,12 +274,24 @@ MISTAKES = {
     "text as file of a progress line": (
         lambda tmp: train.ProgressHook(file="x"), TypeError, r"requires a file \(or None\) as file, got 'x'",
     ),
-    "no function for late values": (
-        lambda tmp: train.LateValues(None), TypeError, "LateValues requires a function as write, got None",
+    "a trigger that is a number": (
+        run_with(lambda loss: type("Hook", (train.SessionRunHook,), {"trigger": 5, "on_trigger": print})()),
+        TypeError, r"The hook Hook must have a Trigger \(or None\) as trigger, got 5",
     ),
-    "operations that are a number": (
-        run_with(lambda loss: type("Hook", (train.SessionRunHook,), {"standing_operations": lambda self: 5})()),
-        TypeError, r"The hook Hook requires a list \(or None\) as what standing_operations returns, got 5",
+    "no number of runs to count": (lambda tmp: train.every(runs=0), ValueError, "every requires runs >= 1, got 0"),
+    "two ways to count": (
+        lambda tmp: train.every(10, runs=3), ValueError,
+        "every requires exactly one of steps, secs or runs, got steps and runs",
+    ),
+    "a trigger that counts runs in an and": (
+        lambda tmp: train.every(10) & train.every(runs=3), TypeError,
+        r"& combines triggers in steps and in seconds, got every\(runs=3\), which has neither",
+    ),
+    "no latch": (
+        lambda tmp: train.latched(3), TypeError, "latched requires an operation of hookline.latch, got 3",
+    ),
+    "nothing to space by": (
+        lambda tmp: train.spaced(), ValueError, "spaced requires exactly one of steps or secs, got neither",
     ),
     "no role": (
         lambda tmp: training(is_chief=None), TypeError, "requires True or False as is_chief, got None",
@@ -440,7 +452,7 @@ def test_what_turns_a_hook_off_is_no_mistake(tmp_path):
     assert train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-0")
 
 
-def test_a_training_that_never_counts_is_warned_of_once(caplog):
+def test_a_training_that_never_counts_is_warned_of_five_times(caplog):
     with hl.Graph().as_default():
         train.get_or_create_global_step()
         v = hl.Variable(0.0, name="v")
@@ -449,8 +461,8 @@ def test_a_training_that_never_counts_is_warned_of_once(caplog):
             for _ in range(250):
                 sess.run(forgets)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(lines) == 1
-    assert "the global step has stayed at 0 over 100 runs, and may never reach 10" in lines[0]
+    assert len(lines) == 5
+    assert lines[0].startswith("The global step has stayed at 0 over two runs.")
 
 
 def test_a_negative_cadence_turns_the_hook_off_and_says_so(tmp_path, caplog):

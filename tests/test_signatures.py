@@ -26,7 +26,7 @@ DOCUMENTED = {
     "train.SessionRunHook.before_run": "(run_context)",
     "train.SessionRunHook.after_run": "(run_context, run_values)",
     "train.SessionRunHook.end": "(session)",
-    "train.SessionRunArgs": "(fetches, feed_dict=None, options=None, late=False)",
+    "train.SessionRunArgs": "(fetches, feed_dict=None, options=None)",
     "train.SessionRunContext": "(original_args, session)",
     "train.SessionRunContext.request_stop": "()",
     "train.SessionRunValues": "(results, options, run_metadata)",

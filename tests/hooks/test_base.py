@@ -10,11 +10,14 @@ def test_every_callback_of_the_base_class_does_nothing():
     assert hook.after_create_session(None, None) is None
     assert hook.before_run(context) is None
     assert hook.after_run(context, SessionRunValues(None, None, None)) is None
+    assert hook.before_trigger(context) is None
+    assert hook.on_trigger(None) is None
+    assert hook.get_state() is None
     assert hook.end(None) is None
 
 
 def test_the_optional_callbacks_are_not_there_to_be_called():
-    for name in ("on_exception", "settle", "steps_until_trigger"):
+    for name in ("on_exception", "save_last", "after_close"):
         assert not hasattr(SessionRunHook(), name)
 
 
@@ -26,13 +29,6 @@ def test_a_context_tells_what_the_caller_asked_and_remembers_a_stop():
     assert not context.stop_requested
     context.request_stop()
     assert context.stop_requested
-
-
-def test_settling_a_context_calls_whoever_knows_the_hooks():
-    calls = []
-    SessionRunContext(SessionRunArgs(None), None, settle=lambda: calls.append("settled")).settle()
-    assert calls == ["settled"]
-    SessionRunContext(SessionRunArgs(None), None).settle()
 
 
 def test_feeds_and_options_of_session_run_args_are_optional():

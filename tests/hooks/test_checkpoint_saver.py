@@ -159,17 +159,6 @@ def test_it_goes_by_the_step_after_the_run_however_far_that_went(model, tmp_path
     assert saver.asked == [0, 10, 20]
 
 
-def test_it_makes_no_run_of_its_own(model, tmp_path, monkeypatch):
-    runs = []
-    run = Session._run
-    monkeypatch.setattr(Session, "_run", lambda self, *args: runs.append(args[0]) or run(self, *args))
-    with model.session(CheckpointSaverHook(str(tmp_path), save_steps=2)) as session:
-        runs.clear()
-        for _ in range(6):
-            session.run(model.train)
-        assert runs == [model.train] * 6
-
-
 def test_it_finds_the_saver_of_the_scaffold_and_of_the_collection(model, tmp_path):
     mine = CountingSaver()
     scaffold = Scaffold(saver=mine)
@@ -254,15 +243,13 @@ def test_training_goes_on_while_a_checkpoint_is_written(model, tmp_path):
     assert session_logs(tmp_path)[-2:] == [("CHECKPOINT", 2), ("CHECKPOINT", 3)]
 
 
-def test_the_session_log_follows_the_commit_as_soon_as_a_run_notices(model, tmp_path):
-    hook = CheckpointSaverHook(str(tmp_path), save_steps=100)
-    with model.session(hook) as session:
-        assert hook._pending is not None
-        assert hook.steps_until_trigger(0) == 1
-        hook._pending.wait()
-        session.run(model.train)
+def test_the_session_log_follows_the_commit_and_waits_for_no_run(model, tmp_path):
+    saver = Saver()
+    hook = CheckpointSaverHook(str(tmp_path), save_steps=100, saver=saver)
+    with model.session(hook):
+        saver.wait()
+        hook.summary_writer.flush()
         assert session_logs(tmp_path) == [("CHECKPOINT", 0)]
-        assert hook.steps_until_trigger(1) == 99
 
 
 def test_a_listener_with_after_save_is_promised_a_complete_checkpoint(model, tmp_path):
@@ -279,7 +266,7 @@ def test_the_save_in_end_is_complete_when_end_returns(model, tmp_path):
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-1")
 
 
-def test_a_save_that_fails_ends_the_training_at_the_next_run_with_its_cause(model, probe, tmp_path):
+def test_a_save_that_fails_in_the_background_ends_the_training_with_its_cause(model, probe, tmp_path):
     saver = CountingSaver()
     saver.failures[0] = OSError("disk full")
     recorder = RecordingHook()
@@ -287,7 +274,9 @@ def test_a_save_that_fails_ends_the_training_at_the_next_run_with_its_cause(mode
     hook = CheckpointSaverHook(str(tmp_path), save_steps=10**6, saver=saver)
     with pytest.raises(OSError, match="disk full"):
         model.train_until_stop(hook, recorder, pause, at_most=3000)
-    assert recorder.callbacks[-1] == "on_exception"
+    assert recorder.callbacks[-1] == "end"
+    assert recorder.callbacks.count("before_run") < 3000, "should_stop() was true before"
+    assert len(saver.asked) == 2, "the last state was worth an attempt"
 
 
 def test_the_failure_of_a_real_save_reaches_the_training(model, tmp_path):
@@ -355,13 +344,6 @@ def test_no_checkpoint_is_written_of_a_state_with_a_nan(model, probe, tmp_path, 
     with pytest.raises(NanLossDuringTrainingError):
         model.train_until_stop(*(reversed(hooks) if nan_hook_first else hooks), spoil)
     assert saver.asked == [0], "the loss of the second run has the NaN"
-
-
-def test_it_says_when_the_next_save_is_due(model, tmp_path):
-    hook = CheckpointSaverHook(str(tmp_path), save_steps=10, listeners=[CompleteListener([], tmp_path)])
-    with model.session(hook):
-        assert hook.steps_until_trigger(0) == 10
-        assert hook.steps_until_trigger(9) == 1
 
 
 def test_a_graph_that_cannot_be_written_ends_no_training_and_leaves_no_half(model, tmp_path, monkeypatch, caplog):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hookline.errors import AbortedError, OutOfRangeError
 from hookline.graph import constant, host_op
 from hookline.hooks import LoggingTensorHook, when
-from hookline.hooks.triggers import NEVER
 from hookline.testing import FakeClock, RecordingHook
 
 
@@ -184,15 +183,6 @@ def test_an_input_at_its_end_leaves_a_warning_in_place_of_the_last_line(model, c
     with model.session(LoggingTensorHook(["batch"], at_end=True)):
         pass
     assert "cannot log batch at the end" in caplog.text
-
-
-def test_it_says_when_it_must_be_seen(model):
-    hook = LoggingTensorHook(["loss"], every_n_iter=10)
-    assert (hook.steps_until_trigger(5), hook.runs_until_trigger()) == (NEVER, 1)
-    with model.session(hook) as session:
-        session.run(model.train)
-        assert hook.runs_until_trigger() == 10
-    assert LoggingTensorHook(["loss"], at_end=True).steps_until_trigger(5) > 10**15
 
 
 def test_runs_that_it_was_not_called_on_count(model, caplog):

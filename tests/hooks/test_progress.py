@@ -155,12 +155,9 @@ def test_it_is_not_called_on_each_run(model):
     class Counting(train.ProgressHook):
         seen = 0
 
-        def after_run(self, run_context, run_values):
+        def on_trigger(self, firing):
             self.seen += 1
-            super().after_run(run_context, run_values)
-
-        def steps_until_trigger(self, global_step):
-            return super().steps_until_trigger(global_step)
+            super().on_trigger(firing)
 
     with Pipe() as pipe, FakeClock() as clock:
         hook = Counting(file=pipe.file)

@@ -132,15 +132,6 @@ def test_a_step_that_stays_from_the_recovery_on_is_warned_of(model, caplog):
     assert "has stayed at 2 over two runs" in caplog.text
 
 
-def test_it_says_when_the_next_rate_is_due_once_it_has_seen_the_step_move(model):
-    hook = StepCounterHook(every_n_steps=10)
-    with model.session(hook) as session:
-        session.run(model.train)
-        assert hook.steps_until_trigger(1) == 1
-        session.run(model.train)
-        assert hook.steps_until_trigger(2) == 9
-
-
 def test_a_writer_of_the_users_gets_messages():
     class Keeping:
         def __init__(self):
@@ -158,25 +149,3 @@ def test_a_writer_of_the_users_gets_messages():
         for _ in range(5):
             session.run(increment)
     assert writer.tags == ["global_step/sec"] * 2
-
-
-@pytest.mark.parametrize("name", ["before_run", "after_run"])
-def test_a_subclass_with_a_run_callback_of_its_own_has_the_global_step(name):
-    seen = []
-
-    class Looking(hl.train.StepCounterHook):
-        def before_run(self, run_context):
-            args = super().before_run(run_context)
-            seen.append(args.fetches.name)
-            return args
-
-    class Hearing(hl.train.StepCounterHook):
-        def after_run(self, run_context, run_values):
-            seen.append(int(run_values.results))
-
-    step, kind = hl.train.get_or_create_global_step(), {"before_run": Looking, "after_run": Hearing}[name]
-    increment = step.assign_add(1)
-    with hl.train.MonitoredSession(hooks=[kind(every_n_steps=2)]) as session:
-        for _ in range(2):
-            session.run(increment)
-    assert seen == {"before_run": ["global_step:0"] * 2, "after_run": [0, 1]}[name]

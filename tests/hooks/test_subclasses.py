@@ -68,22 +68,6 @@ def test_a_saver_hook_may_save_in_no_way_at_all(model, tmp_path):
     assert not list(tmp_path.glob("model*"))
 
 
-def test_a_saver_hook_may_decide_otherwise_when_and_is_asked_on_every_run(model, tmp_path):
-    asked = []
-
-    class Twice(CheckpointSaverHook):
-        def should_save(self, session, global_step):
-            asked.append(global_step)
-            return global_step in (2, 5)
-
-    saver = Saver()
-    with model.session(Twice(str(tmp_path), save_steps=1000, saver=saver)) as session:
-        for _ in range(8):
-            session.run(model.train)
-    assert asked == list(range(1, 9))
-    assert [path.rpartition("-")[2] for path in saver.last_checkpoints] == ["0", "2", "5", "8"]
-
-
 def test_a_summary_hook_may_ask_for_others_and_write_in_its_own_way(model, tmp_path):
     written = []
     one, two = summary.scalar("one", model.loss), summary.scalar("two", model.loss)
@@ -124,32 +108,6 @@ def test_a_logging_hook_may_make_another_line_or_put_values_elsewhere(model, cap
     assert caplog.messages == ["['loss'] after None", "['loss'] after 2.0"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda tmp_path: StepCounterHook,
-        lambda tmp_path: lambda: CheckpointSaverHook(str(tmp_path), save_steps=3, saver=Saver()),
-        lambda tmp_path: lambda: StopAtStepHook(last_step=6),
-    ],
-    ids=["step counter", "saver", "stop"],
-)
-def test_a_subclass_finds_the_global_step_before_the_run_in_its_results(model, tmp_path, make):
-    seen = []
-    hook = make(tmp_path)()
-
-    class Own(type(hook)):
-        def after_run(self, run_context, run_values):
-            seen.append((int(run_values.results), run_context.session.global_step))
-            super().after_run(run_context, run_values)
-
-    hook.__class__ = Own
-    with model.session(hook) as session:
-        for _ in range(3):
-            session.run(model.train)
-        session.run(model.loss)
-    assert seen == [(0, 1), (1, 2), (2, 3), (3, 3)]
-
-
 def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="hookline.session")
     with model.session() as session:
@@ -162,19 +120,6 @@ def test_the_step_in_the_results_compiles_nothing(model, tmp_path, caplog):
         for _ in range(9):
             session.run(model.train)
     assert [message for message in caplog.messages if "Compiling" in message] == plain
-
-
-def test_where_the_device_alone_knows_the_step_it_is_not_asked_for(model, tmp_path):
-    seen = []
-
-    class Own(StepCounterHook):
-        def after_run(self, run_context, run_values):
-            seen.append(run_values.results)
-
-    doubled = model.global_step.assign(model.global_step * 2 + 1)
-    with model.session(Own()) as session:
-        session.run(doubled)
-    assert seen == [None]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -210,12 +210,3 @@ def test_after_a_recovery_runs_that_gain_several_steps_are_written_where_they_wo
         *[("START", 1), ("half", 5), ("half", 15), ("half", 25)],
         *[("START", restored_step + 1), *[("half", step) for step in uninterrupted if step > restored_step]],
     ]
-
-
-def test_it_says_when_the_next_summary_is_due(model, merged, tmp_path):
-    hook = SummarySaverHook(save_steps=10, output_dir=str(tmp_path), summary_op=merged)
-    with model.session(hook) as session:
-        assert hook.steps_until_trigger(0) == 1
-        session.run(model.train)
-        assert hook.steps_until_trigger(1) == 10
-        assert hook.steps_until_trigger(10) == 1

@@ -53,9 +53,6 @@ class Recorder(SessionRunHook):
     def end(self, session: Any) -> None:
         self._note("end")
 
-    def settle(self, session: Any) -> None:
-        self._note("settle")
-
     def on_exception(self, session: Any, exception: BaseException) -> None:
         self.events.append(f"{self.name}.exception:{type(exception).__name__}")
         if self.fails.get("exception"):
@@ -128,3 +125,35 @@ def creator_of() -> Callable[..., SessionCreator]:
             return session
 
     return Scripted
+
+
+@pytest.fixture
+def train_op() -> Operation:
+    """Counts a step, in the default graph."""
+    return get_or_create_global_step().assign_add(1).op
+
+
+class Fires(SessionRunHook):
+    """Notes its firings; what it declares is given."""
+
+    def __init__(self, trigger=None, fetches=None, late=False):
+        if trigger is not None:
+            self.trigger = trigger
+        self.fetches, self.late = fetches, late
+        self.firings = []
+
+    def on_trigger(self, firing):
+        self.firings.append(firing)
+
+    @property
+    def steps(self):
+        return [firing.global_step for firing in self.firings]
+
+    @property
+    def elapsed(self):
+        return [(firing.elapsed_steps, firing.elapsed_secs) for firing in self.firings]
+
+
+@pytest.fixture(scope="session")
+def fires() -> type[Fires]:
+    return Fires

@@ -93,7 +93,7 @@ def test_the_callbacks_are_those_of_a_session(model, trainer):
         path, eval_ops=model.update, feed_dict={model.x: 1.0}, hooks=[hook, train.StopAfterNEvalsHook(2)]
     )
     runs = ["before_run", "after_run"] * 2
-    assert hook.callbacks == ["begin", "after_create_session", *runs, "settle", "end"]
+    assert hook.callbacks == ["begin", "after_create_session", *runs, "end"]
 
 
 @pytest.mark.parametrize("fetches", [lambda m: m.update, lambda m: [m.update, m.total], lambda m: {"total": m.total}])

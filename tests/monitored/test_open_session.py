@@ -65,7 +65,7 @@ def test_a_saver_takes_a_monitored_session_and_hooks_do_not_see_it(training, rec
         session.run(training.train_op)
         train.Saver().restore(session, path)
         assert train.global_step(session, training.global_step) == 3
-    assert events == ["a.before", "a.after", "a.settle", "a.end"]
+    assert events == ["a.before", "a.after", "a.end"]
 
 
 def test_a_restore_between_runs_is_seen_by_hooks_at_the_next_run(training, tmp_path):
@@ -259,7 +259,7 @@ def test_a_refused_run_is_no_failure_of_the_training(training, recorder, events)
     with MonitoredSession(hooks=[hook, recorder()]) as session:
         session.run(training.train_op)
     assert "MainThread is inside" in str(hook.refused)
-    assert events == ["a.begin", "a.created", "a.before", "a.after", "a.settle", "a.end"]
+    assert events == ["a.begin", "a.created", "a.before", "a.after", "a.end"]
 
 
 @pytest.mark.parametrize("reads_the_step", [False, True])

@@ -109,7 +109,7 @@ def test_a_session_calls_its_hooks_in_that_order(training, events, recorder):
         session.run(training.train_op)
     assert events == [
         "second.begin", "first.begin", "second.created", "first.created", "second.before", "first.before",
-        "second.after", "first.after", "second.settle", "first.settle", "second.end", "first.end",
+        "second.after", "first.after", "second.end", "first.end",
     ]  # fmt: skip
 
 

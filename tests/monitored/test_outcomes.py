@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hookline.errors import AbortedError, OutOfRangeError, UnavailableError
-from hookline.hooks import SessionRunHook
+from hookline.hooks import SessionRunHook, every
 from hookline.monitored import MonitoredSession, RecoveryPolicy, SingularMonitoredSession
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -16,7 +16,7 @@ ENDS_OF_INPUT = [OutOfRangeError(None, None, "no more records"), StopIteration()
 PREEMPTIONS = [AbortedError(None, None, "preempted"), UnavailableError(None, None, "peer away")]
 START = ["a.begin", "b.begin", "a.created", "b.created"]
 RUN = ["a.before", "b.before", "a.after", "b.after"]
-END = ["a.settle", "b.settle", "a.end", "b.end"]
+END = ["a.end", "b.end"]
 
 
 def fresh(error):
@@ -199,7 +199,7 @@ def test_should_stop_recovers_from_a_preemption_that_a_thread_reported(training,
         report(a.coord, UnavailableError(None, None, "peer away"))
         assert not sess.should_stop()
         sess.run(training.train_op)
-    assert events == ["a.begin", "a.created", "a.created", "a.before", "a.after", "a.settle", "a.end"]
+    assert events == ["a.begin", "a.created", "a.created", "a.before", "a.after", "a.end"]
 
 
 def test_a_threads_error_does_not_mask_the_one_leaving_the_body(training, recorder):
@@ -342,24 +342,36 @@ def test_an_error_that_the_body_catches_was_told_and_the_end_still_comes(trainin
         with pytest.raises(ValueError, match="bad"):
             sess.run(training.train_op)
         sess.run(training.train_op)
-    assert events[-5:] == ["a.exception:ValueError", "a.before", "a.after", "a.settle", "a.end"]
+    assert events[-4:] == ["a.exception:ValueError", "a.before", "a.after", "a.end"]
+
+
+class Late(SessionRunHook):
+    """Raises when its value, which nothing waits for, is delivered."""
+
+    trigger, fetches, late = every(runs=1), "global_step:0", 100
+
+    def __init__(self, error):
+        self._error = error
+
+    def on_trigger(self, firing):
+        raise self._error
 
 
 def test_settling_that_fails_counts_as_a_failed_run(training, recorder, events):
     error = ValueError("NaN at step 7")
     with (
         pytest.raises(ValueError, match="NaN") as caught,
-        MonitoredSession(hooks=[recorder("a"), recorder("b", fails={"settle": error})]),
+        MonitoredSession(hooks=[recorder("a"), Late(error)]) as sess,
     ):
-        pass
+        sess.run(training.train_op)
     assert caught.value is error
-    assert events == [*START, "a.settle", "b.settle", "b.exception:ValueError", "a.exception:ValueError"]
+    assert events[-2:] == ["a.after", "a.exception:ValueError"]
 
 
 def test_the_end_of_the_input_found_in_settling_is_clean(training, recorder, events):
-    with MonitoredSession(hooks=[recorder("a", fails={"settle": StopIteration()}), recorder("b")]):
-        pass
-    assert events == [*START, "a.settle", "a.end", "b.end"]
+    with MonitoredSession(hooks=[Late(StopIteration()), recorder("b")]) as sess:
+        sess.run(training.train_op)
+    assert events[-2:] == ["b.after", "b.end"]
 
 
 def test_recovery_that_gives_up_raises_the_error_with_a_note_and_never_loops_for_ever(training, recorder, events):

@@ -18,16 +18,13 @@ from hookline.summary import FileWriterCache
 
 
 class Due(train.SessionRunHook):
-    """Due each 50 steps; remembers where it was called, and what came to an end."""
+    """Due each 50 steps; remembers where it fired, and what came to an end."""
 
     def __init__(self):
-        self.seen, self.exceptions = [], []
+        self.trigger, self.seen, self.exceptions = train.every(50), [], []
 
-    def after_run(self, run_context, run_values):
-        self.seen.append((run_context.session.global_step, run_context.runs))
-
-    def steps_until_trigger(self, global_step):
-        return 50 - global_step % 50
+    def on_trigger(self, firing):
+        self.seen.append((firing.global_step, firing.context.runs))
 
     def on_exception(self, session, exception):
         self.exceptions.append(exception)
@@ -58,7 +55,7 @@ def test_hooks_are_called_on_the_runs_they_are_due_on_and_know_the_number_of_eac
             session.run(train_op)
             runs += 1
         assert runs == 175
-    assert steps_of(hook) == [1, 50, 100, 150]
+    assert steps_of(hook) == [50, 100, 150]
     assert all(step == run + 1 for step, run in hook.seen)
 
 
@@ -118,7 +115,7 @@ def test_feeds_go_the_quiet_way_as_well():
         with pytest.raises(errors.InvalidArgumentError, match="x:0"):
             session.run(train_op, {x: np.ones(2, "float32")})
         assert float(session.raw_session().run(total)) == sum(range(120))
-    assert steps_of(hook) == [1, 50, 100]
+    assert steps_of(hook) == [50, 100]
 
 
 class Trouble:
@@ -241,6 +238,7 @@ def test_a_hook_that_is_added_between_quiet_runs_rides_on_the_next_one(train_op)
     with train.MonitoredSession() as session:
         run(session, train_op)
         hook = Due()
+        hook.trigger = train.first_run()
         session.add_hook(hook)
         session.run(train_op)
         assert steps_of(hook) == [31]

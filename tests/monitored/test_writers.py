@@ -68,7 +68,7 @@ def test_a_closed_session_leaves_no_writer_open(tmp_path, train_op):
 
 
 @pytest.mark.parametrize(
-    "callback", ["begin", "after_create_session", "before_run", "after_run", "settle", "end", "on_exception"]
+    "callback", ["begin", "after_create_session", "before_run", "after_run", "end", "on_exception"]
 )
 @pytest.mark.parametrize("kind", [train.MonitoredSession, train.SingularMonitoredSession])
 def test_what_a_hook_takes_in_any_callback_is_closed_with_its_session(tmp_path, train_op, callback, kind):

@@ -58,16 +58,21 @@ class Pausing(train.SessionRunHook):
         if self.phase == "evaluation":
             self.phase = run_context.session.run(self.evaluation)
 
-    def settle(self, session):
-        if self.phase == "settle":
-            self.phase = pause("settle")
-
     def end(self, session):
         self._note("end")
         self.events.append(session.global_step)
 
     def on_exception(self, session, exception):
         self._note("on_exception")
+
+
+class Settling(train.SessionRunHook):
+    """Pauses when it is given, in a settle, a value for which nothing else waits; once."""
+
+    trigger, fetches, late = train.first_run(), "global_step:0", 1000
+
+    def on_trigger(self, firing):
+        pause("settle")
 
 
 class Listener(train.CheckpointSaverListener):
@@ -117,7 +122,7 @@ def play(phase, directory):
         saver = Restoring()
         saver.phase = phase
         scaffold = train.Scaffold(saver=saver)
-        hooks = [hook]
+        hooks = [hook, Settling()] if phase == "settle" else [hook]
         if phase == "waiter":
             hooks.append(train.GlobalStepWaiterHook(10**9))
         hooks.append(train.CheckpointSaverHook(directory, save_steps=2, scaffold=scaffold, listeners=[Listener(phase)]))

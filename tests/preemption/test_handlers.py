@@ -51,7 +51,7 @@ def session(tmp_path):
         open_one.train_op = train_op
         yield open_one
     for saver in savers:
-        saver.release()
+        saver.after_close()
 
 
 def send(number=SIGTERM):
@@ -229,7 +229,7 @@ def test_an_evaluation_in_a_callback_is_finished_first_and_later_hooks_have_thei
             sess.run(session.train_op)
     assert evaluated == [1, 2, 3, 4]
     runs = [] if callback == "after_create_session" else ["before_run", "after_run"]
-    assert [name for name in later.callbacks if name != "settle"] == ["begin", "after_create_session", *runs, "end"]
+    assert later.callbacks == ["begin", "after_create_session", *runs, "end"]
 
 
 def test_threads_are_stopped_by_the_signal_itself(session):

@@ -23,7 +23,6 @@ def test_every_callback_is_recorded_with_what_it_was_given(train):
         RecordedEvent("a", "after_create_session", 0),
         RecordedEvent("a", "before_run", train),
         RecordedEvent("a", "after_run", {"step": 0}),
-        RecordedEvent("a", "settle", 1),
         RecordedEvent("a", "end", 1),
     ]
 

@@ -40,6 +40,8 @@ class PendingSave:
         self.path = path
         self._error: BaseException | None = None
         self._told = False
+        self._changing = threading.Lock()
+        self._when_done: list[Callable[[BaseException | None], None]] | None = []
         # Only the thread holds `finish`, and drops it at the end, because it holds the copied values.
         self._thread = threading.Thread(
             target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
@@ -59,6 +61,22 @@ class PendingSave:
             _logger.error("%s", error)
         finally:
             _under_way.discard(self)
+            with self._changing:
+                waiting, self._when_done = self._when_done or [], None
+            for function in waiting:
+                function(self._error)
+
+    def when_done(self, function: Callable[[BaseException | None], None]) -> None:
+        """Has a function called once the save has succeeded or failed, before `wait` returns; at once if it has.
+
+        Args:
+            function: Gets the error, or None. The thread of the save calls it. It must not raise.
+        """
+        with self._changing:
+            if self._when_done is not None:
+                self._when_done.append(function)
+                return
+        function(self._error)
 
     def join(self) -> None:
         """Blocks until it has succeeded or failed."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hookline import summary
 from hookline.graph import get_global_step
-from hookline.hooks import SessionRunContext, SessionRunHook, SessionRunValues, Trigger
+from hookline.hooks import Firing, SessionRunHook, Trigger
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
 from hookline.summary import FileWriter, FileWriterCache
 
@@ -27,8 +27,8 @@ class StalenessHook(SessionRunHook):
     and before it was applied itself (with `overlap`, it includes this worker's last update). The tags are
     `staleness/worker_<n>/mean` and `/max`, where n is the worker's task index (`staleness/chief/...` on the chief);
     they cover the updates since the last firing. Without a global step, and in a session whose variables are not
-    shared, it does nothing. Runs `after_create_session`, `after_run` and `end`, which writes the rest; nothing after an
-    exception.
+    shared, it does nothing. Runs `after_create_session`, `on_trigger` and `end`, which writes the rest; nothing after
+    an exception.
 
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
@@ -59,7 +59,7 @@ class StalenessHook(SessionRunHook):
         *,
         trigger: Trigger | None = None,
     ) -> None:
-        self.trigger = chosen_trigger(
+        self.trigger = self._given_trigger = chosen_trigger(
             "StalenessHook", trigger, ("every_n_steps", every_n_steps), ("every_n_secs", every_n_secs)
         )
         self._output_dir = output_dir
@@ -68,32 +68,17 @@ class StalenessHook(SessionRunHook):
 
     def begin(self) -> None:
         """Opens the writer."""
-        self.trigger.reset()
         self._has_step = get_global_step() is not None
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
-
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step."""
-        if self._has_step and session.shared:
-            self.trigger.start(session.global_step)
+        """Fires only where there is something to measure."""
+        self.trigger = self._given_trigger if self._has_step and session.shared else None
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes the staleness if it is due."""
-        session = run_context.session
-        if not self._has_step or not session.shared:
-            return
-        if self.trigger.should_trigger_for_step(session.global_step):
-            self.trigger.update_last_triggered_step(session.global_step)
-            self._report(session)
+    def on_trigger(self, firing: Firing) -> None:
+        """Writes the staleness."""
+        self._report(firing.context.session)
 
     def end(self, session: Session) -> None:
         """Writes the staleness since the last firing, and flushes."""
@@ -101,14 +86,6 @@ class StalenessHook(SessionRunHook):
             self._report(session)
         if self._writer is not None:
             self._writer.flush()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when it is due next."""
-        return self.trigger.steps_until_trigger(global_step)
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until it is due next."""
-        return self.trigger.secs_until_trigger()
 
     def _report(self, session: Session) -> None:
         measure = getattr(session.store, "staleness", None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.feed_fn import FeedFnHook
 from hookline.hooks.final_ops import FinalOpsHook
 from hookline.hooks.global_step_waiter import GlobalStepWaiterHook
-from hookline.hooks.late_values import LateValues
 from hookline.hooks.logging_tensor import LoggingTensorHook
 from hookline.hooks.nan_tensor import NanTensorHook
 from hookline.hooks.profiler import ProfilerHook
@@ -18,7 +17,8 @@ from hookline.hooks.stop_at_step import StopAtStepHook
 from hookline.hooks.summary_at_end import SummaryAtEndHook
 from hookline.hooks.summary_saver import SummarySaverHook
 from hookline.hooks.timers import NeverTriggerTimer, SecondOrStepTimer
-from hookline.hooks.triggers import Trigger, at_steps, every, log_spaced, steps_where
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.triggers import at_steps, every, first_run, latched, log_spaced, spaced, steps_where
 from hookline.hooks.watchdog import WatchdogHook
 from hookline.hooks.when import when
 
@@ -26,8 +26,8 @@ __all__ = [
     "CheckpointSaverHook",
     "FeedFnHook",
     "FinalOpsHook",
+    "Firing",
     "GlobalStepWaiterHook",
-    "LateValues",
     "LoggingTensorHook",
     "NanTensorHook",
     "NeverTriggerTimer",
@@ -47,7 +47,10 @@ __all__ = [
     "WatchdogHook",
     "at_steps",
     "every",
+    "first_run",
+    "latched",
     "log_spaced",
+    "spaced",
     "steps_where",
     "when",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ class SessionRunArgs(NamedTuple):
         feed_dict: Values for tensors of the graph. A tensor that the caller or another hook feeds too is an error.
         options: Merged with those of the caller and of the other hooks: numbers take the larger (a limit on the step
             the smaller), booleans are or-ed, lists are joined.
-        late: Whether the results are to come as a `LateResults`, so that the run waits neither for the device nor for
-            host operations that only this hook fetches; `train.LateValues` keeps such results.
 
     Example:
         >>> SessionRunArgs({"loss": "loss:0"}).fetches
@@ -39,15 +37,13 @@ class SessionRunArgs(NamedTuple):
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None
     options: RunOptions | None = None
-    late: bool = False
 
 
 class SessionRunValues(NamedTuple):
     """What came of a run, as one hook sees it.
 
     Args:
-        results: The values of the hook's own fetches, in their structure (a `LateResults` of them, if it asked with
-            `late=True`); None if it asked for nothing. Device values
+        results: The values of the hook's own fetches, in their structure; None if it asked for nothing. Device values
             are `jax.Array`s that may still be on their way: whoever reads one waits for it.
         options: The merged options of the run.
         run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
@@ -66,8 +62,104 @@ class SessionRunValues(NamedTuple):
     run_metadata: RunMetadata
 
 
-def _nothing_to_settle() -> None:
-    pass
+class Firing(NamedTuple):
+    """What a hook gets when its trigger fires.
+
+    Args:
+        values: The values of its `fetches`, in their structure; None where it asked for nothing, and where a latch is
+            why it fires. Device values are `jax.Array`s; those of a late hook have arrived.
+        global_step: The global step to which the run led that computed them; None in a graph without one.
+        elapsed_steps: Global steps since the trigger last fired; None the first time, and the first time after the step
+            has gone back.
+        elapsed_secs: Seconds since then; None likewise.
+        options: The merged options of the run.
+        run_metadata: What the run recorded about itself; of a run that was not asked to, an empty one.
+        context: Of the run under way now, for `request_stop()` and the raw session.
+
+    Example:
+        >>> class PrintLoss(SessionRunHook):
+        ...     def on_trigger(self, firing):
+        ...         print(f"step {firing.global_step}: {firing.values:.2f}")
+    """
+
+    values: Any
+    global_step: int | None
+    elapsed_steps: int | None
+    elapsed_secs: float | None
+    options: RunOptions
+    run_metadata: RunMetadata
+    context: SessionRunContext
+
+
+class Alone:
+    """Drives the trigger of a hook that no session knows: another hook forwards to it, with a context of its own."""
+
+    def ask(self, hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
+        """See `SessionRunHook.before_run`."""
+        trigger = own_trigger(hook)
+        if trigger is None:
+            return None
+        step = _global_step(context.session)
+        vars(hook)[_RUNS] = runs = vars(hook).get(_RUNS, 0) + 1
+        trigger.count_runs(runs)
+        vars(hook)[_ASKED] = due = trigger.should_trigger_for_step(runs if step is None else step + 1)
+        return hook.before_trigger(context) if due else None
+
+    def deliver(self, hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See `SessionRunHook.after_run`."""
+        trigger = hook.trigger
+        if trigger is None or (hook.fetches is not None and run_values.results is None):
+            return
+        asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
+        if asks and not vars(hook).get(_ASKED):  # It fires on the next run.
+            return
+        step = _global_step(context.session)
+        asked = vars(hook).get(_RUNS, 0) if step is None else step
+        if trigger.should_trigger_for_step(asked):
+            elapsed_secs, elapsed_steps = trigger.update_last_triggered_step(asked)
+            hook.on_trigger(
+                Firing(
+                    run_values.results,
+                    step,
+                    None if step is None else elapsed_steps,
+                    elapsed_secs,
+                    run_values.options,
+                    run_values.run_metadata,
+                    context,
+                )
+            )
+
+    def expected_step(self, session: Any) -> int | None:
+        """See `SessionRunContext`."""
+        step = _global_step(session)
+        return None if step is None else step + 1
+
+    def settle(self) -> None:
+        """Does nothing."""
+
+    def retire(self, hook: Any) -> None:
+        """Does nothing."""
+
+
+_RUNS, _ASKED = "_hookline_runs_alone", "_hookline_asked_alone"
+
+
+def own_trigger(hook: Any) -> Any:
+    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook."""
+    trigger = getattr(hook, "trigger", None)
+    if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
+        hook.trigger = trigger = trigger.anew()
+    return trigger
+
+
+def _global_step(session: Any) -> int | None:
+    try:
+        return session.global_step
+    except (AttributeError, RuntimeError):  # There is none.
+        return None
+
+
+ALONE = Alone()
 
 
 class SessionRunContext:
@@ -76,7 +168,7 @@ class SessionRunContext:
     Args:
         original_args: What the caller asked for, without what hooks add.
         session: The raw session. Running it triggers no hooks.
-        settle: Calls the `settle` of every hook; whoever builds the context knows the hooks.
+        riding: Who decides which hooks fire: the monitored session. By default each hook asks its own trigger.
         runs: As below.
 
     Attributes:
@@ -93,93 +185,100 @@ class SessionRunContext:
         True
 
     References:
-        `tf.train.SessionRunContext`. Difference: `settle`.
+        `tf.train.SessionRunContext`. Differences: `settle`, `retire`.
     """
 
-    __slots__ = ("_settle", "original_args", "runs", "session", "stop_requested")
+    __slots__ = ("_riding", "original_args", "runs", "session", "stop_requested")
 
-    def __init__(
-        self,
-        original_args: SessionRunArgs,
-        session: Session,
-        settle: Callable[[], None] = _nothing_to_settle,
-        runs: int = 0,
-    ) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Session, riding: Any = ALONE, runs: int = 0) -> None:
         self.runs = runs
         self.original_args = original_args
         self.session = session
         self.stop_requested = False
-        self._settle = settle
+        self._riding = riding
+
+    @property
+    def expected_step(self) -> int | None:
+        """The global step to which the run that is about to start is expected to lead; None in a graph without one."""
+        return self._riding.expected_step(self.session)
 
     def request_stop(self) -> None:
         """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
         self.stop_requested = True
 
     def settle(self) -> None:
-        """Lets every hook look at what it has asked for and not looked at yet; for use in `after_run`.
+        """Completes all that hooks have asked for so far; for use in `after_run` and `on_trigger`.
 
         A hook that is about to make the present state permanent calls it first: a loss that was NaN must not get into a
-        checkpoint because nobody has read it yet. Hooks behind the caller get their `after_run` of this run first, for
-        what is to be looked at may be in its results.
+        checkpoint because nobody has read it yet. Hooks behind the caller get their `after_run` of this run first, then
+        late firings are delivered, then latches are read.
         """
-        self._settle()
+        self._riding.settle()
+
+    def retire(self, hook: Any) -> None:
+        """Has a hook called on no more runs until the next raw session; its trigger goes on firing.
+
+        For a `before_run` or `after_run` that has done its work, so that later runs need not pay for it. A callback
+        that a subclass overrides is called all the same. Nothing happens if the session does not know the hook.
+        """
+        self._riding.retire(hook)
+
+    def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
+        """Returns what `before_trigger` asks for if the hook fires in this run, else None; see `before_run`."""
+        return self._riding.ask(hook, self)
+
+    def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
+        """Calls `on_trigger` if the hook fires in this run; see `after_run`."""
+        self._riding.deliver(hook, self, run_values)
 
 
 class SessionRunHook:
-    """Rides along with the runs of a monitored session. Override what you need; every method here does nothing.
+    """Rides along with the runs of a monitored session.
+
+    Most hooks declare *when* (`trigger`), *what* (`fetches`), and do something in `on_trigger`. The session asks the
+    trigger, adds the fetches to the runs in which it fires, calls `on_trigger` then, and on no other run. It keeps the
+    phase of the trigger in checkpoints, and moves it back with the global step.
+
+    | attribute | meaning | default |
+    |---|---|---|
+    | `trigger` | when the hook fires: `train.every(100)`, say | None: never |
+    | `fetches` | what it wants to see then, any nesting of tensors, operations and names | None: nothing |
+    | `late` | whether it can wait for the values: True, until they have arrived; n, for n runs | False |
 
     | callback | when | the graph |
     |---|---|---|
     | `begin` | once, before a session exists | open: ops may be added |
     | `after_create_session` | after the session was created, and again after every recovery | finalized |
-    | `before_run` | before every run | finalized |
-    | `after_run` | after every run that succeeded | finalized |
+    | `before_trigger` | before a run in which the hook fires; by default it asks for `fetches` | finalized |
+    | `on_trigger` | after a run in which the hook fires | finalized |
+    | `before_run`, `after_run` | around every run, where a class overrides them | finalized |
     | `end` | on close, unless an error is leaving; the end of the input is none | finalized |
+    | `on_exception` | in place of `end`: a run or the body of the `with` block failed | finalized |
+    | `get_state`, `set_state` | when a checkpoint is saved, and restored | |
 
-    `get_state` and `set_state` put the state of a hook into checkpoints. Hooks are called in list order. More callbacks
-    are looked up by name and are not defined here, so that nothing is called of a hook without them:
-
-    - `on_exception(session, exception)`: a run or the body of the `with` block failed with anything else than the end
-      of the input, and no recovery follows. Called in reverse list order, in place of `end`; errors it raises are
-      logged.
-    - `settle(session)`: look now at what you have asked for and not looked at yet. Called before any checkpoint is
-      written and before the first `end`.
-    - `steps_until_trigger(global_step) -> int`: the number of steps after which the run that reaches
-      `global_step + n` must be seen; 1, which is also the answer of a hook without this method, means the next run.
-      The session may leave out `before_run` and `after_run` of the runs that end before that step. It asks again after
-      each run that the hook has seen. Where the device alone knows by how much a run advances the step, and that is
-      more than before, the hook may be seen one run late. Where a subclass overrides `before_run` or `after_run` below
-      the class that defines this method, the hook is called on every run: the answer was not written for what the
-      subclass does.
-    - `secs_until_trigger() -> float`: the number of seconds after which the next run must be seen, also before that
-      step; infinity, which is also the answer of a hook without this method, means that time does not matter. A hook
-      with this method alone may be left out until then.
-    - `runs_until_trigger() -> int`: the number of runs after which the hook must be seen, also before that step; for a
-      hook that counts runs, with `run_context.runs`.
-    - `waits_for() -> LateResults | None`: results that the hook has asked for with `late=True` and has not read yet. It
-      is called on the first run that begins when they have arrived, also before those; runs that begin earlier need not
-      call it. Has an effect beside one of the three above.
-    - `may_fetch()`: all that the hook may ever ask for, as of `SessionRunArgs.fetches`. Asked for once, when the
-      session is created. The runs that hooks watch share one program; what was said here is in it from the start, and
-      anything else makes another program when it is first seen.
-    - `standing_operations() -> list`: operations that every run of the monitored session carries for the hook, also the
-      runs that it is not called on. Asked for once, when the session is created. For a `hookline.latch`, above all:
-      once the session has noticed that a latch has latched, every hook is called on the next run.
+    The declarations are read after `after_create_session`, which may still set them. A trigger that a class declares is
+    copied for each hook; one that is given to several hooks has one phase, and they fire together. A hook with neither
+    `fetches` nor a `before_trigger` of its own fires in the run that got there, whatever moved the step; one that has
+    either may then fire one run later. `on_exception` is looked up by name and is not defined here.
 
     A hook may also say which others it must come after or before, with `comes_after` and `comes_before`: a class of
     hooks, a hook, or a tuple of them. The order of the list stays but where that demands another.
 
     Example:
-        >>> class CountRuns(SessionRunHook):
-        ...     def begin(self):
-        ...         self.runs = 0
-        ...     def after_run(self, run_context, run_values):
-        ...         self.runs += 1
+        >>> from hookline import train
+        >>> class PrintStep(SessionRunHook):
+        ...     trigger = train.every(100)
+        ...     def on_trigger(self, firing):
+        ...         print(firing.global_step)
 
     References:
-        `tf.train.SessionRunHook`. Differences: the callbacks but those of the table, and what a hook may say of its
-        order.
+        `tf.train.SessionRunHook`. Differences: the trigger and what belongs to it, `on_exception`, the state, and what
+        it may say of its order.
     """
+
+    trigger: Any = None  # A Trigger or None; not so annotated, for a subclass may say that it always has one.
+    fetches: Any = None
+    late: bool | int = False
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.
     _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -233,8 +332,10 @@ class SessionRunHook:
             coord: Keeps track of the threads. Register there the ones you start.
         """
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Called before each run.
+    def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Called before each run in which the hook fires; by default it asks for `fetches`.
+
+        Override it for feeds and options, or for fetches that depend on the moment.
 
         Args:
             run_context: The run that is about to start.
@@ -242,15 +343,40 @@ class SessionRunHook:
         Returns:
             What to add to the run, or None.
         """
-        return None
+        return None if self.fetches is None else SessionRunArgs(self.fetches)
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Called when the trigger fires: in the `after_run` of its run, in list order; if the hook is late, later.
+
+        Args:
+            firing: What was asked for, and where and when.
+        """
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Called before each run, where a class overrides it.
+
+        Here it asks for what `before_trigger` returns, if the hook fires: a class that overrides it and still has a
+        trigger calls `super()`.
+
+        Args:
+            run_context: The run that is about to start.
+
+        Returns:
+            What to add to the run, or None.
+        """
+        return None if self.trigger is None else run_context.ask(self)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Called after each run that did not raise.
+        """Called after each run that did not raise, where a class overrides it.
+
+        Here it calls `on_trigger`, if the hook fires.
 
         Args:
             run_context: The same object that `before_run` was given. Its `request_stop()` ends the training.
             run_values: The results of what this hook asked for.
         """
+        if self.trigger is not None:
+            run_context.deliver(self, run_values)
 
     def end(self, session: Session) -> None:
         """Called on close, unless an error other than the end of the input is leaving.

@@ -1,15 +1,10 @@
-"""Shared by hooks with a cadence: the trigger that their arguments mean, and the step to which a run will lead."""
+"""Shared by hooks with a cadence: the trigger that their arguments mean."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hookline import arguments
 from hookline.hooks.timers import SecondOrStepTimer
-from hookline.hooks.triggers import Trigger
-
-if TYPE_CHECKING:
-    from hookline.session import Session
+from hookline.hooks.trigger import Trigger
 
 
 class DefaultSteps(int):
@@ -61,28 +56,3 @@ def chosen_trigger(
     if len(given) == 2:
         return SecondOrStepTimer(every_secs=secs[1]) | SecondOrStepTimer(every_steps=steps[1])
     return SecondOrStepTimer(every_secs=secs[1], every_steps=steps[1])
-
-
-class Foresight:
-    """Predicts the step to which the next run will lead, assuming that it gains as many as the previous run.
-
-    For hooks that must ask in `before_run` for the values they need after the run.
-    """
-
-    def __init__(self) -> None:
-        self._gain = 1
-        self._before = 0
-
-    def start(self, session: Session) -> None:
-        """Notes that a session was created."""
-        self._before = session.global_step
-
-    def step_after(self, session: Session) -> int:
-        """Returns the step to which the run that is about to start will lead."""
-        self._before = session.global_step
-        return self._before + self._gain
-
-    def learn(self, step: int) -> None:
-        """Notes the step to which the run has led."""
-        if step > self._before:
-            self._gain = step - self._before

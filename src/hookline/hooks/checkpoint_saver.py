@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,14 +20,13 @@ from hookline.checkpoint import (
     durable,
     failures,
     lease,
-    serving,
 )
 from hookline.errors import PREEMPTION_ERRORS, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
-from hookline.hooks.lookup import free_global_step, not_started, require_global_step
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.lookup import not_started, require_global_step, savers_of
+from hookline.hooks.trigger import Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
@@ -47,14 +48,13 @@ class CheckpointSaverHook(SessionRunHook):
 
     The cadence counts the global step after the run and needs no run of its own. The write goes on while training
     continues, unless a listener defines `after_save`, which is promised a complete checkpoint. A failed save ends the
-    training at the next run, with its cause, after an attempt to save the state that this run has led to. If a step is
-    already on disk when the session is created, it is not written again, but its listeners are called. Runs `begin`,
-    `after_create_session`, `before_run`, `after_run` and `end`, whose save is complete when it returns. On an exception
-    it waits for a pending save.
+    training, with its cause, after an attempt to save the state that the run has led to. If a step is already on disk
+    when the session is created, it is not written again, but its listeners are called. Runs `begin`,
+    `after_create_session`, `on_trigger` and `end`, whose save is complete when it returns. On an exception it waits for
+    a pending save.
 
-    To save at other times, give a `trigger` or override `should_save`. To do more around a save, or something else
-    instead, override `save`. To choose the saver, override `get_saver`. In a subclass that overrides `after_run`,
-    `run_values.results` is the global step before the run if the host counts it, else None.
+    To save at other times, give a `trigger`. To do more around a save, or something else
+    instead, override `save`. To choose the saver, override `get_saver`.
 
     Args:
         checkpoint_dir: Where to save.
@@ -92,6 +92,7 @@ class CheckpointSaverHook(SessionRunHook):
     """
 
     _renamed = (("_save", "save"), ("_get_saver", "get_saver"))
+    trigger: Trigger
 
     def __init__(
         self,
@@ -119,19 +120,20 @@ class CheckpointSaverHook(SessionRunHook):
         name = arguments.path("CheckpointSaverHook", "checkpoint_basename", checkpoint_basename)
         self._save_path = os.path.join(self._checkpoint_dir, name)
         arguments.having("CheckpointSaverHook", "scaffold", scaffold, "a Scaffold", "saver", optional=True)
-        self._given_saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
+        self._saver = arguments.having("CheckpointSaverHook", "saver", saver, "a Saver", "save", optional=True)
         self._scaffold = scaffold
         self._listeners = _checked(listeners)
         self._save_graph_def = save_graph_def
         self._in_background = not any(_defines_after_save(listener) for listener in self._listeners)
-        self._saver: Saver | None = None
+        self._used_saver: Saver | None = None
         self._writer: FileWriter | None = None
         self._pending: PendingSave | None = None
+        # Told of a save that fails in the background. Its thread does not keep the session of the coordinator.
+        self._coordinator: Callable[[], Coordinator | None] = lambda: None
         self._saved_step: int | None = None
         self._graph_written = False
         self._save_failed = False
         self._on_disk: int | None = None  # the step that a resumed job finds there
-        self._args: SessionRunArgs | None = None
 
     @property
     def save_path(self) -> str:
@@ -159,7 +161,7 @@ class CheckpointSaverHook(SessionRunHook):
             ...     def get_saver(self, graph):
             ...         return Saver(graph.get_collection(GraphKeys.TRAINABLE_VARIABLES))
         """
-        saver = self._scaffold.saver if self._scaffold is not None else self._given_saver
+        saver = self._scaffold.saver if self._scaffold is not None else self._saver
         if saver is not None:
             return saver
         savers = graph.get_collection(GraphKeys.SAVERS)
@@ -169,18 +171,6 @@ class CheckpointSaverHook(SessionRunHook):
                 f"found {len(savers)}. Pass saver= or scaffold=."
             )
         return savers[0]
-
-    def should_save(self, session: Session, global_step: int) -> bool:
-        """Returns whether to save after the run that led to `global_step`. Override it to decide differently.
-
-        If a class overrides it, its hooks are called on every run.
-
-        Example:
-            >>> class NotAtNight(CheckpointSaverHook):
-            ...     def should_save(self, session, global_step):
-            ...         return global_step % 1000 > 100 and super().should_save(session, global_step)
-        """
-        return self.trigger.should_trigger_for_step(global_step)
 
     def save(self, session: Session, global_step: int) -> bool:
         """Saves, and calls the listeners before and after. Override it to do more, or something else.
@@ -201,7 +191,7 @@ class CheckpointSaverHook(SessionRunHook):
             ...         print("saving step", global_step)
             ...         return super().save(session, global_step)
         """
-        if self._saver is None:
+        if self._used_saver is None:
             raise not_started(self)
         self._finish_pending()
         self._call_listeners("before_save", session, global_step)
@@ -211,9 +201,10 @@ class CheckpointSaverHook(SessionRunHook):
         step: Any = get_global_step(session.graph) if session.shared else global_step
         with self._noting_failure():
             if self._in_background:
-                self._pending = self._saver.save_async(session, self._save_path, global_step=step)
+                self._pending = pending = self._used_saver.save_async(session, self._save_path, global_step=step)
+                pending.when_done(functools.partial(self._save_ended, pending.path))
                 return False
-            self._note_commit(self._saver.save(session, self._save_path, global_step=step))
+            self._note_commit(self._used_saver.save(session, self._save_path, global_step=step))
         return self._call_listeners("after_save", session, global_step)
 
     def save_now(self, session: Session) -> None:
@@ -228,31 +219,22 @@ class CheckpointSaverHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer, and calls the listeners' `begin`."""
         require_global_step(self)
-        self.trigger.reset()
-        self._saver = None
+        self._used_saver = None
         self._pending = None
         self._saved_step = None
         self._graph_written = False
-        self.release()
+        self.after_close()
         # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
         # one.
         self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
         self._call_listeners("begin")
 
-    def release(self) -> None:
-        """Lets other processes save in the directory; the session calls it when it is closed."""
+    def after_close(self) -> None:
+        """Lets other processes save in the directory."""
         give_back, self._give_back_lease = self._give_back_lease, None
         if give_back is not None:
             give_back()
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Describes the graph, and saves unless this very step was restored."""
@@ -260,47 +242,43 @@ class CheckpointSaverHook(SessionRunHook):
         saver = self.get_saver(session.graph)
         if saver is None:
             raise TypeError(f"{type(self).__name__}.get_saver must return a Saver, got None.")
-        self._saver = saver
-        serving.serve(session, saver, self.save_now)
+        self._used_saver = saver
+        savers_of(session)[saver] = self.save_now
+        if coord is not None:  # As of a loop without a monitored session, which calls its hooks itself.
+            self._coordinator = weakref.ref(coord)
         # Summaries up to the saved step must be on the disk with the checkpoint.
         saver.call_before_commit(FileWriterCache.sync)
-        self._args = SessionRunArgs(free_global_step(session))
         if self._save_graph_def and not self._graph_written:
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        self.trigger.start(global_step)
         self._on_disk = global_step if checkpoint_exists(f"{self._save_path}-{global_step}") else None
         self._save_and_note(session, global_step)
         self._on_disk = None
-        if self.trigger.last_triggered_step() is None:
+        # A subclass may decide itself, and so have none.
+        if self.trigger is not None and self.trigger.last_triggered_step() is None:
             self.trigger.update_last_triggered_step(global_step)
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the global step, if that costs nothing."""
-        return self._args
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Saves if a save is due, and checks a save under way.
+    def on_trigger(self, firing: Firing) -> None:
+        """Saves the present state, in which no NaN is known of.
 
         Raises:
-            Exception: The save under way failed with this error.
+            Exception: This save, or the one under way, failed with this error.
         """
-        session = run_context.session
-        global_step = session.global_step
+        self.save_after_run(firing.context)
+
+    def save_after_run(self, context: SessionRunContext) -> None:
+        """Does that, on whatever run it is called."""
+        session = context.session
+        context.settle()
         self._save_failed = False
         try:
-            if self.should_save(session, global_step):
-                run_context.settle()
-                self.trigger.update_last_triggered_step(global_step)
-                if self._save_and_note(session, global_step):
-                    run_context.request_stop()
-            elif self._pending is not None and self._pending.done():
-                self._finish_pending()
+            if self._save_and_note(session, session.global_step):
+                context.request_stop()
         except Exception as failure:
             # Nothing is lost that lives on parameter servers.
             if self._save_failed and not session.shared and not preemption.urgent():
-                self._save_after_failure(run_context, failure)
+                self._save_after_failure(context, failure)
             raise
 
     def end(self, session: Session) -> None:
@@ -327,7 +305,7 @@ class CheckpointSaverHook(SessionRunHook):
         Raises:
             OpError: It could not be written.
         """
-        if self._saver is None:
+        if self._used_saver is None:
             return
         try:
             self._finish_pending()
@@ -337,7 +315,7 @@ class CheckpointSaverHook(SessionRunHook):
         if global_step != self._saved_step:
             # A save that has failed for good has waited for the disk already.
             retry = RetryPolicy(max_attempts=1) if self._save_failed else None
-            pending = self._saver.save_async(session, self._save_path, global_step, extra=True, retry=retry)
+            pending = self._used_saver.save_async(session, self._save_path, global_step, extra=True, retry=retry)
             pending.wait()
             self._note_commit(pending.path)
             _logger.warning("Saved checkpoint %s, for %s ends the training.", pending.path, type(exception).__name__)
@@ -354,16 +332,6 @@ class CheckpointSaverHook(SessionRunHook):
         """Waits for a save under way, because a restart needs that checkpoint."""
         self._finish_pending()
 
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next save is due; 1 while one is under way."""
-        if self._pending is not None or type(self).should_save is not CheckpointSaverHook.should_save:
-            return 1
-        return self.trigger.steps_until_trigger(global_step)
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next save is due."""
-        return self.trigger.secs_until_trigger()
-
     def _save_and_note(self, session: Session, global_step: int) -> bool:
         stop = self.save(session, global_step)
         self._saved_step = global_step  # even if a subclass saves in its own way
@@ -375,7 +343,7 @@ class CheckpointSaverHook(SessionRunHook):
         save, self._pending, self._saved_step = self._pending, None, None
         with self._noting_failure():
             save.wait()
-        self._note_commit(save.path)
+        self._saved_step = _step_of(save.path)
 
     @contextlib.contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -385,6 +353,17 @@ class CheckpointSaverHook(SessionRunHook):
         except Exception:
             self._save_failed = True
             raise
+
+    def _save_ended(self, path: str, error: BaseException | None) -> None:
+        """Notes a save in the background that is complete, or tells the coordinator that the training is to end."""
+        if error is None:
+            try:
+                self._log_commit(path)
+            except Exception as failure:
+                error = failure
+        if error is not None and (coordinator := self._coordinator()) is not None:
+            with contextlib.suppress(type(error)):  # After its `join` it raises it; whoever waits for the save tells.
+                coordinator.request_stop(error)
 
     def _forget_pending(self, session: Session) -> None:
         """Waits for the save of a lost session. The cause of the loss may have ended the save too."""
@@ -396,11 +375,14 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 
     def _note_commit(self, path: str) -> None:
-        self._saved_step = global_step = int(path.rpartition("-")[2])
+        self._saved_step = _step_of(path)
+        self._log_commit(path)
+
+    def _log_commit(self, path: str) -> None:
         _logger.info("Saved checkpoint %s.", path)
         if self._writer is not None:
             self._writer.add_session_log(
-                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), global_step
+                summary.SessionLog(status=summary.SessionLog.CHECKPOINT, checkpoint_path=path), _step_of(path)
             )
 
     def _call_listeners(self, callback: str, *given: Any) -> bool:
@@ -418,6 +400,10 @@ class CheckpointSaverHook(SessionRunHook):
             _logger.warning("CheckpointSaverHook goes on without '%s', which it could not write: %s", path, error)
         if self._writer is not None:
             self._writer.add_graph(graph)
+
+
+def _step_of(path: str) -> int:
+    return int(path.rpartition("-")[2])
 
 
 def _checked(listeners: Iterable[Any] | None) -> tuple[Any, ...]:

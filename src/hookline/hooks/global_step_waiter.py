@@ -9,7 +9,6 @@ from hookline import arguments, clock
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
-from hookline.hooks.timers import NEVER
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -80,11 +79,8 @@ class GlobalStepWaiterHook(SessionRunHook):
         if not self._started:
             self._wait(run_context.session)
             self._started = True
-        return None
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns 1 until the wait is over; the hook need not be called after that."""
-        return NEVER if self._started else 1
+        run_context.retire(self)
+        return super().before_run(run_context)
 
     def _wait(self, session: Session) -> None:
         wanted = self._wait_until_step

@@ -14,16 +14,15 @@ import numpy as np
 from hookline import arguments
 from hookline.errors import END_OF_INPUT
 from hookline.graph import Tensor
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.cadence import Foresight, chosen_trigger
-from hookline.hooks.late_values import LateValues
-from hookline.hooks.lookup import find_tensor, require_global_step, tagged
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.cadence import chosen_trigger
+from hookline.hooks.lookup import find_tensor, tagged
 from hookline.hooks.timers import NeverTriggerTimer
-from hookline.hooks.triggers import NEVER, Trigger
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.triggers import every
 
 if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
-    from hookline.session import LateResults, Session
+    from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -35,8 +34,8 @@ class LoggingTensorHook(SessionRunHook):
 
     The values are asked for on the runs that are logged, and on no other, and are logged when they have arrived: on a
     later run, before the next checkpoint, or at the end. The training does not wait for them. Numbers print without
-    scientific notation. Runs `begin`, `after_create_session`, `before_run`, `after_run`, `settle` and `end`; after an
-    exception what has arrived is logged.
+    scientific notation. Each process counts its own runs, and logs its first. Runs `begin`, `on_trigger` and `end`;
+    after an exception what has arrived is logged.
 
     To make another line, give a `formatter` or override `format_line`; to put the values elsewhere, override `log`.
 
@@ -70,6 +69,8 @@ class LoggingTensorHook(SessionRunHook):
     """
 
     _renamed = (("_log_tensors", "log"),)
+    trigger: Trigger
+    late = True
 
     def __init__(
         self,
@@ -82,9 +83,6 @@ class LoggingTensorHook(SessionRunHook):
         trigger: Trigger | None = None,
     ) -> None:
         self.trigger = _chosen(every_n_iter, every_n_secs, at_end, trigger)
-        # Of what the cadence counts: runs of this session, unless a trigger was given, which knows global steps.
-        self._foresight = Foresight() if trigger is not None else None
-        self._counts_runs = every_n_iter is not None
         self._tensors = tagged("LoggingTensorHook", tensors)
         if isinstance(tensors, Mapping):
             self._tensors = dict(sorted(self._tensors.items()))
@@ -95,9 +93,6 @@ class LoggingTensorHook(SessionRunHook):
         kind = type(self)
         overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
         self._writes_own_lines = not overridden and formatter is None
-        self._args = SessionRunArgs(None)
-        self._late = LateValues(self._log)
-        self._runs = self._next_run = 0
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to make another.
@@ -139,94 +134,26 @@ class LoggingTensorHook(SessionRunHook):
         Raises:
             KeyError: One of them is not in the graph.
         """
-        tensors = {tag: find_tensor(self, item) for tag, item in self._tensors.items()}
-        # A subclass with an after_run of its own reads the results themselves.
-        self._args = SessionRunArgs(tensors, late=type(self).after_run is LoggingTensorHook.after_run)
-        self.trigger.reset()
-        self._runs = self._next_run = 0
-        if self._foresight is not None:
-            require_global_step(self)
-            self._foresight = Foresight()
+        self.fetches = {tag: find_tensor(self, item) for tag, item in self._tensors.items()}
 
-    def may_fetch(self) -> Any:
-        """Returns the tensors."""
-        return self._args.fetches
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
-
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves a trigger back with a session that was restored from an earlier step."""
-        self._late.salvage()
-        if self._foresight is not None:
-            self._foresight.start(session)
-            self.trigger.start(session.global_step)
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the values if this run is to be logged."""
-        if run_context.runs > self._next_run:  # There were some that it was not called on.
-            self._runs += run_context.runs - self._next_run
-        self._next_run = run_context.runs
-        step = self._runs if self._foresight is None else self._foresight.step_after(run_context.session)
-        return self._args if self.trigger.should_trigger_for_step(step) else None
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Logs what has arrived."""
-        step = self._runs
-        if self._foresight is not None:
-            step = run_context.session.global_step
-            self._foresight.learn(step)
-        # Asked anew, for the run may have gained less than was foreseen.
-        if run_values.results is not None and self.trigger.should_trigger_for_step(step):
-            elapsed_secs, _ = self.trigger.update_last_triggered_step(step)
-            self._late.add(run_values.results, elapsed_secs)
-        self._late.write_ready()
-        self._runs, self._next_run = self._runs + 1, run_context.runs + 1
-
-    def settle(self, session: Session) -> None:
-        """Logs what has not arrived yet."""
-        self._late.write_all()
-
-    def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Logs what has arrived."""
-        self._late.salvage()
+    def on_trigger(self, firing: Firing) -> None:
+        """Logs the values."""
+        self._log(firing.values, firing.elapsed_secs)
 
     def end(self, session: Session) -> None:
         """Logs once more, if `at_end`."""
-        self._late.write_all()
         if not self._at_end:
             return
         try:
-            values = session.run(self._args.fetches)
+            values = session.run(self.fetches)
         except END_OF_INPUT:
             _logger.warning(
                 "LoggingTensorHook cannot log %s at the end: it reads a batch, and the input is at its end.",
                 ", ".join(self._tensors),
             )
             return
-        step = self._runs if self._foresight is None else session.global_step
+        step = self.trigger.last_triggered_step() or 0
         self._log(values, self.trigger.update_last_triggered_step(step)[0])
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; where it counts runs, steps do not matter."""
-        return NEVER if self._counts_runs else self.trigger.steps_until_trigger(global_step)
-
-    def runs_until_trigger(self) -> int:
-        """Returns when the next line is due, where it counts runs."""
-        return self.trigger.steps_until_trigger(self._runs - 1) if self._counts_runs else NEVER
-
-    def waits_for(self) -> LateResults | None:
-        """Returns the values that are logged next."""
-        return self._late.first
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next line is due."""
-        return self.trigger.secs_until_trigger()
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
         chosen = {tag: values[tag] for tag in self._tensors}
@@ -243,7 +170,10 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
         return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
-    return chosen_trigger("LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs))
+    counted = chosen_trigger(
+        "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
+    )
+    return counted if every_n_iter is None else every(runs=every_n_iter)
 
 
 def _text(value: Any) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hookline import arguments
 from hookline.graph import Tensor, get_default_graph, get_global_step
-from hookline.graph.global_step import counted_global_step
-from hookline.graph.variable import Update, Variable
 
 if TYPE_CHECKING:
     from hookline.hooks.base import SessionRunHook
@@ -98,17 +96,12 @@ def check_writer(who: str, summary_writer: Any) -> None:
     arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
-def free_global_step(session: Session) -> Variable | None:
-    """Returns the global step that hooks may ask for; a run returns its value from before the run.
+def savers_of(session: Session) -> dict[Any, Callable[[Session], None]]:
+    """Returns the savers with which hooks save this session's checkpoints, each with a function that saves now.
 
-    If only the device knows the step, because an update changes it by an amount that the host cannot know, asking would
-    need a program of its own. Then this is None.
+    A hook that saves enters its own in `after_create_session`, for hooks that roll back or want the best state kept.
     """
-    step = counted_global_step(session.graph)
-    updates = (node for node in session.graph.get_operations() if isinstance(node, Update) and step in node.variables)
-    if step is None or any(update.increment is None and not update.initialises for update in updates):
-        return None
-    return step
+    return session.hook_data.setdefault("savers", {})
 
 
 def not_started(hook: SessionRunHook) -> RuntimeError:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
-import sys
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,12 +12,12 @@ import numpy as np
 
 from hookline import arguments
 from hookline.checkpoint import Saver
-from hookline.checkpoint.serving import savers_of
 from hookline.errors import NanLossDuringTrainingError
 from hookline.graph import Operation, Tensor, get_default_graph, latch, op, skip_updates_if
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
-from hookline.hooks.lookup import find_tensor, require_global_step
+from hookline.hooks.lookup import find_tensor, require_global_step, savers_of
+from hookline.hooks.triggers import every, latched
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
@@ -32,9 +29,8 @@ RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
 _CHECKS = "hookline/nan_checks"
 _LATCHES = "hookline/nan_latches"
-_MAX_UNREAD = 32
 # When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
-_ROLLBACK_LAG = 8
+_ROLLBACK_LAG_RUNS = 8
 _MAX_TIMES = 10
 
 
@@ -44,8 +40,8 @@ class NanTensorHook(SessionRunHook):
     The device checks the value in the step, and remembers the first run in which it was bad (`hookline.latch`). The
     session looks at that now and then, and calls the hook when there is something to say. A NaN is therefore reported
     up to `SessionConfig.max_runs_ahead` (28) runs late, but before any checkpoint is written and before the `end` of
-    any hook; the error names the step where it happened. Runs `begin`, `after_create_session`, `settle`, and on few
-    runs `before_run` and `after_run`, above all after a NaN; nothing after an exception.
+    any hook; the error names the step where it happened. Runs `begin`, `after_create_session` and `on_trigger`;
+    nothing after an exception.
 
     What it does is said by `on_nan`:
 
@@ -70,7 +66,7 @@ class NanTensorHook(SessionRunHook):
         ValueError: Arguments that contradict each other. From `after_create_session`: skipping or going back where
             variables live on parameter servers.
         RuntimeError: From `after_create_session`: there is no saver to go back with, or several.
-        NanLossDuringTrainingError: From `after_run` or `settle`.
+        NanLossDuringTrainingError: From `on_trigger`.
 
     Example:
         >>> hook = NanTensorHook("loss:0", include_inf=True)
@@ -100,21 +96,17 @@ class NanTensorHook(SessionRunHook):
         self._include_inf = include_inf
         self._max_times = _MAX_TIMES if max_times is None else max_times
         self._given_saver = saver
-        self._waits_its_time = self._reaction == ROLLBACK
         self._latches = not strict and self._reaction in (RAISE, STOP)
-        self._latch: Operation | None = None
-        self._max_unread = 0 if strict else _ROLLBACK_LAG if self._waits_its_time else _MAX_UNREAD
+        self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self._reaction, False)
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
-        self._args = SessionRunArgs(None)
-        self._unread: collections.deque[tuple[int, int, Any]] = collections.deque()
-        self._coord: Coordinator | None = None
-        self.has_found_nan = False
         self._saver: Saver | None = None
         self._last_step = 0
-        # How often the training had gone back when the run began; not only this hook may have it go back.
+        # How often the training has gone back, as far as is known: not only this hook may have it go back.
         self._rollbacks = 0
+        # What the runs up to this step did has been taken back.
+        self._undone = -1
         self._times = 0
         self._gone_back_to: str | None = None
 
@@ -125,17 +117,14 @@ class NanTensorHook(SessionRunHook):
             KeyError: The tensor is not in the graph.
         """
         require_global_step(self)
-        self._unread.clear()
         self._times, self._gone_back_to = 0, None
         loss = find_tensor(self, self._loss_tensor)
         self._loss_name = loss.name
         check = _check_of(loss, self._include_inf, self._reaction == SKIP)
-        self._latch = _latch_of(check) if self._latches else None
-        self._args = SessionRunArgs(self._latch or check)
-
-    def standing_operations(self) -> Sequence[Operation]:
-        """Returns the latch: every run carries it, also those that the hook does not look at."""
-        return [] if self._latch is None else [self._latch]
+        if self._latches:
+            self.trigger = latched(_latch_of(check))
+        else:
+            self.trigger, self.fetches = every(runs=1), check
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns how often in a row it has skipped, or gone back to which checkpoint."""
@@ -149,8 +138,6 @@ class NanTensorHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
-        self._unread.clear()
-        self._coord, self.has_found_nan = coord, False
         if self._reaction in (SKIP, ROLLBACK) and session.shared:
             raise ValueError(
                 f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
@@ -158,77 +145,52 @@ class NanTensorHook(SessionRunHook):
             )
         if self._reaction == ROLLBACK:
             self._saver = self._given_saver or _only_saver(session)
-            self._last_step = session.global_step
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Asks for the check."""
-        if self._saver is not None:
+            self._last_step, self._undone = session.global_step, -1
             self._rollbacks = self._saver.rollbacks
-        return self._args
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Reads what has arrived."""
-        if self._latch is not None:
-            self._look(run_context.session, run_context.request_stop, wait=False)
-            return
-        unread = self._unread
-        unread.append((run_context.session.global_step, self._rollbacks, run_values.results))
-        while unread and (len(unread) > self._max_unread or (not self._waits_its_time and unread[0][2].is_ready())):
-            self._read(run_context.session, run_context.request_stop)
+    def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Asks for the check; nothing where a latch carries it."""
+        self._notice_rollbacks(run_context.session)
+        return super().before_trigger(run_context)
 
-    def settle(self, session: Session) -> None:
-        """Waits for the runs not yet read, and reads them."""
-        if self._latch is not None:
-            self._look(session, self._request_stop, wait=True)
-        while self._unread:
-            self._read(session, self._request_stop)
+    def on_trigger(self, firing: Firing) -> None:
+        """Does what is to be done about a NaN: a latch has found it, or the check of a run says whether there is one.
 
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns 1 where each run has a check of its own; otherwise the session says when the latch has latched."""
-        return sys.maxsize if self._latches else 1
-
-    def _look(self, session: Session, request_stop: Callable[[], None], *, wait: bool) -> None:
-        assert self._latch is not None, "begin comes before"
-        step = session.latched(self._latch, wait=wait)
-        if step is not None and not self.has_found_nan:
-            self._react(session, step, request_stop)
-
-    def _request_stop(self) -> None:
-        if self._coord is not None:
-            self._coord.request_stop()
-
-    def _read(self, session: Session, request_stop: Callable[[], None]) -> None:
-        """Reads the oldest check, and does what is to be done about it."""
-        step, rollbacks, check = self._unread.popleft()
+        Raises:
+            NanLossDuringTrainingError: There is one, and it is an error.
+        """
+        step = firing.global_step
+        assert step is not None, "begin requires a global step"
+        self._notice_rollbacks(firing.context.session)
         # Where the run before it had led to.
         began, self._last_step = self._last_step, step
-        if self._saver is not None and rollbacks != self._saver.rollbacks:
-            return  # What this run did has been taken back already.
+        if step <= self._undone:
+            return
         # NumPy's view of a bool that is there is the cheapest way to read it.
-        if np.asarray(check):
-            self._react(session, step, request_stop)
+        if self._latches or np.asarray(firing.values):
+            self.react(firing.context, step)
         elif self._saver is not None:
             self._saver.prove(began)
         else:
             self._times = 0
 
-    def _react(self, session: Session, step: int, request_stop: Callable[[], None]) -> None:
+    def react(self, context: SessionRunContext, step: int) -> None:
+        """Does what is to be done about a NaN in the run that led to a step."""
         what = "NaN or an infinity" if self._include_inf else "NaN"
         message = f"NanTensorHook found {what} in {self._loss_name}, in the run that led to global step {step}."
         if self._reaction == SKIP:
-            self._count(message)
+            self._count(context.session, message)
             _logger.warning("%s Its updates were held back.%s", message, self._in_a_row())
             return
-        self._unread.clear()
         if self._reaction == ROLLBACK:
-            self._go_back(session, message)
+            self._go_back(context.session, message)
             return
-        self.has_found_nan = True
-        if self._reaction == STOP:
-            _logger.warning("%s Stopping.", message)
-            request_stop()
-        else:
-            raise NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
+        error = NanLossDuringTrainingError(f"{message} Restart from a checkpoint before it, and change something.")
+        context.session.condemn(error)
+        if self._reaction == RAISE:
+            raise error
+        _logger.warning("%s Stopping.", message)
+        context.request_stop()
 
     def _go_back(self, session: Session, message: str) -> None:
         assert self._saver is not None, "after_create_session comes before"
@@ -236,9 +198,10 @@ class NanTensorHook(SessionRunHook):
         good = None if good is None else os.path.basename(good)
         if good != self._gone_back_to:
             self._times = 0
-        self._count(message)
+        self._count(session, message)
         self._gone_back_to = good
         path = self._saver.roll_back(session)
+        self._notice_rollbacks(session)
         self._last_step = session.global_step
         _logger.warning(
             "%s The weights went back to those of %s; the training goes on at global step %d with what comes next.%s",
@@ -248,16 +211,20 @@ class NanTensorHook(SessionRunHook):
             self._in_a_row(),
         )
 
-    def _count(self, message: str) -> None:
+    def _notice_rollbacks(self, session: Session) -> None:
+        if self._saver is not None and self._saver.rollbacks != self._rollbacks:
+            self._rollbacks, self._undone = self._saver.rollbacks, session.global_step
+
+    def _count(self, session: Session, message: str) -> None:
         self._times += 1
         if self._times > self._max_times:
-            self._unread.clear()
-            self.has_found_nan = True
             done = "been skipped" if self._reaction == SKIP else "led back to the same checkpoint"
-            raise NanLossDuringTrainingError(
+            error = NanLossDuringTrainingError(
                 f"{message} {self._max_times} before it in a row have {done} (max_times). Change something: the "
                 f"learning rate, the data, or what is watched."
             )
+            session.condemn(error)
+            raise error
 
     def _in_a_row(self) -> str:
         return f" {self._times} in a row; the training ends after {self._max_times}." if self._times > 1 else ""
@@ -288,7 +255,8 @@ def _only_saver(session: Session) -> Saver:
             f"NanTensorHook requires exactly one saver to roll back with, found {len(found)} that save this session. "
             "Give the session a checkpoint_dir or a CheckpointSaverHook, or pass saver=."
         )
-    return found[0]
+    (saver,) = found
+    return saver
 
 
 def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
@@ -308,12 +276,12 @@ def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
 def _latch_of(check: Tensor) -> Operation:
     """Returns the latch of a check, which all hooks on this graph share."""
     graph = get_default_graph()
-    for known, latched in graph.get_collection(_LATCHES):
+    for known, operation in graph.get_collection(_LATCHES):
         if known is check:
-            return latched
-    latched = latch(check, name="nan_latch")
-    graph.add_to_collection(_LATCHES, (check, latched))
-    return latched
+            return operation
+    operation = latch(check, name="nan_latch")
+    graph.add_to_collection(_LATCHES, (check, operation))
+    return operation
 
 
 def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:

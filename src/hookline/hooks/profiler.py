@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from hookline import arguments
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.cadence import Foresight, chosen_trigger
+from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import require_global_step
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.trigger import Trigger
 from hookline.session import RunOptions
 from hookline.summary import FileWriter, FileWriterCache
 
@@ -36,7 +36,8 @@ class ProfilerHook(SessionRunHook):
     expected to lead. If the run gains less, because it only evaluates for instance, it does not count, and the next run
     is profiled instead. The event file has the durations of the run's stages, under the tag `step_<n>`. If no profile
     can be made (another profiler is running, the disk is full), a WARNING says why, and the training continues. Runs
-    `begin`, `after_create_session`, `before_run`, `after_run` and `end`; a failed run also leaves its profile.
+    `begin`, `after_create_session`, `after_run` once, `before_trigger`, `on_trigger` and `end`; a failed run also
+    leaves its profile.
 
     Args:
         save_steps: Global steps from one profile to the next.
@@ -66,6 +67,8 @@ class ProfilerHook(SessionRunHook):
         recovery is not profiled either; `trigger`.
     """
 
+    trigger: Trigger
+
     def __init__(
         self,
         save_steps: int | None = None,
@@ -83,9 +86,8 @@ class ProfilerHook(SessionRunHook):
         # With these options the run waits for the device.
         self._args = SessionRunArgs(None, options=RunOptions(trace_level=1))
         self._writer: FileWriter | None = None
-        self._foresight = Foresight()
         self._started = False
-        self._began_at = 0
+        self._began_at: int | None = None
         self._global_step: Any = None
         self._profile: _Profile | None = None
 
@@ -97,51 +99,41 @@ class ProfilerHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         self._global_step = require_global_step(self)
-        self.trigger.reset()
-        self._foresight = Foresight()
         self._writer = FileWriterCache.get(self._output_dir)
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
-
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step, and skips its first run."""
+        """Skips the first run of a session."""
         self._stop()
-        self._foresight.start(session)
-        self.trigger.start(session.global_step)
         self._started = False
-        self._began_at = session.global_step
+        # The first profile comes one cadence later.
+        self._began_at = session.global_step if self.trigger.last_triggered_step() is None else None
+        if self._began_at is not None:
+            self.trigger.update_last_triggered_step(self._began_at)
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Begins a profile if this run should be profiled, assuming that it gains as many steps as the previous one."""
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Begins to count after the first run, which has compiled."""
+        super().after_run(run_context, run_values)
+        self._started = True
+        if self._began_at is not None:
+            self.trigger.update_last_triggered_step(self._began_at)
+        run_context.retire(self)
+
+    def before_trigger(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Begins a profile of the run."""
         self._stop()
-        session = run_context.session
-        step = self._foresight.step_after(session)
-        if not self._started or not self.trigger.should_trigger_for_step(step):
+        if not self._started:
             return None
-        jax.block_until_ready(session.snapshot([self._global_step]))
+        step = run_context.expected_step
+        assert step is not None, "begin requires a global step"
+        jax.block_until_ready(run_context.session.snapshot([self._global_step]))
         self._profile = _Profile(self._output_dir, step, self._show_dataflow)
         return self._args
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes the profile; begins to count after the first run."""
-        step = run_context.session.global_step
-        self._foresight.learn(step)
+    def on_trigger(self, firing: Firing) -> None:
+        """Writes the profile."""
         profile = self._stop()
-        if not self._started:
-            self._started = True
-            if self.trigger.last_triggered_step() is None:
-                self.trigger.update_last_triggered_step(self._began_at)
-        # Asked again, because the run may have gained less.
-        elif profile is not None and self.trigger.should_trigger_for_step(step):
-            self.trigger.update_last_triggered_step(step)
-            if profile.written:
-                self._record(profile.name, run_values.run_metadata, step)
+        if profile is not None and profile.written and firing.global_step is not None:
+            self._record(profile.name, firing.run_metadata, firing.global_step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Writes the profile of the run that failed."""
@@ -152,14 +144,6 @@ class ProfilerHook(SessionRunHook):
         self._stop()
         if self._writer is not None:
             self._writer.flush()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next profile is due."""
-        return self.trigger.steps_until_trigger(global_step) if self._started else 1
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next profile is due."""
-        return self.trigger.secs_until_trigger()
 
     def _stop(self) -> _Profile | None:
         """Ends the profile under way, if there is one, and returns it."""

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hookline import arguments, clock
 from hookline.graph import Tensor
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.cadence import Foresight, chosen_trigger
-from hookline.hooks.late_values import LateValues
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import find_tensor, require_global_step, tagged
 from hookline.hooks.progress_text import Progress, painter
 from hookline.hooks.terminal import TerminalLine, is_terminal
-from hookline.hooks.timers import SecondOrStepTimer
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.trigger import NEVER, Trigger
+from hookline.hooks.triggers import FirstRun, spaced
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
-    from hookline.session import LateResults, Session
+    from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -42,14 +41,14 @@ class ProgressHook(SessionRunHook):
     The training does not wait: a line stands for a step that the device has computed, and comes when its values have
     arrived, which are asked for on the runs that are shown, and on the third run. Then whatever runs with them and
     without them has been compiled, and the steps a second are counted from there: they are those of the last 30
-    seconds, or of the time since the last line if that is longer.
-    Where the output fails (a pipe that nobody reads), the log says so once and the training goes on. Runs `begin`,
-    `after_create_session`, `before_run`, `after_run`, `settle` and `end`; after an exception the line is ended.
+    seconds, or of the time since the last line if that is longer. Where the output fails (a pipe that nobody reads),
+    the log says so once and the training goes on. Runs `begin`, `after_create_session`, `on_trigger` and `end`; after
+    an exception the line is ended.
 
     Args:
         values: What to show beside the step: a dict from tag to tensor or name, or an iterable of tensors and names,
             which are their own tags. Scalars, best; `"loss"` means the tensor `"loss:0"`.
-        last_step: Where the training ends; by default where `StopAtStepHook`, or another `RunOptions(last_step=...)`,
+        last_step: Where the training ends; by default where `StopAtStepHook`, or another hook's `session.limit_step`,
             ends it.
         every_secs: Seconds from one plain line to the next; 10 by default.
         trigger: Says when plain lines are due, in place of `every_secs`.
@@ -76,6 +75,8 @@ class ProgressHook(SessionRunHook):
         None in `tf.train`; the progress bars of Keras and tqdm, which wait for the values each time.
     """
 
+    late = True
+
     def __init__(
         self,
         values: Mapping[str, Tensor | str] | Iterable[Tensor | str] = (),
@@ -91,16 +92,16 @@ class ProgressHook(SessionRunHook):
             every_secs = _EVERY_SECS
         self.trigger = chosen_trigger("ProgressHook", trigger, ("every_steps", None), ("every_secs", every_secs))
         self._values = tagged("ProgressHook", values)
-        self._given_last_step = self._last_step = last_step
+        self._given_last_step = last_step
+        self._session: Session | None = None
         self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
-        self._pace = self.trigger
-        self._args: SessionRunArgs | None = None
-        self._late = LateValues(self._show)
-        self._foresight = Foresight()
+        self._pace = self._given_trigger = self.trigger
+        self._third_run = _NthRun(_RUNS_THAT_COMPILE + 1)
+        self._shows: list[Trigger] = []
+        self._is_new = True
         # When which steps were there, oldest first.
         self._seen: collections.deque[tuple[float, int]] = collections.deque()
-        self._asked_step = self._shown_step = self._first_run = 0
-        self._ran = False
+        self._shown_step = 0
         self._output: _Lines | _Bar | None = None
 
     def begin(self) -> None:
@@ -111,83 +112,47 @@ class ProgressHook(SessionRunHook):
             RuntimeError: The graph has no global step.
         """
         require_global_step(self)
-        fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()}
-        self._args = SessionRunArgs(fetches, late=True) if fetches else None
+        self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
         self._output = _Bar(file) if is_terminal(file) else _Lines(file)
-        self._pace = SecondOrStepTimer(every_secs=_DRAW_EVERY_SECS) if is_terminal(file) else self.trigger
-        self._pace.reset()
-        self._last_step = self._given_last_step
+        self._is_new = True
+        self._pace = spaced(secs=_DRAW_EVERY_SECS) if is_terminal(file) else self._given_trigger
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Goes back with a session that was restored from an earlier step."""
-        self._late.salvage()
-        self._foresight = Foresight()
-        self._foresight.start(session)
-        self._pace.start(session.global_step)
-        self._asked_step = self._shown_step = session.global_step
-        self._ran = False
+        self._session = session
+        if self._is_new:
+            self._pace.reset()  # A new process shows its first run.
+            self._is_new = False
+        shows = self._pace | _At(lambda: self._last_step)
+        self._shows, self.trigger = shows.leaves(), shows | self._third_run
+        self._shown_step = session.global_step
         self._seen.clear()
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the values if this run is to be shown, and on the third run, which may have to be compiled."""
-        step = self._foresight.step_after(run_context.session)
-        if not self._ran:
-            self._first_run = run_context.runs
-        return self._args if self._is_due(step) or run_context.runs == self._first_run + _RUNS_THAT_COMPILE else None
+    @property
+    def _last_step(self) -> int | None:
+        limit = None if self._session is None else self._session.step_limit
+        return limit if self._given_last_step is None else self._given_last_step
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Shows what has arrived."""
-        step = run_context.session.global_step
-        self._foresight.learn(step)
-        self._ran = True
-        limit = run_values.options.last_step
-        if self._given_last_step is None and limit is not None:
-            self._last_step = limit
-        if not self._seen and run_context.runs >= self._first_run + _RUNS_THAT_COMPILE:
+    def on_trigger(self, firing: Firing) -> None:
+        """Shows the step and the values, which have arrived; on the third run it begins to measure."""
+        step = firing.global_step
+        assert step is not None, "begin requires a global step"
+        is_third = step == self._third_run.last_triggered_step()
+        if is_third:
             self._seen.append((clock.monotonic(), step))
-        if self._is_due(step) and (run_values.results is not None or self._args is None):
-            self._pace.update_last_triggered_step(step)
-            self._asked_step = step
-            self._late.add(run_values.results, step)
-        self._late.write_ready()
-
-    def settle(self, session: Session) -> None:
-        """Shows what has not arrived yet."""
-        self._late.write_all()
+        if not is_third or any((part.last_triggered_step() or 0) >= step for part in self._shows):
+            self._show(firing.values, step)
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Ends the line, so that what is said of the exception gets one of its own."""
-        self._late.salvage()
         self._finish()
 
     def end(self, session: Session) -> None:
         """Shows the last step, if that was not shown; nothing where there was no run."""
-        self._late.write_all()
-        if self._ran and session.global_step > self._shown_step:
+        if self._third_run.has_run and session.global_step > self._shown_step:
             self._show(None, session.global_step)
         self._finish()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next line is due; 1 in the runs at the start."""
-        if not self._seen:
-            return 1
-        steps = self._pace.steps_until_trigger(global_step)
-        if self._last_step is not None and global_step < self._last_step:
-            steps = min(steps, self._last_step - global_step)
-        return steps
-
-    def waits_for(self) -> LateResults | None:
-        """Returns the values that are shown next."""
-        return self._late.first
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next line is due."""
-        return self._pace.secs_until_trigger()
-
-    def _is_due(self, step: int) -> bool:
-        is_last = self._last_step is not None and self._asked_step < self._last_step <= step
-        return is_last or self._pace.should_trigger_for_step(step)
 
     def _show(self, values: Mapping[str, Any] | None, step: int) -> None:
         progress = Progress(step, self._last_step, values or {}, self._steps_per_sec(step))
@@ -215,6 +180,49 @@ class ProgressHook(SessionRunHook):
             seen.popleft()
         since_secs, since_step = seen[0]
         return (step - since_step) / (now - since_secs) if now > since_secs and step > since_step else None
+
+
+class _At(Trigger):
+    """Fires at one step, which may be known later only."""
+
+    def __init__(self, step: Callable[[], int | None]) -> None:
+        self._step = step
+
+    def next_step(self, after: int) -> int:
+        step = self._step()
+        return NEVER if step is None or step <= after else step
+
+
+class _NthRun(FirstRun):
+    """Fires on one run of each raw session."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._left = self._number = number
+        self._run = 0
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the raw session has begun a run."""
+        return self._run > 0
+
+    def start(self, step: int) -> None:
+        """Reports a new raw session."""
+        super().start(step)
+        self._run, self._left = 0, self._number
+
+    def count_runs(self, runs: int) -> None:
+        """Notes how many of them are left until its own."""
+        self._run = self._run or runs
+        self._left = self._run + self._number - 1 - runs
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether this is the run."""
+        return self._is_due and self._left <= 0
+
+    def runs_until_trigger(self) -> int:
+        """Returns how many are left."""
+        return max(1, self._left) if self._is_due else NEVER
 
 
 class _Lines:

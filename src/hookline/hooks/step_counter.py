@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hookline import arguments, summary
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import DefaultSteps, chosen_trigger
-from hookline.hooks.lookup import check_writer, free_global_step, require_global_step
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.lookup import check_writer, require_global_step
+from hookline.hooks.trigger import Trigger
 from hookline.summary import FileWriter, FileWriterCache, encode
 
 if TYPE_CHECKING:
@@ -19,19 +19,16 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _EVERY_N_STEPS = DefaultSteps(100)
-_MAX_WARNINGS = 5
 
 
 class StepCounterHook(SessionRunHook):
     """Writes and logs the steps per second, at a cadence.
 
     The tag is `<name of the global step>/sec`. The first firing writes nothing, because it only starts the measurement;
-    the same holds for the first firing after a recovery that moved the step back. Warns, at most five times, if runs do
-    not move the global step. Runs `begin`, `after_create_session`, `before_run`, `after_run` and `end`, which flushes;
-    nothing after an exception.
+    the same holds for the first firing after a recovery that moved the step back. Runs `begin`, `after_create_session`,
+    `on_trigger` and `end`, which flushes; nothing after an exception.
 
-    To record something else, override `record`. In a subclass that overrides `after_run`, `run_values.results` is the
-    global step before the run if the host counts it, else None.
+    To record something else, override `record`.
 
     Args:
         every_n_steps: Global steps from one firing to the next. Pass None to use `every_n_secs`.
@@ -53,8 +50,8 @@ class StepCounterHook(SessionRunHook):
         ValueError: StepCounterHook requires exactly one of every_n_steps (100 unless you pass None), every_n_secs ...
 
     References:
-        `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; `trigger`;
-        `record`.
+        `tf.train.StepCounterHook`. Differences: rates are never negative; it needs no run of its own; the session
+        says that the step does not move; `trigger`; `record`.
     """
 
     _renamed = (("_log_and_record", "record"),)
@@ -76,10 +73,6 @@ class StepCounterHook(SessionRunHook):
         self._given_writer = summary_writer
         self._writer = summary_writer
         self._tag = ""
-        self._args: SessionRunArgs | None = None
-        self._seen_step: int | None = None
-        self._moves = False
-        self._warnings = 0
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -117,64 +110,19 @@ class StepCounterHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer and names the tag."""
         self._tag = f"{require_global_step(self).op.name}/sec"
-        self.trigger.reset()
-        self._warnings = 0
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
-
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step."""
-        self.trigger.start(session.global_step)
-        # Only a subclass looks at it.
-        names = ("before_run", "after_run")
-        overridden = any(getattr(type(self), name) is not getattr(StepCounterHook, name) for name in names)
-        self._args = SessionRunArgs(free_global_step(session)) if overridden else None
-        self._seen_step = None
-        self._moves = False
+        """Has the session say when the global step does not move."""
+        session.expects_steps = True
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the global step, if that costs nothing and the class has a run callback of its own."""
-        return self._args
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes the rate if it is due."""
-        step = run_context.session.global_step
-        if self.trigger.should_trigger_for_step(step):
-            elapsed_secs, elapsed_steps = self.trigger.update_last_triggered_step(step)
-            if elapsed_secs and elapsed_steps is not None:
-                self.record(elapsed_steps, elapsed_secs, step)
-        if step == self._seen_step:
-            self._warn(step)
-        else:
-            self._moves = self._seen_step is not None
-            self._seen_step = step
+    def on_trigger(self, firing: Firing) -> None:
+        """Writes the rate, if it is known since when."""
+        if firing.elapsed_secs and firing.elapsed_steps is not None and firing.global_step is not None:
+            self.record(firing.elapsed_steps, firing.elapsed_secs, firing.global_step)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
         if self._writer is not None:
             self._writer.flush()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next rate is due; 1 until the step has moved, so that it can warn if it does not."""
-        return self.trigger.steps_until_trigger(global_step) if self._moves else 1
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next rate is due."""
-        return self.trigger.secs_until_trigger()
-
-    def _warn(self, step: int) -> None:
-        if self._warnings < _MAX_WARNINGS:
-            self._warnings += 1
-            _logger.warning(
-                "The global step has stayed at %d over two runs. If they were meant to train, check that they fetch "
-                "the train_op and that the optimizer was given the global step: minimize(loss, global_step=...).",
-                step,
-            )

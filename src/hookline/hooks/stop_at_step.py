@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from hookline import arguments
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.lookup import free_global_step, not_started, require_global_step
-from hookline.session import RunOptions
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.lookup import require_global_step
+from hookline.hooks.triggers import at_steps
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.session import Session
-
-
-_logger = logging.getLogger(__name__)
-
-_RUNS_UNTIL_WARNING = 100
 
 
 class StopAtStepHook(SessionRunHook):
@@ -25,11 +19,8 @@ class StopAtStepHook(SessionRunHook):
 
     It also limits every run to the target: an update that would begin there or later is not applied. So workers that
     train the same model and count by one end exactly on the target. A run that counts by several may pass it. If a
-    training is at its target when the session is created, it runs no step. Warns once if the step has not moved in the
-    first hundred runs. Runs `begin`, `after_create_session`, `before_run` and `after_run`; nothing after an exception.
-
-    In a subclass that overrides `after_run`, `run_values.results` is the global step before the run if the host counts
-    it, else None.
+    training is at its target when the session is created, it runs no step. Runs `begin`, `after_create_session` and
+    `on_trigger`; nothing after an exception.
 
     Args:
         num_steps: How many steps to run, counted from the global step of the session when it is first created. A
@@ -62,9 +53,6 @@ class StopAtStepHook(SessionRunHook):
             for name, value in given.items()
         }
         self._num_steps, self._target = checked["num_steps"], checked["last_step"]
-        self._args: SessionRunArgs | None = None
-        self._started_at = 0
-        self._runs_until_warning = _RUNS_UNTIL_WARNING
 
     @property
     def num_steps(self) -> int | None:
@@ -81,42 +69,18 @@ class StopAtStepHook(SessionRunHook):
         require_global_step(self)
         if self._num_steps is not None:
             self._target = None
+        self.trigger = None
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Sets the target, and stops at once if it has been reached."""
-        global_step = self._started_at = session.global_step
+        """Sets the target and limits all runs to it; stops at once if it has been reached."""
+        global_step = session.global_step
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
-        self._args = SessionRunArgs(free_global_step(session), options=RunOptions(last_step=self._target))
+        self.trigger = at_steps(self._target)
+        session.limit_step(self._target)
         if global_step >= self._target:
             coord.request_stop()
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Limits the run to the target."""
-        if self._args is None:
-            raise not_started(self)
-        return self._args
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Requests a stop if the target has been reached."""
-        global_step = run_context.session.global_step
-        if self._target is not None and global_step >= self._target:
-            run_context.request_stop()
-        elif global_step != self._started_at:
-            self._runs_until_warning = 0
-        elif self._runs_until_warning:
-            self._runs_until_warning -= 1
-            if not self._runs_until_warning:
-                _logger.warning(
-                    "StopAtStepHook: the global step has stayed at %d over %d runs, and may never reach %s. Check that "
-                    "the runs fetch the train_op, and that it counts: minimize(loss, global_step=...).",
-                    global_step,
-                    _RUNS_UNTIL_WARNING,
-                    self._target,
-                )
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns the number of remaining steps; 1 until the step has moved, so that it can warn if it does not."""
-        if self._target is None or (global_step == self._started_at and self._runs_until_warning):
-            return 1
-        return max(1, self._target - global_step)
+    def on_trigger(self, firing: Firing) -> None:
+        """Requests a stop: the target has been reached."""
+        firing.context.request_stop()

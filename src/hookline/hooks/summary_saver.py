@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookline import arguments, summary
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from hookline.hooks.cadence import Foresight, chosen_trigger
-from hookline.hooks.late_values import LateValues
+from hookline.hooks.base import Firing, SessionRunHook
+from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import check_writer, require_global_step
-from hookline.hooks.triggers import NEVER, Trigger
+from hookline.hooks.trigger import Trigger
 from hookline.summary import FileWriter, FileWriterCache
 
 if TYPE_CHECKING:
     from hookline.coordination import Coordinator
     from hookline.graph import Tensor
-    from hookline.session import LateResults, Session
+    from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -33,8 +31,8 @@ class SummarySaverHook(SessionRunHook):
     On other runs the summaries are not asked for, so nothing of them is computed. They are written when they have
     arrived: on a later run, before the next checkpoint, or at the end; the training does not wait for them. Before the
     first run of each session it writes `SessionLog(START)` with the step that follows, which makes TensorBoard drop
-    what a crashed run had written at that step and later. Runs `begin`, `after_create_session`, `before_run`,
-    `after_run`, `settle` and `end`, which flushes; after an exception what has arrived is written.
+    what a crashed run had written at that step and later. Runs `begin`, `after_create_session`, `on_trigger`
+    and `end`, which flushes; after an exception what has arrived is written.
 
     To ask for other summaries, override `get_summary_op`; to write them in another way, `write`.
 
@@ -66,6 +64,7 @@ class SummarySaverHook(SessionRunHook):
     """
 
     _renamed = (("_get_summary_op", "get_summary_op"),)
+    late = True
 
     def __init__(
         self,
@@ -89,10 +88,6 @@ class SummarySaverHook(SessionRunHook):
         self._writer = summary_writer
         self._scaffold = scaffold
         self._summary_op = summary_op
-        self._args: SessionRunArgs | None = None
-        self._started = False
-        self._foresight = Foresight()
-        self._late = LateValues(lambda summaries, step: self.write(summaries, step))
 
     @property
     def summary_writer(self) -> FileWriter | None:
@@ -141,91 +136,30 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         """Opens the writer."""
         require_global_step(self)
-        self.trigger.reset()
-        self._foresight = Foresight()
-        self._started = False
-        self._args = None
         if self._given_writer is None and self._output_dir:
             self._writer = FileWriterCache.get(self._output_dir)
         if not self._writes:
             _logger.warning("SummarySaverHook writes nothing: it was given neither output_dir nor summary_writer.")
 
-    def may_fetch(self) -> Any:
-        """Returns the summaries."""
-        return self.get_summary_op() if self._writes else None
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of a trigger over a restart."""
-        self.trigger.set_state(state["trigger"])
-
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step."""
-        self._late.salvage()
-        self._foresight.start(session)
-        self.trigger.start(session.global_step)
-        self._started = False
+        """Looks up what to ask for, and writes `SessionLog(START)`."""
         summaries = self.get_summary_op()
         if summaries is not None and not isinstance(summaries, list | tuple):
             raise TypeError(
                 f"{type(self).__name__}.get_summary_op must return a list of summaries (or None), got {summaries!r}."
             )
-        # A subclass with an after_run of its own reads the results themselves.
-        late = type(self).after_run is SummarySaverHook.after_run
-        self._args = None if summaries is None or not self._writes else SessionRunArgs(list(summaries), late=late)
+        self.fetches = list(summaries) if summaries is not None and self._writes else None
+        # Not after the first run, where it would follow, and drop, what other hooks have written of that run.
+        if self._writer is not None:
+            start = summary.SessionLog(status=summary.SessionLog.START)
+            self._writer.add_session_log(start, session.global_step + 1)
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the summaries if this run, should it gain as many steps as the one before, is to be written."""
-        if not self._started:
-            self._started = True
-            # Not after the run, where it would follow, and drop, what other hooks have written of that run.
-            if self._writer is not None:
-                self._writer.add_session_log(
-                    summary.SessionLog(status=summary.SessionLog.START), run_context.session.global_step + 1
-                )
-        if self._args is None:
-            return None
-        step = self._foresight.step_after(run_context.session)
-        return self._args if self.trigger.should_trigger_for_step(step) else None
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Writes what has arrived, with the step to which its run led."""
-        summaries = run_values.results
-        step = run_context.session.global_step
-        self._foresight.learn(step)
-        # Asked anew, for the run may have gained less.
-        if summaries is not None and self.trigger.should_trigger_for_step(step):
-            self.trigger.update_last_triggered_step(step)
-            self._late.add(summaries, step)
-        self._late.write_ready()
-
-    def settle(self, session: Session) -> None:
-        """Writes what has not arrived yet."""
-        self._late.write_all()
-
-    def on_exception(self, session: Session, exception: BaseException) -> None:
-        """Writes what has arrived."""
-        self._late.salvage()
+    def on_trigger(self, firing: Firing) -> None:
+        """Writes the summaries, with the step to which their run led."""
+        if firing.values is not None and firing.global_step is not None:
+            self.write(firing.values, firing.global_step)
 
     def end(self, session: Session) -> None:
         """Flushes the writer."""
-        self._late.write_all()
         if self._writer is not None:
             self._writer.flush()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next summaries are due."""
-        if not self._writes or (self._started and self._args is None):
-            return NEVER
-        return self.trigger.steps_until_trigger(global_step) if self._started else 1
-
-    def waits_for(self) -> LateResults | None:
-        """Returns the values that are written next."""
-        return self._late.first
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next summaries are due."""
-        return math.inf if self._args is None else self.trigger.secs_until_trigger()

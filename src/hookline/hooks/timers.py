@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookline import arguments, clock
-from hookline.hooks.triggers import NEVER, Trigger
+from hookline.hooks.trigger import NEVER, Trigger
 
 _KEPT_STEPS = 1000
 
@@ -115,7 +115,7 @@ class SecondOrStepTimer(Trigger):
     def reset(self) -> None:
         """Forgets everything: it has never fired."""
         super().reset()
-        self._fired_steps.clear()
+        self._fired_steps = collections.deque(maxlen=_KEPT_STEPS)
         self._fired_before = False
 
     def steps_until_trigger(self, step: int) -> int:
@@ -155,6 +155,11 @@ class NeverTriggerTimer(Trigger):
     References:
         `tf.train.NeverTriggerTimer`.
     """
+
+    @property
+    def has_steps(self) -> bool:
+        """False."""
+        return False
 
     def next_step(self, after: int) -> int:
         """Returns `NEVER`."""

@@ -1,162 +1,17 @@
-"""Triggers: at which steps and times something fires."""
+"""The simple triggers, and the functions that make them: `every`, `after_last`, `at_steps`, `first_run` and others."""
 
 from __future__ import annotations
 
-import abc
 import bisect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookline import arguments, clock
-
-NEVER = sys.maxsize
-"""A step that no training reaches; also the answer of `steps_until_trigger` for it."""
-
-_MOST_LOOKED_AT = 10_000
-
-
-class Trigger(abc.ABC):
-    """Says when something fires, based on the global step, the time, and the last firing.
-
-    A trigger only answers questions. Its user reports each firing with `update_last_triggered_step`. It counts from
-    where it was started: a training resumed at step 150 with `every(100)` fires at 200. A step on which it was due
-    stays due until it has fired, so a run that passes over the step counts too.
-
-    Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
-    the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
-    in seconds stays due until the whole fires.
-
-    To write one, define `next_step`, and also `is_due` if the steps alone do not decide.
-
-    Example:
-        >>> trigger = every(10) | at_steps(3)
-        >>> trigger.start(0)
-        >>> fired = []
-        >>> for step in range(1, 31):
-        ...     if trigger.should_trigger_for_step(step):
-        ...         _ = trigger.update_last_triggered_step(step)
-        ...         fired.append(step)
-        >>> fired
-        [3, 10, 20, 30]
-
-    References:
-        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it has; combinations have no counterpart there.
-    """
-
-    # It was started here or last fired here, so no step up to this one is due any more.
-    _base: int | None = None
-    # Likewise, for steps that are due only in passing: the last step for which the answer was no.
-    _looked: int = -1
-    # When it last fired, or was started.
-    _since_secs: float = 0.0
-    _fired_step: int | None = None
-    _went_back: bool = False
-    # Whether each step must be checked; if so, a leap (a restore to a far step) is not checked in full.
-    _looks_at_each: bool = False
-
-    @property
-    def by_clock_alone(self) -> bool:
-        """Whether only the time decides, regardless of the step."""
-        return False
-
-    @abc.abstractmethod
-    def next_step(self, after: int) -> int:
-        """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
-
-    def is_due(self, step: int) -> bool:
-        """Returns whether it is due now on `step`, which `next_step` returned."""
-        return True
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether to fire on the run that brought the training to `step`; never twice at one step."""
-        if self._base is None or step < self._base:
-            self.start(step - 1)
-        assert self._base is not None
-        low = max(self._base, min(self._looked, step - 1))
-        due = self.next_step(max(low, step - _MOST_LOOKED_AT) if self._looks_at_each else low)
-        while due <= step:
-            if self.is_due(due):
-                return True
-            due = self.next_step(due)
-        self._looked = step
-        return False
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`.
-
-        Returns:
-            The seconds and the steps since it last fired; both are None the first time, and the first time after the
-            step moved back.
-        """
-        now = clock.monotonic()
-        elapsed = None, None
-        if self._fired_step is not None and not self._went_back and step >= self._fired_step:
-            elapsed = now - self._since_secs, step - self._fired_step
-        self._base = self._looked = self._fired_step = step
-        self._since_secs, self._went_back = now, False
-        return elapsed
-
-    def last_triggered_step(self) -> int | None:
-        """Returns the step at which it last fired, or None."""
-        return self._fired_step
-
-    def start(self, step: int) -> None:
-        """Reports that the training starts, resumes or goes back to `step`.
-
-        A trigger that already stands at this step or an earlier one does not change.
-        """
-        if self._base is None:
-            self._since_secs = clock.monotonic()
-        elif step >= self._base:
-            return
-        else:
-            self._went_back = True
-        self._base = self._looked = step
-        if self._fired_step is not None:
-            self._fired_step = min(self._fired_step, step)
-
-    def reset(self) -> None:
-        """Forgets that it was ever started or fired."""
-        self._base = self._fired_step = None
-        self._looked, self._since_secs, self._went_back = -1, 0.0, False
-
-    def steps_until_trigger(self, step: int) -> int:
-        """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
-        following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
-        return NEVER if following >= NEVER else max(1, following - step)
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds after which it may fire at an earlier step; infinity if time does not matter."""
-        return math.inf
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns the state from which an equal trigger can continue with `set_state`: a dict of numbers."""
-        waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
-        return {
-            "base": self._base,
-            "looked": self._looked,
-            "fired": self._fired_step,
-            "waited_secs": waited_secs,
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from another trigger's state, including the seconds that had passed."""
-        self.reset()
-        if state["base"] is not None:
-            self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
-            self._since_secs = clock.monotonic() - state["waited_secs"]
-
-    def leaves(self) -> list[Trigger]:
-        """Returns the triggers it consists of: only itself, if it is not combined."""
-        return [self]
-
-    def __or__(self, other: Trigger) -> Trigger:
-        return AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
-
-    def __and__(self, other: Trigger) -> Trigger:
-        return AllOf(self, other) if isinstance(other, Trigger) else NotImplemented
+from hookline.graph import Operation
+from hookline.graph.latch import Latch
+from hookline.hooks.timers import SecondOrStepTimer
+from hookline.hooks.trigger import NEVER, Trigger
 
 
 class Steps(Trigger):
@@ -235,147 +90,135 @@ class Seconds(Trigger):
         return f"every(secs={self._secs:g})"
 
 
-class _Composite(Trigger):
-    """Several triggers in one; its state consists of theirs."""
-
-    _sign = ""
-
-    def __init__(self, *parts: Trigger) -> None:
-        # (a & b) & c has three parts.
-        self.parts = parts = tuple(p for part in parts for p in (part.parts if type(part) is type(self) else (part,)))
-        if len({id(leaf) for leaf in self.leaves()}) < len(self.leaves()):
-            raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
-
-    def leaves(self) -> list[Trigger]:
-        """Returns all the simple triggers it consists of."""
-        return [leaf for part in self.parts for leaf in part.leaves()]
+class _OffSteps(Trigger):
+    """Fires on runs that are not told apart by their step. It has no phase that a checkpoint could keep."""
 
     @property
-    def by_clock_alone(self) -> bool:
-        """Whether only the time decides for all parts."""
-        return all(part.by_clock_alone for part in self.parts)
+    def has_steps(self) -> bool:
+        """False."""
+        return False
+
+    def next_step(self, after: int) -> int:
+        """Returns `NEVER`: steps do not matter."""
+        return NEVER
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns `NEVER`: steps do not matter."""
+        return NEVER
 
     def start(self, step: int) -> None:
-        """Starts it and all parts; see `Trigger`."""
-        super().start(step)
-        for part in self.parts:
-            part.start(step)
-
-    def reset(self) -> None:
-        """Resets it and all parts."""
-        super().reset()
-        for part in self.parts:
-            part.reset()
+        """Reports that the training starts, resumes or goes back to `step`: the next firing has no `elapsed_*`."""
+        if self._fired_step is not None and step < self._fired_step:
+            self._went_back = True
 
     def get_state(self) -> dict[str, Any]:
-        """Returns its state, including the states of its parts."""
-        return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
+        """Returns nothing: each process counts its own runs."""
+        return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from another one's state, part by part."""
-        super().set_state(state)
-        for part, its_state in zip(self.parts, state["parts"], strict=True):
-            part.set_state(its_state)
+        """Does nothing."""
+
+
+class Runs(_OffSteps):
+    """Fires on the first run, then a number of runs after it last fired; `every(runs=...)` makes it."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = runs
+        self._run = 0
+        self._fired_run: int | None = None
+
+    def count_runs(self, runs: int) -> None:
+        """Notes the number of the run that it is asked about."""
+        self._run = runs
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether it has not fired yet, or enough runs were made since; a run made again counts."""
+        return self._fired_run in (None, self._run) or self._run - self._fired_run >= self._runs
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired on the run that led to `step`; see `Trigger`."""
+        self._fired_run = self._run
+        return super().update_last_triggered_step(step)
+
+    def runs_until_trigger(self) -> int:
+        """Returns the remaining runs."""
+        return 1 if self._fired_run is None else max(1, self._fired_run + self._runs - self._run)
+
+    def reset(self) -> None:
+        """Forgets all runs."""
+        super().reset()
+        self._run, self._fired_run = 0, None
 
     def __repr__(self) -> str:
-        return f"({f' {self._sign} '.join(map(repr, self.parts))})"
+        return f"every(runs={self._runs})"
 
 
-def _is_due(part: Trigger, step: int) -> bool:
-    # A combined trigger asks its parts, because searching for its next step may take long.
-    on_step = isinstance(part, _Composite) or part.next_step(step - 1) == step
-    return on_step and part.is_due(step)
+class FirstRun(_OffSteps):
+    """Fires on the first run of each raw session; `first_run` makes it."""
 
+    def __init__(self) -> None:
+        self._is_due = True
 
-class AnyOf(_Composite):
-    """Fires whenever a part would; only the parts that were due count anew from there. `a | b` makes it."""
+    def renew(self) -> None:
+        """Reports a new raw session."""
+        self._is_due = True
 
-    _sign = "|"
-
-    def next_step(self, after: int) -> int:
-        """Returns the first step of any part."""
-        return min(part.next_step(after) for part in self.parts)
-
-    def is_due(self, step: int) -> bool:
-        """Returns whether a part is due on `step`."""
-        return any(_is_due(part, step) for part in self.parts)
+    def reset(self) -> None:
+        """Forgets that it has fired."""
+        super().reset()
+        self._is_due = True
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether a part would fire."""
-        # All parts are asked, because each notes the steps that have passed.
-        return any([part.should_trigger_for_step(step) for part in self.parts])
+        """Returns whether it has not fired since the session was created."""
+        return self._is_due
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`; if no part was due, all of them count from there."""
-        due = [part for part in self.parts if part.should_trigger_for_step(step)]
-        for part in due or self.parts:
-            part.update_last_triggered_step(step)
+        """Notes that it fired."""
+        self._is_due = False
         return super().update_last_triggered_step(step)
 
-    def steps_until_trigger(self, step: int) -> int:
-        """Returns the smallest answer of the parts."""
-        return min(part.steps_until_trigger(step) for part in self.parts)
+    def runs_until_trigger(self) -> int:
+        """Returns 1 until it has fired."""
+        return 1 if self._is_due else NEVER
 
-    def secs_until_trigger(self) -> float:
-        """Returns the smallest answer of the parts."""
-        return min(part.secs_until_trigger() for part in self.parts)
+    def __repr__(self) -> str:
+        return "first_run()"
 
 
-class AllOf(_Composite):
-    """Fires on a step on which all parts are due. `a & b` makes it."""
+class Latched(_OffSteps):
+    """Fires when the session notices that a latch has latched; `latched` makes it.
 
-    _looks_at_each = True
-    _sign = "&"
-    _MAX_TRIES = 50
+    Attributes:
+        operation: The latch, which every run of a session carries whose hook has this trigger.
+    """
 
-    def next_step(self, after: int) -> int:
-        """Returns the first step that all parts share, or an earlier one if finding it takes too long."""
-        candidate = after + 1
-        for _ in range(self._MAX_TRIES):
-            following = max(part.next_step(candidate - 1) for part in self.parts)
-            if following in (candidate, NEVER):
-                return following
-            candidate = following
-        return candidate
-
-    def is_due(self, step: int) -> bool:
-        """Returns whether all parts are due on `step`."""
-        return all(_is_due(part, step) for part in self.parts)
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether all parts are due on one of the unchecked steps up to `step`."""
-        if self._base is None or step < self._base:
-            self.start(step - 1)
-        if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.by_clock_alone):
-            self._looked = step
-            return False
-        return self.by_clock_alone or super().should_trigger_for_step(step)
+        """Returns False: the session looks at the latch itself."""
+        return False
 
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it fired at `step`: all parts count from there."""
-        for part in self.parts:
-            part.update_last_triggered_step(step)
-        return super().update_last_triggered_step(step)
+    def runs_until_trigger(self) -> int:
+        """Returns `NEVER`: the session says when it has noticed something."""
+        return NEVER
 
-    def steps_until_trigger(self, step: int) -> int:
-        """Returns when all parts may be due; `NEVER` if time alone decides."""
-        return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
-
-    def secs_until_trigger(self) -> float:
-        """Returns the largest answer if time alone decides; else infinity, because its steps are checked anyway."""
-        return max(part.secs_until_trigger() for part in self.parts) if self.by_clock_alone else math.inf
+    def __repr__(self) -> str:
+        return f"latched({self.operation.name})"
 
 
-def every(steps: int | None = None, *, secs: float | None = None) -> Trigger:
-    """Returns a trigger that fires on the first run to reach or pass a multiple of `steps`, or after each `secs`.
+def every(steps: int | None = None, *, secs: float | None = None, runs: int | None = None) -> Trigger:
+    """Returns a trigger that fires each `steps` global steps, each `secs` seconds, or each `runs` runs.
 
     Args:
-        steps: 100 fires at 100, 200, 300, ..., even in a training that is resumed at 150.
+        steps: 100 fires on the first run to reach or pass 100, 200, 300, ..., even in a training resumed at 150.
         secs: Seconds from the start to the first firing, and from one firing to the next.
+        runs: 100 fires on the first run of this process and 100 runs after it last fired: on runs 1, 101, 201. Runs are
+            never taken back, and no checkpoint keeps their count.
 
     Raises:
         TypeError: The argument is not a number, or not a whole one.
-        ValueError: Not exactly one of the two is given, or it is out of range.
+        ValueError: Not exactly one of the three is given, or it is out of range.
 
     Example:
         >>> trigger = every(100)
@@ -386,15 +229,84 @@ def every(steps: int | None = None, *, secs: float | None = None) -> Trigger:
         (every(1000) | every(secs=600))
 
     References:
-        `every_steps` and `every_secs` of clu's periodic actions.
+        `every_steps` and `every_secs` of clu's periodic actions; `every_n_iter` of `tf.train.LoggingTensorHook`.
     """
-    if (steps is None) == (secs is None):
-        raise ValueError(f"every requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
+    given = {name: value for name, value in (("steps", steps), ("secs", secs), ("runs", runs)) if value is not None}
+    if len(given) != 1:
+        raise ValueError(f"every requires exactly one of steps, secs or runs, got {' and '.join(given) or 'none'}.")
     if secs is not None:
         arguments.number("every", "secs", secs, at_least=0)
         return Seconds(secs)
+    if runs is not None:
+        return Runs(arguments.whole("every", "runs", runs, at_least=1))
     n = arguments.whole("every", "steps", steps, at_least=1)
     return Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
+
+
+def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
+    """Returns a trigger that fires on the first run, and then `steps` or `secs` after it last fired.
+
+    Args:
+        steps: 100 fires at 1, 101, 201, ..., where `every(100)` fires at 100, 200, 300. This is what `save_steps=100`
+            of a hook means.
+        secs: Seconds from one firing to the next; the first run fires.
+
+    Raises:
+        TypeError: The argument is not a number, or not a whole one.
+        ValueError: Not exactly one of the two is given, or it is out of range.
+
+    Example:
+        >>> trigger = spaced(100)
+        >>> trigger.should_trigger_for_step(1), trigger.update_last_triggered_step(1), trigger.steps_until_trigger(1)
+        (True, (None, None), 100)
+
+    References:
+        `tf.train.SecondOrStepTimer`, which is its class.
+    """
+    if (steps is None) == (secs is None):
+        raise ValueError(f"spaced requires exactly one of steps or secs, got {'neither' if steps is None else 'both'}.")
+    if steps is not None:
+        arguments.whole("spaced", "steps", steps, at_least=1)
+    if secs is not None:
+        arguments.number("spaced", "secs", secs, at_least=0)
+    return SecondOrStepTimer(every_secs=secs, every_steps=steps)
+
+
+def first_run() -> Trigger:
+    """Returns a trigger that fires on the first run of each raw session: after a recovery, too.
+
+    Example:
+        >>> trigger = first_run()
+        >>> trigger.should_trigger_for_step(1), trigger.update_last_triggered_step(1)
+        (True, (None, None))
+        >>> trigger.should_trigger_for_step(2)
+        False
+    """
+    return FirstRun()
+
+
+def latched(operation: Operation) -> Trigger:
+    """Returns a trigger that fires when a condition has held on the device, for which no run waits.
+
+    Every run of the monitored session carries the latch. The hook fires once, where the session notices that it has
+    latched: at the latest before a save, at the end, or `SessionConfig.max_runs_ahead` runs later. `firing.values` are
+    None then, and `firing.global_step` is the step to which the run led in which the condition held first.
+
+    Args:
+        operation: What `hookline.latch` returned.
+
+    Raises:
+        TypeError: It is no latch.
+
+    Example:
+        >>> import hookline as hl
+        >>> with hl.Graph().as_default():
+        ...     latched(hl.latch(hl.constant(2.0) > 1.0, name="above"))
+        latched(above)
+    """
+    if not isinstance(operation, Latch):
+        raise TypeError(f"latched requires an operation of hookline.latch, got {operation!r}.")
+    return Latched(operation)
 
 
 def at_steps(*steps: int) -> Trigger:

@@ -6,7 +6,6 @@ from typing import Any
 
 from hookline.graph import Graph, Operation, Tensor
 from hookline.graph.nodes import Group
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
 from hookline.session.fetches import leaves
 
 
@@ -45,8 +44,9 @@ def when(fetches: Any, hook: Any) -> BoundHook:
     References:
         None in `tf.train`, where every hook sees every run.
     """
-    if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in ("before_run", "after_run")):
-        raise TypeError(f"when requires a hook, an object with before_run or after_run, got {hook!r}.")
+    callbacks = ("before_run", "after_run", "on_trigger")
+    if isinstance(hook, type) or not any(callable(getattr(hook, name, None)) for name in callbacks):
+        raise TypeError(f"when requires a hook, an object with {', '.join(callbacks)}, got {hook!r}.")
     if isinstance(hook, BoundHook):
         raise TypeError(f"when requires a hook that is not bound yet, got {hook!r}: give all fetches at once.")
     wanted = list(leaves(fetches))
@@ -59,76 +59,34 @@ def when(fetches: Any, hook: Any) -> BoundHook:
 
 
 class BoundHook:
-    """The result of `when`: a hook that calls another one on some runs only. All other callbacks are that hook's own.
+    """The result of `when`: a declaration that the session reads. All callbacks are those of the hook.
 
     Attributes:
-        hook: The other hook.
+        hook: The hook.
+        bound_to: The fetches to whose runs it is bound.
+        runs: How many there were; the session counts them.
     """
 
     def __init__(self, fetches: Any, hook: Any) -> None:
         self.hook = hook
-        self._bound_to = fetches
-        self._operations: set[Operation] | None = None
-        self._rides = 0
-        self._riding = False
+        self.bound_to = fetches
+        self.runs = 0
 
     def __getattr__(self, name: str) -> Any:
         if name == "hook":  # for an object that is being unpickled
             raise AttributeError(name)
         return getattr(self.hook, name)
 
-    def begin(self) -> None:
-        """Begins to count the runs of its own."""
-        self._rides = 0
-        if callback := getattr(self.hook, "begin", None):
-            callback()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Looks up the fetches it is bound to.
+    def operations(self, graph: Graph) -> set[Operation]:
+        """Returns the operations to whose runs it is bound.
 
         Raises:
             KeyError, ValueError: They are not in the graph.
         """
         try:
-            self._operations = _operations(self._bound_to, session.graph)
+            return operations_of(self.bound_to, graph)
         except (KeyError, ValueError) as exc:
             raise type(exc)(f"train.when of {type(self.hook).__name__}: {exc.args[0] if exc.args else exc}") from exc
-        if callback := getattr(self.hook, "after_create_session", None):
-            callback(session, coord)
-
-    def get_state(self) -> Any:
-        """Returns the state of the hook."""
-        callback = getattr(self.hook, "get_state", None)
-        return callback() if callback else None
-
-    def set_state(self, state: Any) -> None:
-        """Passes the state on."""
-        if callback := getattr(self.hook, "set_state", None):
-            callback(state)
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Calls the hook, if this run is one of its own."""
-        self._riding = False
-        graph = run_context.session.graph
-        assert self._operations is not None, "after_create_session comes before"
-        self._riding = not self._operations.isdisjoint(_operations(run_context.original_args.fetches, graph))
-        callback = getattr(self.hook, "before_run", None)
-        return self._call(callback, run_context) if self._riding and callback else None
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Calls the hook, if this run was one of its own."""
-        callback = getattr(self.hook, "after_run", None)
-        if self._riding and callback:
-            self._call(callback, run_context, run_values)
-        self._rides += self._riding
-
-    def _call(self, callback: Any, run_context: SessionRunContext, *more: Any) -> Any:
-        # To the hook, the runs that it does not ride on are none.
-        runs, run_context.runs = run_context.runs, self._rides
-        try:
-            return callback(run_context, *more)
-        finally:
-            run_context.runs = runs
 
 
 def bare(hook: Any) -> Any:
@@ -136,7 +94,7 @@ def bare(hook: Any) -> Any:
     return hook.hook if isinstance(hook, BoundHook) else hook
 
 
-def _operations(fetches: Any, graph: Graph) -> set[Operation]:
+def operations_of(fetches: Any, graph: Graph) -> set[Operation]:
     """Returns the operations that fetches name, including the members of groups."""
     found: set[Operation] = set()
     pending = []

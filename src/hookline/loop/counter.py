@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.checkpoint import leaves as paths
-from hookline.hooks import SecondOrStepTimer, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import Firing, SessionRunHook, spaced
 
 if TYPE_CHECKING:
-    from hookline.coordination import Coordinator
     from hookline.graph import Tensor
-    from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
 
@@ -61,59 +59,29 @@ def counter_in(values: Any) -> Counter | None:
 class CounterHook(SessionRunHook):
     """Compares a counter of the state with the global step, first and each 100 steps, and warns where they have parted.
 
-    Runs `begin`, `after_create_session`, `before_run`, `after_run` and `settle`; nothing after an exception. It waits
-    for nothing: what it asked for is looked at when the next value comes, or somebody saves.
+    Runs `begin` and `on_trigger`; nothing after an exception. It looks when the value has arrived.
 
     Args:
         counter: The counter after the step.
         path: Where it stands in the state.
     """
 
+    late = True
+
     def __init__(self, counter: Tensor, path: str) -> None:
-        self._args = SessionRunArgs(counter)
+        self.fetches = counter
+        self.trigger = spaced(_EVERY_STEPS)
         self._path = path
-        self.trigger = SecondOrStepTimer(every_steps=_EVERY_STEPS)
-        self._unread: tuple[int, Any] | None = None
         self._apart = 0
 
     def begin(self) -> None:
         """Forgets an earlier session."""
-        self.trigger.reset()
-        self._unread, self._apart = None, 0
+        self._apart = 0
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the phase of its trigger."""
-        return {"trigger": self.trigger.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Keeps the phase of its trigger over a restart, so that it asks together with those who log and summarise."""
-        self.trigger.set_state(state["trigger"])
-
-    def after_create_session(self, session: Session, coord: Coordinator) -> None:
-        """Moves back with a session that was restored from an earlier step."""
-        self.trigger.start(session.global_step)
-        self._unread = None
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Asks for the counter where it is due."""
-        step = run_context.session.global_step + 1
-        return self._args if self.trigger.should_trigger_for_step(step) else None
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Keeps it, and looks at the one before."""
-        if run_values.results is None:
-            return
-        self.settle(run_context.session)
-        step = run_context.session.global_step
-        self.trigger.update_last_triggered_step(step)
-        self._unread = step, run_values.results
-
-    def settle(self, session: Session) -> None:
+    def on_trigger(self, firing: Firing) -> None:
         """Compares."""
-        unread, self._unread = self._unread, None
-        if unread is None:
-            return
-        step, counter = unread[0], int(np.asarray(unread[1]))
+        step, counter = firing.global_step, int(np.asarray(firing.values))
+        assert step is not None, "a trigger in steps"
         if counter - step != self._apart:
             self._apart = counter - step
             _logger.warning(
@@ -124,7 +92,3 @@ class CounterHook(SessionRunHook):
                 self._path,
                 step,
             )
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next look is due."""
-        return self.trigger.steps_until_trigger(global_step)

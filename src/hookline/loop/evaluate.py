@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from hookline import arguments, summary
 from hookline.checkpoint import Saver
-from hookline.checkpoint.serving import save_with, savers_of
-from hookline.hooks import CheckpointSaverHook, SessionRunContext, SessionRunHook, SessionRunValues, every
-from hookline.hooks.lookup import require_global_step
-from hookline.hooks.triggers import Trigger
+from hookline.hooks import (
+    CheckpointSaverHook,
+    Firing,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    every,
+)
+from hookline.hooks.lookup import require_global_step, savers_of
+from hookline.hooks.trigger import Trigger
 from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
 from hookline.loop.evaluation import Evaluation
 from hookline.summary import FileWriter, FileWriterCache
@@ -33,8 +38,8 @@ class Evaluate(SessionRunHook):
 
     The means are in the log, and in a run of their own, a directory called `name` beside the training's summaries,
     under the names of the metrics: TensorBoard draws loss over loss. The best value of each metric is remembered over
-    restarts. The training stands still meanwhile. Runs `begin`, `after_create_session`, `after_run` and `end`, which
-    evaluates once more unless the last step has been; nothing after an exception.
+    restarts. The training stands still meanwhile. Runs `begin`, `after_create_session`, `after_run` once, `on_trigger`
+    and `end`, which evaluates once more unless the last step has been; nothing after an exception.
 
     Args:
         eval_step: A function; or tensors, nested in dicts, or one, of a graph.
@@ -107,7 +112,6 @@ class Evaluate(SessionRunHook):
     def begin(self) -> None:
         """Adds the evaluation to the graph, unless it is there, and opens the writer."""
         require_global_step(self)
-        self.trigger.reset()
         self.values, self.step, self.best = {}, None, {}
         names = self._evaluation.build()
         if self._keep_best is not None and self._keep_best not in names:
@@ -119,41 +123,41 @@ class Evaluate(SessionRunHook):
         self._writer = FileWriterCache.get(directory) if directory else None
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what was best, and the phase of its trigger."""
+        """Returns what was best."""
         best = {name: tuple(found) for name, found in self.best.items()}
-        return {"trigger": self.trigger.get_state(), "best": best, "values": self.values, "step": self.step}
+        return {"best": best, "values": self.values, "step": self.step}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where that one stood."""
-        self.trigger.set_state(state["trigger"])
         self.best = {name: Best(*found) for name, found in state["best"].items()}
         self.values, self.step = dict(state["values"]), state["step"]
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Moves back with a session that was restored from an earlier step."""
         step = self._created_at = session.global_step
-        self.trigger.start(step)
         self.best = {name: found for name, found in self.best.items() if found.step <= step}
         if self.step is not None and self.step > step:
             self.values, self.step = {}, None
         self._is_begun = self._is_marked = False
-        if _evaluations.setdefault(session, {}).setdefault(self.name, self) is not self:
+        if evaluations_of(session).setdefault(self.name, self) is not self:
             raise ValueError(
                 f"Evaluate: two evaluations are called {self.name!r}, and would write into the same summaries. Give "
                 f"one of them another name."
             )
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Evaluates if it is due, and has the best checkpoint kept."""
-        session = run_context.session
+        """Looks who saves, after the first run."""
         if not self._is_begun:
-            self._begin_to_keep(session)
-        step = session.global_step
-        if self.trigger.should_trigger_for_step(step):
-            self.trigger.update_last_triggered_step(step)
-            if self._evaluate(session, step):
-                run_context.settle()
-                self._keep(session, step)
+            self._begin_to_keep(run_context.session)
+        run_context.retire(self)
+        super().after_run(run_context, run_values)
+
+    def on_trigger(self, firing: Firing) -> None:
+        """Evaluates, and has the best checkpoint kept."""
+        session = firing.context.session
+        if self._evaluate(session, session.global_step):
+            firing.context.settle()
+            self._keep(session, session.global_step)
 
     def end(self, session: Session) -> None:
         """Evaluates the last step, if steps were made and it was not evaluated."""
@@ -162,14 +166,6 @@ class Evaluate(SessionRunHook):
             self._keep(session, step)
         if self._writer is not None:
             self._writer.flush()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next evaluation is due."""
-        return self.trigger.steps_until_trigger(global_step) if self._is_begun else 1
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next evaluation is due."""
-        return self.trigger.secs_until_trigger()
 
     def _evaluate(self, session: Session, step: int) -> bool:
         """Evaluates; returns whether there is a checkpoint to keep."""
@@ -210,7 +206,7 @@ class Evaluate(SessionRunHook):
 
     def _keep(self, session: Session, step: int) -> None:
         saver = self._saver(session)
-        save_with(saver, session)
+        savers_of(session)[saver](session)
         saver.keep_best(step)
 
     def _saver(self, session: Session) -> Saver:
@@ -220,15 +216,13 @@ class Evaluate(SessionRunHook):
                 f"Evaluate keeps what is best by {self._keep_best!r} where the session saves with one saver, and this "
                 f"one has {len(found)}. Give it a directory for its checkpoints, or leave out keep_best."
             )
-        return found[0]
-
-
-_evaluations: weakref.WeakKeyDictionary[Any, dict[str, Evaluate]] = weakref.WeakKeyDictionary()
+        (saver,) = found
+        return saver
 
 
 def evaluations_of(session: Session) -> dict[str, Evaluate]:
     """Returns the evaluations that ride along on a session, by name."""
-    return _evaluations.get(session, {})
+    return session.hook_data.setdefault(Evaluate, {})
 
 
 def _trigger(when: Any) -> Trigger:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import TYPE_CHECKING, Any
 
 from hookline import arguments
-from hookline.hooks import SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import Firing, SessionRunHook
 from hookline.loop.best import Mode, is_better, mode_of
 from hookline.loop.evaluate import Evaluate, evaluations_of
 
@@ -22,7 +21,7 @@ class StopIfNoImprovement(SessionRunHook):
     """Requests a stop when a metric of an `Evaluate` hook has not improved for so many evaluations in a row.
 
     It looks at the means that the other hook has computed, and computes none. How long it has waited is remembered over
-    restarts. Runs `after_create_session` and `after_run`; nothing after an exception.
+    restarts. Runs `after_create_session` and `on_trigger`, when the other hook fires; nothing after an exception.
 
     Args:
         metric: The metric.
@@ -34,7 +33,7 @@ class StopIfNoImprovement(SessionRunHook):
     Raises:
         TypeError: A number that is none.
         ValueError: `mode` is missing; a number that is too small. From `after_create_session`: there is no such
-            evaluation. From `after_run`: it has no such metric.
+            evaluation. From `on_trigger`: it has no such metric.
 
     Example:
         >>> hook = StopIfNoImprovement("accuracy", patience=5)
@@ -85,10 +84,11 @@ class StopIfNoImprovement(SessionRunHook):
                 f"{', '.join(map(repr, found)) or 'none'}. Give it one, or say which by name=."
             )
         self._evaluate = found[self._name]
+        self.trigger = self._evaluate.trigger
         if self._seen is not None and self._seen > session.global_step:
             self._forget()
 
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+    def on_trigger(self, firing: Firing) -> None:
         """Looks at an evaluation that is new.
 
         Raises:
@@ -116,12 +116,4 @@ class StopIfNoImprovement(SessionRunHook):
                 "anything" if self._best is None else f"{self._best:.6g}",
                 self._waited,
             )
-            run_context.request_stop()
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        """Returns when the next evaluation is due."""
-        return 1 if self._evaluate is None else self._evaluate.steps_until_trigger(global_step)
-
-    def secs_until_trigger(self) -> float:
-        """Returns the seconds until the next evaluation is due."""
-        return math.inf if self._evaluate is None else self._evaluate.secs_until_trigger()
+            firing.context.request_stop()

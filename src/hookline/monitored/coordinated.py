@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hookline import preemption
 from hookline.coordination import Coordinator
@@ -51,6 +51,14 @@ class CoordinatedSession:
         """
         try:
             return self.hooked.run(fetches, feed_dict, options, run_metadata)
+        except Exception as exc:
+            self._raise_root_cause(exc)
+            raise
+
+    def raise_as_run(self, error: BaseException) -> NoReturn:
+        """Raises the error of a run that was made past this session, as `run` would have raised it."""
+        try:
+            self.hooked.raise_as_run(error)
         except Exception as exc:
             self._raise_root_cause(exc)
             raise

@@ -13,12 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hookline import arguments
 from hookline.coordination import Coordinator
-from hookline.graph import Operation
-from hookline.hooks.base import SessionRunHook
-from hookline.hooks.checkpoint_saver import CheckpointSaverHook
-from hookline.hooks.triggers import Trigger
+from hookline.hooks.base import SessionRunHook, own_trigger
+from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
 from hookline.monitored.order import in_order
 from hookline.session import Session
@@ -35,17 +32,26 @@ CALLBACKS = (
     "set_state",
     "before_run",
     "after_run",
+    "before_trigger",
+    "on_trigger",
     "end",
     "on_exception",
-    "settle",
-    "steps_until_trigger",
-    "secs_until_trigger",
-    "runs_until_trigger",
-    "waits_for",
-    "standing_operations",
-    "may_fetch",
+    "save_last",
+    "after_close",
 )
 """What a session calls of a hook. Each is optional."""
+
+GONE = {
+    "steps_until_trigger": "declare trigger",
+    "secs_until_trigger": "declare trigger",
+    "runs_until_trigger": "declare trigger = train.every(runs=...)",
+    "waits_for": "declare late = True",
+    "settle": "declare late = True, or trigger = train.latched(...)",
+    "may_fetch": "declare fetches",
+    "standing_operations": "declare trigger = train.latched(...)",
+    "should_save": "give trigger=",
+}
+"""What hooks of earlier versions defined, and what takes its place."""
 
 
 _NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -81,7 +87,6 @@ class HookList:
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self._begin = self.overrides("begin")
         self._after_create_session = self.overrides("after_create_session")
-        self._settle = self.overrides("settle")
         self._end = self.overrides("end")
         self._on_exception = self.overrides("on_exception")
 
@@ -108,6 +113,9 @@ class HookList:
         """Returns the states of the hooks that have one, by class and number among its kind."""
         states = {}
         for name, hook in self._names():
+            trigger = declared_trigger(hook)
+            if trigger is not None and (phase := trigger.get_state()):
+                states[name + _PHASE] = phase
             get_state = override(hook, "get_state")
             state = None if get_state is None else get_state()
             if state is not None:
@@ -123,11 +131,10 @@ class HookList:
         """
         left = dict(states)
         for name, hook in self._names():
-            set_state = override(hook, "set_state")
-            if name not in left or set_state is None or (hooks is not None and hook not in hooks):
+            if hooks is not None and hook not in hooks:
                 continue
             try:
-                set_state(left.pop(name))
+                self._set_state(name, hook, left)
             except Exception as exc:
                 logger.warning(
                     "The %s begins anew, for its state in the checkpoint does not fit it: %s: %s",
@@ -138,31 +145,23 @@ class HookList:
         if left and hooks is None:
             logger.info("The checkpoint has states of hooks that are not here: %s.", ", ".join(sorted(left)))
 
+    def _set_state(self, name: str, hook: Any, left: dict[str, Any]) -> None:
+        trigger, set_state = declared_trigger(hook), override(hook, "set_state")
+        phase = left.pop(name + _PHASE, None)  # Nobody wants it where after_create_session makes the trigger.
+        if trigger is not None:
+            if phase is None and set_state is None and isinstance(left.get(name), Mapping):
+                phase = left.pop(name).get("trigger")  # As hooks themselves kept it, up to version 0.4.
+            if phase is not None:
+                trigger.set_state(phase)
+        if set_state is not None and name in left:
+            set_state(left.pop(name))
+
     def _names(self) -> Iterator[tuple[str, Any]]:
         numbers: collections.Counter[str] = collections.Counter()
         for hook in self.hooks:
             kind = f"{type(bare(hook)).__module__}.{type(bare(hook)).__qualname__}"
             yield f"{kind}/{numbers[kind]}", hook
             numbers[kind] += 1
-
-    def standing_operations(self) -> tuple[Operation, ...]:
-        """Returns what every run carries for hooks; one that is bound to some runs asks for it on those itself."""
-        found = [
-            arguments.several(f"The {describe(hook)}", "what standing_operations returns", operations(), optional=True)
-            for hook, operations in self.overrides("standing_operations")
-            if bare(hook) is hook
-        ]
-        return tuple(dict.fromkeys(operation for operations in found for operation in operations))
-
-    def may_fetch(self) -> list[Any]:
-        """Returns what hooks say that they may ever fetch, one fetch structure each."""
-        return [found for _, may_fetch in self.overrides("may_fetch") if (found := may_fetch()) is not None]
-
-    def settle(self, session: Session) -> None:
-        """Lets the session, and then every hook, look at what they have not looked at yet."""
-        session.settle()
-        for _, settle in self._settle:
-            settle(session)
 
     def end(self, session: Session) -> list[BaseException]:
         """Calls every `end`, whatever the others raise.
@@ -181,9 +180,9 @@ class HookList:
         return failures
 
     @property
-    def savers(self) -> list[CheckpointSaverHook]:
-        """The hooks that save checkpoints."""
-        return [hook for hook in map(bare, self.hooks) if isinstance(hook, CheckpointSaverHook)]
+    def savers(self) -> list[Callback]:
+        """What saves a last checkpoint after a failure, of the hooks that save any."""
+        return [save_last for _, save_last in self.overrides("save_last")]
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Calls every `on_exception`, the last hook first; what they raise is logged."""
@@ -218,26 +217,53 @@ class HookList:
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
+            served = [hook for hook in self.hooks if (claim := _claims.get(id(bare(hook)))) and claim() is owner]
+            for hook in self.hooks:
+                own_trigger(bare(hook))
             self._check_triggers()
+            self._reset_triggers(keep=[getattr(hook, "trigger", None) for hook in served])
             for hook in self.hooks:
                 _claims[id(bare(hook))] = weakref.ref(owner)
 
+    def _reset_triggers(self, keep: list[Any]) -> None:
+        """Has all triggers but some forget what they did in an earlier session."""
+        for trigger in map(declared_trigger, self.hooks):
+            if trigger is not None and not any(trigger is kept for kept in keep):
+                trigger.reset()
+
     def _check_triggers(self) -> None:
-        owners: dict[int, Any] = {}
+        owners: dict[int, tuple[Any, Trigger]] = {}
         for hook in self.hooks:
             trigger = getattr(bare(hook), "trigger", None)
-            for leaf in trigger.leaves() if isinstance(trigger, Trigger) else ():
-                other = owners.setdefault(id(leaf), hook)
-                if other is not hook:
+            if not isinstance(trigger, Trigger):
+                continue
+            for leaf in trigger.leaves():
+                other, whole = owners.setdefault(id(leaf), (hook, trigger))
+                if whole is not trigger:
                     raise RuntimeError(
-                        f"The {describe(other)} and the {describe(hook)} share the trigger {leaf!r}, which has one "
-                        "phase: whoever fires first would silence the other. Make a trigger for each."
+                        f"The {describe(other)} and the {describe(hook)} share the trigger {leaf!r} as a part, which "
+                        "has one phase: whoever fires first would silence the other. Make a trigger for each."
                     )
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
         for hook in self.hooks:
             release(hook)
+
+
+_PHASE = "/trigger"
+
+
+def declared_trigger(hook: Any) -> Trigger | None:
+    """Returns the trigger that the session keeps for a hook; None where it has none, or does nothing when it fires."""
+    trigger = getattr(bare(hook), "trigger", None)
+    return trigger if isinstance(trigger, Trigger) and declares(hook) else None
+
+
+def declares(hook: Any) -> bool:
+    """Whether a hook does something when its trigger fires: one that has only a `trigger` drives it by itself."""
+    called = override(hook, "on_trigger") or override(hook, "before_trigger")
+    return called is not None or getattr(bare(hook), "fetches", None) is not None
 
 
 # By identity, for a hook need not be hashable. An entry outlives its hook only when a session was dropped without being
@@ -250,8 +276,15 @@ def release(hook: Any) -> None:
     """Gives up the claim of a session on one hook."""
     with _claims_lock:
         _claims.pop(id(bare(hook)), None)
-    if isinstance(bare(hook), CheckpointSaverHook):
-        bare(hook).release()
+    after_close = override(bare(hook), "after_close")
+    if after_close is not None:
+        after_close()
+
+
+def is_claimed(hook: Any) -> bool:
+    """Whether a monitored session that is open has the hook in its list: no other hook forwards to it."""
+    claim = _claims.get(id(bare(hook)))
+    return claim is not None and claim() is not None
 
 
 def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
@@ -304,7 +337,23 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     checked = tuple(hooks)
     for position, hook in enumerate(checked):
         _check(f"{argument}[{position}]", hook)
+        _warn_of_what_is_gone(hook)
     return checked
+
+
+_warned: set[type] = set()
+
+
+def _warn_of_what_is_gone(hook: Any) -> None:
+    kind = type(bare(hook))
+    found = {name: instead for name, instead in GONE.items() if callable(getattr(hook, name, None))}
+    if found and kind not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "%s defines what is never called any more: %s.",
+            kind.__name__,
+            "; ".join(f"in place of {name}, {instead}" for name, instead in found.items()),
+        )
 
 
 def _check(place: str, hook: Any) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
-from hookline.graph import Operation, Tensor
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
-from hookline.monitored.hook_list import Callback, HookList
-from hookline.monitored.pacing import Pacing
-from hookline.monitored.quiet import Foreseen, Quiet
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.quiet import Quiet
+from hookline.monitored.rider import Rider
 from hookline.monitored.ridership import Ridership
-from hookline.session import RunMetadata, RunOptions, Session
+from hookline.monitored.schedule import Schedule
+from hookline.session import LateResults, RunMetadata, RunOptions, Session
+
+_logger = logging.getLogger(__name__)
 
 _NO_OPTIONS = RunOptions()
+_MAX_STILL_WARNINGS = 5
 
 
 class StopRequest:
@@ -21,56 +25,95 @@ class StopRequest:
 
     Attributes:
         runs: How many runs were made before.
+        asked: Whether anything has asked for a stop, a thread or a signal too: then it is worth looking whether it
+            holds. As long as nothing has, `should_stop()` looks here and nowhere else.
         requested: The stop holds: no further run.
         carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
             success the request holds.
     """
 
-    __slots__ = ("carried", "requested", "runs")
+    __slots__ = ("_still_warnings", "asked", "carried", "requested", "runs")
 
     def __init__(self) -> None:
         self.runs = 0
-        self.requested = False
-        self.carried = False
+        self.asked = self.requested = self.carried = False
+        self._still_warnings = 0
+
+    def ask(self) -> None:
+        """Notes that something has asked for a stop."""
+        self.asked = True
+
+    def warn_of_stillness(self, step: int) -> None:
+        """Says that the global step does not move, at most five times."""
+        if self._still_warnings < _MAX_STILL_WARNINGS:
+            self._still_warnings += 1
+            _logger.warning(
+                "The global step has stayed at %d over two runs. If they were meant to train, check that they fetch "
+                "the train_op and that the optimizer was given the global step: minimize(loss, global_step=...).",
+                step,
+            )
 
 
-class _Results:
-    """The results of one run on their way to the hooks; a run that a callback starts has its own."""
+class _UnderWay:
+    """One run on its way through the hooks; a run that a callback starts has its own."""
 
-    _rest: Iterator[tuple[int, Callback]] = iter(())
-    _values: tuple[SessionRunContext, Any, RunOptions, RunMetadata] | None = None
+    def __init__(self, schedule: Schedule, settle: Callable[[Schedule, SessionRunContext], None]) -> None:
+        self._schedule, self._settle = schedule, settle
+        self._rest: Iterator[tuple[int, Rider]] = iter(())
+        self._values: tuple[Sequence[Any], RunOptions, RunMetadata] | None = None
+        self.context: SessionRunContext | None = None
 
-    def give(
-        self,
-        after: Iterable[tuple[int, Callback]],
-        context: SessionRunContext,
-        watched: Any,
-        options: RunOptions,
-        run_metadata: RunMetadata,
+    def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
+        """See `SessionRunContext`."""
+        return self._schedule.ask(hook, context)
+
+    def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.deliver(hook, context, run_values)
+
+    def expected_step(self, session: Any) -> int | None:
+        """See `SessionRunContext`."""
+        return self._schedule.expected_step
+
+    def retire(self, hook: Any) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.retire(hook)
+
+    def settle(self) -> None:
+        """See `SessionRunContext`."""
+        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
+        self.give_rest()
+        if self.context is not None:
+            self._settle(self._schedule, self.context)
+
+    def take(
+        self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
     ) -> None:
-        """Gives the results to the hooks."""
-        self._rest, self._values = iter(after), (context, watched, options, run_metadata)
-        self.deliver()
+        """Has the results at hand for the hooks; `give_rest` gives them."""
+        self._rest, self._values = iter(after), (watched, options, run_metadata)
 
-    def deliver(self) -> None:
+    def give_rest(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
-        if self._values is None:
+        if self._values is None or self.context is None:
             return
-        context, watched, options, run_metadata = self._values
-        for slot, after_run in self._rest:
-            after_run(context, SessionRunValues(watched[slot], options, run_metadata))
+        watched, options, run_metadata = self._values
+        for place, rider in self._rest:
+            results = watched[place] if place >= 0 else None
+            if rider.after is not None:
+                rider.after(self.context, SessionRunValues(results, options, run_metadata))
+            else:
+                self._schedule.deliver_to(rider, self.context, results, options, run_metadata)
 
     def forget(self) -> None:
         """Lets go of them: the context of a run knows who delivers, and what was fetched must not outlive the run."""
-        self._values = None
+        self._values = self.context = None  # Else the two would hold each other until garbage is collected.
 
 
 class HookedSession:
     """A raw session whose runs the hooks ride along on.
 
     One run calls `before_run` of the hooks in list order, runs the caller's fetches and theirs at once, and calls
-    `after_run` in list order. Hooks that said through `steps_until_trigger` that they have nothing to do yet are left
-    out.
+    `after_run` in list order. Hooks that override neither are called where they fire; see `Schedule`.
 
     Args:
         session: The raw session.
@@ -88,21 +131,62 @@ class HookedSession:
         self.raw = session
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
-        self.use(hooks)
+        self._hooks = hooks
+        self._schedule: Schedule | None = None
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
         self._failed_inside = False
+        self._passed = 0
         self._runs_before = self._stop.runs
         # What hooks see of runs that were not asked to record anything: one object, which nobody fills in.
         self._no_metadata = RunMetadata()
 
-    def use(self, hooks: HookList) -> None:
-        """Lets these hooks ride along from the next run on."""
-        self._stop.runs += self._quiet.end()
-        self._hooks = hooks
-        self.raw.expect(hooks.may_fetch())
-        self._everyone = Ridership(hooks.hooks, hooks.standing_operations())
-        self._pacing = Pacing.of(self.raw, hooks, self._everyone)
+    def use(self, hooks: HookList) -> Schedule:
+        """Lets these hooks ride along from the next run on: their declarations are read, and their triggers started."""
+        self.let_go()
+        before, self._hooks = self._schedule, hooks
+        self._schedule = schedule = Schedule(self.raw, hooks, before)
+        self.raw.hook_data[HookedSession] = self
+        return schedule
+
+    def recall(self, hook: Any) -> None:
+        """Has a hook that has retired called on each run again, from the next one on: it decides itself from now on."""
+        if self._schedule is not None:
+            self._schedule.recall(hook)
+            self._quiet.interrupt()
+
+    def settle(self) -> None:
+        """Completes all that hooks have asked for so far; see `SessionRunContext.settle`."""
+        if self._schedule is not None:
+            context = self._between_runs(self._schedule)
+            self._settle(self._schedule, context)
+            if context.stop_requested:
+                self._stop.asked = self._stop.requested = True
+
+    def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
+        self.raw.settle()
+        schedule.deliver_late(context)
+        schedule.look_at_latches(context, wait=True)
+
+    def salvage(self) -> None:
+        """Calls late hooks whose values have arrived: the session is lost, and its hooks go on with another.
+
+        Raises:
+            Exception: What a hook raised.
+        """
+        if self._schedule is not None:
+            context = self._between_runs(self._schedule)
+            try:
+                self._schedule.salvage(context, self._stop.runs)
+            finally:
+                # As of a failed attempt: the run is made again before the stop holds.
+                if context.stop_requested:
+                    self._stop.asked = self._stop.carried = True
+
+    def _between_runs(self, schedule: Schedule) -> SessionRunContext:
+        run = _UnderWay(schedule, self._settle)
+        run.context = context = SessionRunContext(SessionRunArgs(None), self.raw, run, self._stop.runs)
+        return context
 
     @property
     def at_rest(self) -> bool:
@@ -139,22 +223,29 @@ class HookedSession:
         """
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
-        made, (failure, writes) = self._quiet.end(), self._quiet.failed or (None, self.raw.writes)
+        if self._quiet.is_open:
+            self.let_go()
         self._at_callbacks = self._failed_inside = False
-        self._stop.runs += made
+        writes = self.raw.writes
         try:
-            if failure is not None:
-                self._quiet.failed = None
-                raise failure
-            pacing = self._pacing
-            due = self._everyone if pacing is None else pacing.due(fetches, feed_dict, made)
-            run = self._run_with if due.riding else self._run_alone
-            result = run(due, fetches, feed_dict, options, run_metadata)
+            schedule = self._schedule or self.use(self._hooks)
+            passed, self._passed = self._passed, 0
+            riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed)
+            # A latch has latched, or late values have arrived.
+            has_news = self.raw.alarms != schedule.alarms or (schedule.awaited and _any_is_ready(schedule.awaited))
+            if has_news or riders.riding or schedule.overdue:
+                result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
+            else:
+                limited = options if self.raw.step_limit is None else schedule.limited(options)
+                result = self._run_alone(riders, fetches, feed_dict, limited, run_metadata)
             self._stop.runs += 1
-            if pacing is not None and pacing.overdue:
-                pacing.plan()
-            if options is None and not self._stop.requested:
-                self._let_pass(fetches, feeds=bool(feed_dict))
+            foreseen = schedule.finish()
+            if schedule.still:
+                self._stop.warn_of_stillness(self.raw.global_step)
+            if foreseen is not None and options is None and not self._stop.requested:
+                idle = schedule.idle
+                watched = idle.watched if idle.watches else None
+                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict))
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self.raw.writes != writes
@@ -163,20 +254,20 @@ class HookedSession:
                 raise
             raise mapped from mapped.__cause__ or exc
 
-    def _let_pass(self, fetches: Any, *, feeds: bool) -> None:
-        """Lets runs like the last one pass until a hook is due."""
-        if self._pacing is not None:
-            riders, foreseen = self._pacing.always, self._pacing.foreseen()
-        elif not self._everyone.riding and not self.raw.shared and isinstance(fetches, Tensor | Operation | str):
-            riders, foreseen = self._everyone, Foreseen()
-        else:
-            return
-        if foreseen is not None:
-            self._quiet.begin(self.raw, fetches, riders.watched if riders.watches else None, foreseen, feeds=feeds)
+    def raise_as_run(self, error: BaseException) -> NoReturn:
+        """Raises the error of a run that asked nobody, as `run` would have raised it."""
+        self.let_go()
+        self._failed_inside = self.raw.writes != self._quiet.writes
+        mapped = self.raw.map_error(error)
+        if mapped is error:
+            raise error
+        raise mapped from mapped.__cause__ or error
 
     def let_go(self) -> None:
-        """Lets no more runs pass: the raw session is to be closed."""
-        self._stop.runs += self._quiet.end()
+        """Lets no more runs pass."""
+        made = self._quiet.end()
+        self._stop.runs += made
+        self._passed += made
 
     def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Runs without calling a hook."""
@@ -186,69 +277,72 @@ class HookedSession:
 
     def _run_with(
         self,
+        schedule: Schedule,
         riders: Ridership,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
+        *,
+        has_news: Any,
     ) -> Any:
-        results = _Results()
-
-        def settle() -> None:
-            # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
-            results.deliver()
-            self._hooks.settle(self.raw)
-
-        context = SessionRunContext(self._original_args(fetches, feed_dict, options), self.raw, settle, self._stop.runs)
+        args = self._original_args(fetches, feed_dict, options)
+        run = _UnderWay(schedule, self._settle)
+        run.context = context = SessionRunContext(args, self.raw, run, self._stop.runs)
         try:
             self._at_callbacks = True
+            if has_news:
+                schedule.deliver_late(context, self._stop.runs)
+                schedule.look_at_latches(context)
             riders.ask(context)
             self._at_callbacks = False
+            if self.raw.step_limit is not None:
+                options = schedule.limited(options)  # A hook may have moved the step.
             if riders.asks:
-                result = self._run_watched(riders, context, results, fetches, feed_dict, options, run_metadata)
+                result, watched, merged, run_metadata = self._run_watched(
+                    riders, fetches, feed_dict, options, run_metadata
+                )
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
-                run_metadata = run_metadata or self._no_metadata
-                self._at_callbacks = True
-                results.give(riders.after, context, riders.watched.fetches, options or _NO_OPTIONS, run_metadata)
+                watched, merged = riders.watched.fetches, options
+            self._at_callbacks = True
+            run.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
+            run.give_rest()
+            if schedule.waits:
+                schedule.deliver_late(context, self._stop.runs + 1)
         except BaseException:
             if context.stop_requested:
-                self._stop.carried = True
+                self._stop.asked = self._stop.carried = True
             raise
         finally:
-            results.forget()
+            run.forget()
             if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
-            self._stop.requested = True
+            self._stop.asked = self._stop.requested = True
         return result
 
     def _run_watched(
         self,
         riders: Ridership,
-        context: SessionRunContext,
-        results: _Results,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
-    ) -> Any:
+    ) -> tuple[Any, Sequence[Any], RunOptions | None, RunMetadata | None]:
+        """Runs with what the hooks ask for; returns both results, the merged options and the metadata."""
         merged = riders.merged_options(options) if riders.options else options
         if run_metadata is None and merged is not None and _records(merged):
             run_metadata = RunMetadata()
         feeds = riders.merged_feeds(feed_dict, self.raw.graph) if riders.feeders else feed_dict
         if not riders.watches:
-            result = self.raw.run(fetches, feeds, merged, run_metadata)
-            watched = riders.watched.fetches
-        else:
-            try:
-                result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
-            except (KeyError, TypeError, ValueError) as exc:
-                riders.blame(exc, self.raw.graph)
-                raise
-        self._at_callbacks = True
-        results.give(riders.after, context, watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
-        return result
+            return self.raw.run(fetches, feeds, merged, run_metadata), riders.watched.fetches, merged, run_metadata
+        try:
+            result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
+        except (KeyError, TypeError, ValueError) as exc:
+            riders.blame(exc, self.raw.graph)
+            raise
+        return result, watched, merged, run_metadata
 
     def _original_args(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None
@@ -260,6 +354,10 @@ class HookedSession:
                 kept = self._args_of_fetches = SessionRunArgs(fetches)
             return kept
         return SessionRunArgs(fetches, dict(feed_dict) if feed_dict is not None else None, options)
+
+
+def _any_is_ready(awaited: Iterable[LateResults]) -> bool:
+    return any(results.is_ready() for results in awaited)
 
 
 def _records(options: RunOptions) -> bool:

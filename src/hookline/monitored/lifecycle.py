@@ -16,7 +16,6 @@ from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
-from hookline.hooks.when import bare
 from hookline.monitored import finalized
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
@@ -245,20 +244,28 @@ class MonitoredLifecycle:
                 and run_metadata is None
                 and self._preemption.signals.number is None
             ):
-                result = quiet.run(fetches, feed_dict)
+                try:
+                    result = quiet.run(fetches, feed_dict)
+                except BaseException as error:
+                    return self._run_with_hooks(fetches, feed_dict, None, None, failed=error)
                 if result is not NOT_RUN:
                     return result
             return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
         finally:
             self._turn.leave()
 
-    def _run_with_hooks(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+    def _run_with_hooks(
+        self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
+    ) -> Any:
+        """Makes a run that hooks may ride on; or goes on with one that asked nobody and has failed."""
         outer = SCOPE.get()
         try:
             SCOPE.set(self._writers)
             if self._closed:
                 raise RuntimeError(_CLOSED)
-            if self._quiet.failed is None:  # Else the error of that run goes first.
+            if failed is not None:
+                return self._session.survive(failed, fetches, feed_dict)
+            if self._preemption.signals.number is not None:
                 self._preemption.check()
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
@@ -317,7 +324,14 @@ class MonitoredLifecycle:
             self._written_in_step = session.hooked.raw.writes
 
     def _should_stop(self) -> bool:
-        if self._preemption.number is not None:
+        """Looks whether the stop that something has asked for still holds."""
+        self._stop.asked = False  # Whoever asks in the meantime is heard.
+        if self._looks_stopped():
+            self._stop.asked = True
+        return self._stop.asked
+
+    def _looks_stopped(self) -> bool:
+        if self._closed or self._preemption.number is not None:
             return True
         if self._session.goes_on():
             return False
@@ -472,7 +486,7 @@ class MonitoredLifecycle:
 
     def _finish(self, leaving: BaseException | None) -> list[BaseException]:
         """Ends or abandons the training and closes everything; returns the errors on the way, in order."""
-        self._closed = True
+        self._closed = self._stop.asked = True
         failures: list[BaseException] = []
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
@@ -506,7 +520,7 @@ class MonitoredLifecycle:
             if isinstance(self._creator, ChiefSessionCreator):
                 # So no worker's update comes after the state that the hooks save and evaluate in `end`.
                 raw.seal()
-            self._hooks.settle(raw)
+            self._session.current.hooked.settle()
         except BaseException as exc:
             failure = raw.map_error(exc)
             # Errors of `settle` count as errors of the run; the end of the input is not a failure.
@@ -529,16 +543,14 @@ class MonitoredLifecycle:
         hooked = self._session.current.hooked
         if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
             return
-        if hooked.raw.fault is not None:  # Updates came of it.
-            return
         if self._written_in_step is not None and hooked.raw.writes != self._written_in_step:
             return  # The step function changed variables itself.
         try:
-            self._hooks.settle(hooked.raw)  # This reports a pending NaN: such a state is not worth keeping.
-            if any(getattr(bare(hook), "has_found_nan", False) for hook in self._hooks.hooks):
+            hooked.settle()  # This reports a pending NaN: such a state is not worth keeping.
+            if hooked.raw.fault is not None:
                 return
-            for saver in savers:
-                saver.save_last(hooked.raw, exception)
+            for save_last in savers:
+                save_last(hooked.raw, exception)
         except BaseException as failure:  # A Ctrl-C too, because the first error is the one to report.
             logger.error(
                 "After %s no last checkpoint was saved: %s: %s",
@@ -571,14 +583,15 @@ class MonitoredLifecycle:
             self._preemption.renew()
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
-            session = CoordinatedSession(
-                HookedSession(raw, self._hooks, self._stop, self._quiet), coord, self._grace_secs
-            )
+            coord.on_stop(self._stop.ask)
+            hooked = HookedSession(raw, self._hooks, self._stop, self._quiet)
+            session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:
                 raw.serve(coord)
                 raw.hook_states = lambda: self._hooks.states()
                 self._hooks.set_states(raw.restored_hook_states)
                 self._hooks.after_create_session(raw, coord)
+                hooked.use(self._hooks)
             except BaseException as exc:
                 mapped = raw.map_error(exc)
                 try:

@@ -80,7 +80,7 @@ class MonitoredSession(MonitoredLifecycle):
         If a thread reported a preemption error, this recovers, as often as the policy allows. For any other error the
         answer is True, and `close` raises it. During a run, which recovers itself, the answer is False.
         """
-        return self._closed or self._should_stop()
+        return (self._stop.asked or self._preemption.signals.number is not None) and self._should_stop()
 
 
 class SingularMonitoredSession(MonitoredLifecycle):
@@ -133,6 +133,8 @@ class SingularMonitoredSession(MonitoredLifecycle):
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
+        if not self._stop.asked and self._preemption.signals.number is None:
+            return False
         if self._closed:
             return True
         error = self._session.current.reported_error()

@@ -47,9 +47,9 @@ class Quiet:
 
     Attributes:
         fetches: What these runs ask for.
+        is_open: Whether it lets runs pass, or has: until `end`.
         made: How many were made since the last `begin`.
-        failed: Of a run that failed, the error and the session's count of writes before it. The hooked session raises
-            the error as if it had made that run.
+        writes: The session's count of writes before the latest of them.
     """
 
     __slots__ = (
@@ -63,14 +63,15 @@ class Quiet:
         "_session",
         "_until",
         "_watched",
-        "failed",
         "fetches",
+        "is_open",
         "made",
+        "writes",
     )
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
-        self.failed: tuple[BaseException, int] | None = None
+        self.writes = 0
         self.end()
 
     def begin(
@@ -85,7 +86,7 @@ class Quiet:
             foreseen: Which.
             feeds: Whether they feed anything.
         """
-        self._session, self._watched = session, watched
+        self._session, self._watched, self.is_open = session, watched, True
         self._prepared = None if feeds else session.prepared(fetches, watched)
         self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
         self.fetches = fetches
@@ -94,6 +95,7 @@ class Quiet:
         """Lets no more runs pass, and lets go of the session; returns how many have passed."""
         made = getattr(self, "made", 0)
         self.fetches: Any = _NOTHING
+        self.is_open = False
         self._session: Session | None = None
         self._watched: Watched | None = None
         self._prepared: Any = None
@@ -103,6 +105,10 @@ class Quiet:
         self._awaited: tuple[LateResults, ...] = ()
         return made
 
+    def interrupt(self) -> None:
+        """Lets no more runs pass; those that have passed are still to be counted."""
+        self._runs = 0.0
+
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """Makes a run.
 
@@ -111,36 +117,32 @@ class Quiet:
             feed_dict: As of `Session.run`.
 
         Returns:
-            The results of the caller; or `NOT_RUN`: then nothing was run, or it has `failed`.
+            The results of the caller; or `NOT_RUN`.
         """
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN
-        if expected is not None and session.alarms != self._alarms:  # A latch has latched.
+        if session.alarms != self._alarms:  # A latch has latched.
             return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
-        writes, prepared = session.writes, None if feed_dict else self._prepared
+        self.writes, prepared = session.writes, None if feed_dict else self._prepared
         results: Any = CHANGED
-        try:
-            for awaited in self._awaited:
-                if awaited.is_ready():
-                    return NOT_RUN
-            if session.ahead.left <= 0 and session.look_back():  # As above.
+        for awaited in self._awaited:
+            if awaited.is_ready():
                 return NOT_RUN
-            if prepared is not None and prepared.execution.repeat is not None:
-                results = prepared.execution.repeat.make(session, (), expected)
-            if results is CHANGED:
-                # Somebody else has set the step, or a run has gained more than was foreseen.
-                if expected is not None and session.known_global_step != expected:
-                    return NOT_RUN
-                if prepared is None:
-                    results = (self._run(session, feed_dict),)
-                else:
-                    results = session.run_prepared(prepared, (), None, None)
-        except BaseException as error:
-            self.failed = error, writes
+        if session.ahead.left <= 0 and session.look_back():  # As above.
             return NOT_RUN
+        if prepared is not None and prepared.execution.repeat is not None:
+            results = prepared.execution.repeat.make(session, (), expected)
+        if results is CHANGED:
+            # Somebody else has set the step, or a run has gained more than was foreseen.
+            if expected is not None and session.known_global_step != expected:
+                return NOT_RUN
+            if prepared is None:
+                results = (self._run(session, feed_dict),)
+            else:
+                results = session.run_prepared(prepared, (), None, None)
         self.made += 1
         if expected is not None:
             self._expected = expected + self._gain

@@ -77,6 +77,17 @@ class RecoverableSession:
         """
         return self._persist(CoordinatedSession.run, fetches, feed_dict, options, run_metadata)
 
+    def survive(self, error: BaseException, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+        """Does what `run` does where its first attempt was made already, and failed with this error."""
+        failed = [error]
+
+        def attempt(session: CoordinatedSession, *request: Any) -> Any:
+            if failed:
+                session.raise_as_run(failed.pop())
+            return session.run(*request)
+
+        return self._persist(attempt, fetches, feed_dict)
+
     def call(self, function: Callable[[CoordinatedSession], T]) -> T:
         """Calls a function that uses the session, again after each recovery."""
         return self._persist(lambda session: session.call(lambda: function(session)))
@@ -187,6 +198,7 @@ class RecoverableSession:
         if progressed and not self._shared:
             self._attempts = 0
         self._highest_step = max(highest, step_before or 0)
+        self._session.hooked.salvage()
         try:
             self._session.close()
         except Exception as closing:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
-from hookline.monitored.hook_list import describe, override
+from hookline.monitored.hook_list import describe
+from hookline.monitored.rider import Rider
 from hookline.session import RunOptions, Watched, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
@@ -16,16 +17,17 @@ from hookline.session.fetches import leaves
 class Ridership:
     """Some hooks of a session, as they ride along on a run.
 
-    Merging is done again only when a hook answers `before_run` with another object than the last time.
+    Merging is done again only when a hook asks for another object than the last time.
 
     Args:
-        hooks: The hooks that are called on the run, in list order.
-        standing: What every run carries, whoever is called; see `HookList.standing_operations`.
+        riders: The hooks that are called on the run, in list order.
+        ask: Returns what one of them wants of a run, if it fires.
+        standing: What every run carries, whoever is called.
 
     Attributes:
-        hooks: Those of them that have a callback for a run at all.
+        riders: As above.
         riding: Whether there are any.
-        after: Their `after_run`, each with its place in `watched`.
+        after: All of them, each with its place in `watched`.
         asks: Whether any asked for something, as of the last `ask`.
         watches: Whether there is anything in `watched`.
         watched: The fetches of each, or None; what every run carries comes behind them.
@@ -36,15 +38,16 @@ class Ridership:
     """
 
     __slots__ = (
+        "_ask",
         "_asked",
-        "_before",
+        "_asking",
         "_caller_options",
         "_merged_options",
         "after",
         "asks",
         "feeders",
-        "hooks",
         "options",
+        "riders",
         "riding",
         "stale",
         "standing",
@@ -52,37 +55,34 @@ class Ridership:
         "watches",
     )
 
-    def __init__(self, hooks: Sequence[Any], standing: tuple[Operation, ...] = ()) -> None:
+    def __init__(
+        self,
+        riders: Sequence[Rider],
+        ask: Callable[[Rider, SessionRunContext], SessionRunArgs | None],
+        standing: tuple[Operation, ...] = (),
+    ) -> None:
         self.standing = standing
-        self._before = []
-        self.after = []
-        riding = []
-        for hook in hooks:
-            before, after = override(hook, "before_run"), override(hook, "after_run")
-            if before is not None:
-                self._before.append((len(riding), before))
-            if after is not None:
-                self.after.append((len(riding), after))
-            if before is not None or after is not None:
-                riding.append(hook)
-        self.hooks = tuple(riding)
-        self.riding = bool(riding)
-        self._asked: list[SessionRunArgs | None] = [None] * len(riding)
+        self.riders = riders
+        self.after = list(enumerate(riders))
+        self._asking = [(place, rider) for place, rider in self.after if rider.before is not None or rider.asks]
+        self.riding = bool(riders)
+        self._ask = ask
+        self._asked: list[SessionRunArgs | None] = [None] * len(riders)
         self.stale = False
         self._merge()
 
     def ask(self, context: SessionRunContext) -> None:
-        """Calls every `before_run` and merges what they ask for.
+        """Calls every `before_run`, asks those that fire, and merges what they ask for.
 
         Raises:
             TypeError: One of them returned something else than None or a `SessionRunArgs`, or one with feeds that are
                 no dict or options that are no `RunOptions`.
         """
         asked = self._asked
-        for slot, before_run in self._before:
-            args = before_run(context)
-            if args is not asked[slot]:
-                asked[slot] = args
+        for place, rider in self._asking:
+            args = self._ask(rider, context) if rider.before is None else rider.before(context)
+            if args is not asked[place]:
+                asked[place] = args
                 self.stale = True
         if self.stale:
             self._merge()
@@ -131,7 +131,7 @@ class Ridership:
 
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
-        for hook, fetches in zip(self.hooks, self.watched.fetches, strict=False):  # What every run carries is behind.
+        for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # What every run carries is behind.
             try:
                 for leaf in leaves(fetches):
                     graph.as_graph_element(leaf)
@@ -139,29 +139,18 @@ class Ridership:
                 # str() of a KeyError is the repr of its text.
                 text = reason.args[0] if reason.args else reason
                 raise type(reason)(
-                    f"The {describe(hook)} asked in before_run for something that is not in the graph: {text}"
+                    f"The {describe(rider.hook)} asked for something that is not in the graph: {text}"
                 ) from exc
 
     def _merge(self) -> None:
-        for hook, args in zip(self.hooks, self._asked, strict=True):
-            if args is None:
-                continue
-            if not isinstance(args, SessionRunArgs):
-                raise TypeError(
-                    f"The {describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}."
-                )
-            for name, kind in (("feed_dict", Mapping), ("options", RunOptions)):
-                value = getattr(args, name)
-                if value is not None and not isinstance(value, kind):
-                    raise TypeError(
-                        f"The {describe(hook)} must give None or a {kind.__name__} as {name} of its SessionRunArgs, "
-                        f"got {value!r}."
-                    )
+        for rider, args in zip(self.riders, self._asked, strict=True):
+            if args is not None:
+                _check(rider.hook, args)
         asked = [None if args is None else args.fetches for args in self._asked]
-        late = frozenset(i for i, args in enumerate(self._asked) if args is not None and args.late)
+        late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
         self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late)
         self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
-        given = [(hook, args) for hook, args in zip(self.hooks, self._asked, strict=True) if args is not None]
+        given = [(rider.hook, args) for rider, args in zip(self.riders, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
             (hook, flat_feeds(args.feed_dict) or {}) for hook, args in given if args.feed_dict
         ]
@@ -170,6 +159,18 @@ class Ridership:
         self._merged_options: RunOptions | None = None
         self.asks: bool = self.watches or bool(self.feeders) or bool(self.options)
         self.stale = False
+
+
+def _check(hook: Any, args: Any) -> None:
+    if not isinstance(args, SessionRunArgs):
+        raise TypeError(f"The {describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}.")
+    for name, kind in (("feed_dict", Mapping), ("options", RunOptions)):
+        value = getattr(args, name)
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(
+                f"The {describe(hook)} must give None or a {kind.__name__} as {name} of its SessionRunArgs, "
+                f"got {value!r}."
+            )
 
 
 def _element(graph: Graph, key: Any) -> Any:

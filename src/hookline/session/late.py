@@ -9,7 +9,7 @@ import jax
 
 
 class LateResults:
-    """The results of a hook's fetches, in `SessionRunValues.results`, where it asked with `SessionRunArgs(late=True)`.
+    """The results of a hook's fetches, where the hook is `late`.
 
     Reading them waits for the device, and runs the host operations of the fetches, which no run has waited for.
 

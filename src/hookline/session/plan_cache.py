@@ -182,8 +182,8 @@ class PlanCache:
         if not any(update.initialises for update in execution.plan.updates[step]):
             self._told.add(step.op)
             logger.warning(
-                "The global step %r changes in a way that only the device knows; hooks that look at it wait for it. "
-                "Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
+                "The global step %r changes in a way that only the device knows: runs wait for it where hooks fire at "
+                "steps. Increment it by a constant, with assign_add(1) or minimize(global_step=...).",
                 step.op.name,
             )
 

@@ -67,9 +67,12 @@ class Session(_OfGraph):
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         usable: Whether it is neither closed nor lost.
         checks_runs: Whether `check_run` does anything.
-        fault: The latest error of a `hookline.graph.fault.Fault` since the model was loaded: its state is not worth a
-            last checkpoint.
+        fault: Why the state is not worth a last checkpoint: the latest error of a `hookline.graph.fault.Fault` since
+            the model was loaded, or what `condemn` was given; else None.
         ahead: How far the host is ahead of the device.
+        hook_data: What hooks share on this session, each kind under a key of its own.
+        expects_steps: Whether the global step ought to move, so that the monitored session says where it does not; for
+            hooks whose trigger does not show it.
 
     Example:
         >>> import hookline as hl
@@ -113,10 +116,13 @@ class Session(_OfGraph):
         self.writes = 0
         # How many latches are known to have latched so far.
         self.alarms = 0
-        self.fault: errors.InvalidArgumentError | None = None
+        self.fault: BaseException | None = None
         # What hooks keep: asked for when the whole model is saved, and what a checkpoint held when it was restored.
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
+        self.step_limit: int | None = None
+        self.hook_data: dict[Any, Any] = {}
+        self.expects_steps = False
         self._at_close: list[Callable[[], None]] = []
         weakref.finalize(self, _call_all, self._at_close).atexit = False
 
@@ -150,6 +156,7 @@ class Session(_OfGraph):
                 self._plans = PlanCache(self._graph, self._max_plans, self._latches)
                 self._latches.reset()
                 self.ahead.forget()
+                self.hook_data.clear()
             _call_all(self._at_close)
         if fault is not None:
             raise fault
@@ -786,6 +793,24 @@ class Session(_OfGraph):
     def step_changes(self) -> int:
         """How often the global step has been written so far, by whatever way."""
         return (self._store or self.store).step_changes
+
+    def condemn(self, error: BaseException) -> None:
+        """Notes that the state is not worth a last checkpoint, until the model is loaded anew; for hooks.
+
+        Args:
+            error: Why: a NaN that has got into the variables, say. Nobody raises it here.
+        """
+        self.fault = error
+
+    def limit_step(self, last_step: int) -> None:
+        """Does for every run under hooks what `RunOptions(last_step=...)` does for one; the smallest limit holds.
+
+        For a hook's `after_create_session`: a session that a recovery makes has no limit yet.
+
+        Args:
+            last_step: An update that would begin when the global step is this or more is not applied.
+        """
+        self.step_limit = last_step if self.step_limit is None else min(self.step_limit, last_step)
 
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""

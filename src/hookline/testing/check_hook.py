@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +21,7 @@ from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or
 from hookline.hooks import SessionRunArgs
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
 from hookline.monitored.hook_list import CALLBACKS
-from hookline.session import LateResults, Session
+from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
 
 MakeHook = Callable[[], Any]
@@ -46,9 +44,7 @@ def check_hook(make_hook: MakeHook) -> None:
       global step where it is, runs that gain several steps, and over a recovery.
     - It survives a session without any run, one that ends with its input, and one that ends by an exception, which
       reaches the caller unchanged.
-    - `before_run` returns None or a `SessionRunArgs`, the other callbacks None; `steps_until_trigger`, if defined, an
-      int of at least 1, `secs_until_trigger` a number of at least 0, `waits_for` a `LateResults` or None. Calling
-      these, or `settle`, twice does no harm.
+    - `before_run` and `before_trigger` return None or a `SessionRunArgs`, the other callbacks None.
     - The result of `get_state`, if any, goes into a checkpoint and is restored after a restart.
     - The same object serves one session after another on its graph.
     - It leaves no thread that would keep the process alive.
@@ -208,55 +204,12 @@ class _Watched:
         )
         return args
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._nothing("after_run", run_context, run_values)
-        self._nothing("settle", run_context.session)
-        self._nothing("settle", run_context.session)
-
-    def steps_until_trigger(self, global_step: int) -> int:
-        if not hasattr(self._hook, "steps_until_trigger"):
-            return 1
-        steps = [self._hook.steps_until_trigger(global_step) for _ in range(2)]
-        assert all(isinstance(n, int) and n >= 1 for n in steps), (
-            f"steps_until_trigger must return an int of at least 1, got {steps[0]!r}."
+    def before_trigger(self, run_context: Any) -> Any:
+        args = _call(self._hook, "before_trigger", run_context)
+        assert args is None or isinstance(args, SessionRunArgs), (
+            f"before_trigger must return None or a SessionRunArgs, got {args!r}."
         )
-        assert steps[0] == steps[1], f"steps_until_trigger answered {steps[0]} and then {steps[1]} at one step."
-        return steps[0]
-
-    def secs_until_trigger(self) -> float:
-        if not hasattr(self._hook, "secs_until_trigger"):
-            return math.inf
-        secs = self._hook.secs_until_trigger()
-        wanted = isinstance(secs, int | float) and secs >= 0
-        assert wanted, f"secs_until_trigger must return a number of at least 0, got {secs!r}."
-        return secs
-
-    def runs_until_trigger(self) -> int:
-        if not hasattr(self._hook, "runs_until_trigger"):
-            return sys.maxsize
-        runs = self._hook.runs_until_trigger()
-        wanted = isinstance(runs, int) and runs >= 1
-        assert wanted, f"runs_until_trigger must return an int of at least 1, got {runs!r}."
-        return runs
-
-    def waits_for(self) -> Any:
-        results = _call(self._hook, "waits_for")
-        wanted = results is None or isinstance(results, LateResults)
-        assert wanted, f"waits_for must return a LateResults or None, got {results!r}."
-        return results
-
-    def get_state(self) -> Any:
-        return _call(self._hook, "get_state")
-
-    def may_fetch(self) -> Any:
-        return _call(self._hook, "may_fetch")
-
-    def standing_operations(self) -> Any:
-        operations = list(_call(self._hook, "standing_operations") or ())
-        assert all(isinstance(operation, Operation) for operation in operations), (
-            f"standing_operations must return operations, got {operations!r}."
-        )
-        return operations
+        return args
 
     def __getattr__(self, name: str) -> Any:
         # The hook may lack the callback; all other attributes are its own.

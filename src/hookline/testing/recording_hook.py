@@ -24,7 +24,7 @@ class RecordedEvent(NamedTuple):
         hook: The name of the hook.
         callback: The name of the callback.
         given: Distinguishes one call from another, as plain Python values that `==` can compare: the global step for
-            `after_create_session`, `settle` and `end` (None without one), the caller's fetches for `before_run`, the
+            `after_create_session` and `end` (None without one), the caller's fetches for `before_run`, the
             results for `after_run`, the exception for `on_exception`.
     """
 
@@ -55,7 +55,7 @@ class RecordingHook(SessionRunHook):
         ...     with MonitoredSession(hooks=[hook]) as session:
         ...         _ = session.run(train_op)
         >>> hook.callbacks
-        ['begin', 'after_create_session', 'before_run', 'after_run', 'settle', 'end']
+        ['begin', 'after_create_session', 'before_run', 'after_run', 'end']
         >>> hook.events[3]
         RecordedEvent(hook='a', callback='after_run', given=0)
     """
@@ -104,10 +104,6 @@ class RecordingHook(SessionRunHook):
         if self._runs == self._stop_at_run:
             run_context.request_stop()
         self._record("after_run", plain(run_values.results))
-
-    def settle(self, session: Session) -> None:
-        """Records the call."""
-        self._record("settle", _step(session))
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Records the call."""

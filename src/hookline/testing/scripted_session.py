@@ -79,6 +79,9 @@ class ScriptedSession:
         self.writes = self.alarms = 0
         self.fault: Any = None
         self.ahead = RunAhead(SessionConfig().max_runs_ahead)  # Of no device.
+        self.step_limit: int | None = None
+        self.hook_data: dict[Any, Any] = {}
+        self.expects_steps = False
         self.hook_states: Any = dict
         self.restored_hook_states: dict[str, Any] = {}
         self._script = iter(arguments.having("ScriptedSession", "script", script, "a list", "__iter__"))
@@ -106,6 +109,17 @@ class ScriptedSession:
     def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """The gain, whatever is fetched; None without a global step."""
         return None if self._global_step is None else self._gain
+
+    def limit_step(self, last_step: int) -> None:
+        """Notes the limit in `step_limit`."""
+        self.step_limit = last_step
+
+    def condemn(self, error: BaseException) -> None:
+        """Notes the error in `fault`."""
+        self.fault = error
+
+    def latched(self, operation: Any, *, wait: bool = False) -> None:
+        """No condition has held."""
 
     @property
     def shared(self) -> bool:

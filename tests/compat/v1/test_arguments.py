@@ -26,9 +26,11 @@ UNREAD = {
         "last_starts: begin", "is_settled: args",
         "said: at, place, shape, size", "said: at, shape",
         "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: is_wanted, position",
-        "saved: position", "update_last_triggered_step: step",
+        "saved: position", "_look: run_values",
     },
-    "of a method that a subclass overrides": {"add_weight: how"},
+    "of a method that a subclass overrides": {
+        "add_weight: how", "_look: run_context", "_take_over: run_context",
+    },
     "TensorFlow allows any order": {"top_k: sorted"},
     "there is only one way": {
         "shape: optimize",  # a shape is known where it can be

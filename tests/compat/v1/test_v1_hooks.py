@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
+from hookline.compat.v1.own_callbacks import OwnCallbacks
 from hookline.testing import FakeClock, read_events
 
 
@@ -175,19 +176,58 @@ def test_a_summary_hook_whose_subclass_looks_on(model, tmp_path):
     assert scalars(tmp_path) == [(1, "value", 64.0), (3, "value", 4.0)]
 
 
-def test_plain_hooks_are_called_only_when_they_are_due(model, tmp_path):
-    calls = []
+def test_plain_hooks_are_called_only_when_they_are_due(model, tmp_path, monkeypatch):
+    calls, first = [], OwnCallbacks.before_run
 
-    class Watched(tf.train.SummarySaverHook):
-        def _get_summary_op(self):
-            calls.append(1)
-            return super()._get_summary_op()
+    def before_run(self, run_context):
+        calls.append(type(self).__name__)
+        return first(self, run_context)
 
-    hook = Watched(save_steps=2, output_dir=str(tmp_path), summary_op=tf.summary.scalar("value", model[1]))
-    train(model[0], [hook], 5)
+    monkeypatch.setattr(OwnCallbacks, "before_run", before_run)
+    summary = tf.train.SummarySaverHook(2, output_dir=str(tmp_path), summary_op=tf.summary.scalar("value", model[1]))
+    train(model[0], [summary, tf.train.LoggingTensorHook({"loss": model[1]}, every_n_iter=2)], 5)
 
     assert [step for step, *_ in scalars(tmp_path)] == [1, 3, 5]
-    assert len(calls) <= 2  # Asked once for a session, not in each run.
+    assert calls == ["SummarySaverHook", "LoggingTensorHook"]
+
+
+def test_a_subclass_that_chooses_the_summaries_is_asked_each_time_it_fires(model, tmp_path):
+    chosen = [tf.summary.scalar(name, model[1]) for name in ("first", "then", "last")]
+
+    class Choosing(tf.train.SummarySaverHook):
+        def _get_summary_op(self):
+            return [chosen[int(self._next_step or 0) // 2]]
+
+    train(model[0], [Choosing(save_steps=2, output_dir=str(tmp_path), summary_op=chosen)], 5)
+
+    assert [(step, tag) for step, tag, _ in scalars(tmp_path)] == [(1, "first"), (3, "then"), (5, "last")]
+
+
+def test_a_target_that_is_set_later_holds(model):
+    hook = tf.train.StopAtStepHook(last_step=3)
+    with tf.train.MonitoredSession(hooks=[hook]) as sess:
+        runs = 0
+        while not sess.should_stop():
+            sess.run(model[0])
+            runs += 1
+            if runs == 2:
+                hook._last_step = 5
+
+    assert runs == 5
+
+
+def test_a_timer_that_is_read_keeps_its_phase_and_its_seconds(model, caplog):
+    caplog.set_level(logging.INFO, logger="hookline")
+    hook = tf.train.LoggingTensorHook({"loss": model[1]}, every_n_iter=3)
+    with FakeClock() as clock, tf.train.MonitoredSession(hooks=[hook]) as sess:
+        for run in range(8):
+            if run == 4:
+                assert hook._timer.last_triggered_step() == 3
+            sess.run(model[0])
+            clock.advance(1.0)
+
+    lines = [record.getMessage() for record in caplog.records if "loss = " in record.getMessage()]
+    assert lines == ["loss = 64.0", "loss = 1.0 (3.000 sec)", "loss = 0.015625 (3.000 sec)"]
 
 
 def test_a_subclass_of_the_nan_hook_finds_the_loss(model):

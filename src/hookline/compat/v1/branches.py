@@ -45,7 +45,7 @@ class BranchedUpdate(Operation, Update):
         return None if self._is_branched else self._increment
 
     @increment.setter
-    def increment(self, value: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def increment(self, value: int | None) -> None:  # type: ignore[misc]
         self._increment = value
 
 

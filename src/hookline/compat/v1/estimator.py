@@ -16,9 +16,9 @@ from hookline.compat.v1.hooks import (
     SummarySaverHook,
 )
 from hookline.compat.v1.namespace import offered
+from hookline.compat.v1.own_callbacks import SecondOrStepTimer
 from hookline.errors import NanLossDuringTrainingError
 from hookline.hooks import (
-    SecondOrStepTimer,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,

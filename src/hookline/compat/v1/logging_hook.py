@@ -8,15 +8,26 @@ from typing import Any
 import numpy as np
 
 from hookline import hooks as core
+from hookline.compat.v1.own_callbacks import OwnCallbacks, SecondOrStepTimer, also_called
 from hookline.graph import Tensor
+from hookline.hooks import SessionRunArgs
+from hookline.hooks.triggers import Runs
 
 
-def also_called(name: str) -> Any:
-    """Returns a property that reads and sets another attribute."""
-    return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
+class _Iterations(Runs):
+    """Fires every so many runs, and tells a timer, for somebody may take that over."""
+
+    def __init__(self, runs: int) -> None:
+        super().__init__(runs)
+        self.timer = SecondOrStepTimer(every_steps=runs)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired."""
+        self.timer.update_last_triggered_step(self._run - 1)
+        return super().update_last_triggered_step(step)
 
 
-class LoggingTensorHook(core.LoggingTensorHook):
+class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[misc]
     """`hookline.train.LoggingTensorHook`; a subclass may override `_log_tensors`.
 
     References:
@@ -24,70 +35,63 @@ class LoggingTensorHook(core.LoggingTensorHook):
     """
 
     _renamed = ()
-    _log_at_end, _iter_count = also_called("_at_end"), also_called("_runs")
+    _published = ("_log_tensors",)
+    _log_at_end = also_called("_at_end")
     _items: Any = None
+    _tag_order: Any = ()
     _current_tensors: Any = None
-    _elapsed: tuple[float | None] | None = None
-    _triggers: bool | None = None
+    _iter_count = 0
+    _should_trigger = False
 
-    @property
-    def _timer(self) -> Any:
-        return self.trigger if self._elapsed is None else _Fired(self.trigger, self._elapsed[0])
-
-    @_timer.setter
-    def _timer(self, timer: Any) -> None:
-        self.trigger = timer
-
-    def __init__(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, tensors: Any, every_n_iter: int | None = None, *args: Any, **kwargs: Any) -> None:
         is_list = isinstance(tensors, Iterable) and not isinstance(tensors, Mapping | str | Tensor)
         tensors = list(tensors) if is_list else tensors
-        super().__init__(tensors, *args, **kwargs)
+        super().__init__(tensors, every_n_iter, *args, **kwargs)
+        if every_n_iter is not None:
+            self.trigger = _Iterations(every_n_iter)
         # What is not in a dict is its own tag.
         self._items = {tag: item if is_list else tag for tag, item in self._tensors.items()}
+        self._tag_order = list(self._items.values())
 
-    @property
-    def _tag_order(self) -> list[Any]:
-        return list(self._items.values())
-
-    @property
-    def _should_trigger(self) -> bool:
-        return self.trigger.should_trigger_for_step(self._runs) if self._triggers is None else self._triggers
-
-    @_should_trigger.setter
-    def _should_trigger(self, triggers: bool) -> None:
-        self._triggers = triggers
+    def _take(self) -> Any:
+        if isinstance(self._kept, _Iterations):
+            self._kept = self._kept.timer
+        return super()._take()
 
     def begin(self) -> None:
         """See `hookline.train.LoggingTensorHook`."""
         super().begin()
-        self._current_tensors = {self._items[tag]: tensor for tag, tensor in self._args.fetches.items()}
-        if type(self)._log_tensors is not LoggingTensorHook._log_tensors:
-            self._args = self._args._replace(late=False)  # It may look at the run's number.
+        if self.is_driven:
+            self._timer.reset()
+        self._iter_count = 0
+        self._current_tensors = {self._items[tag]: tensor for tag, tensor in self.fetches.items()}
 
-    def log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
-        """Calls `_log_tensors`."""
-        self._elapsed = (elapsed_secs,)
-        try:
-            self._log_tensors({self._items[tag]: value for tag, value in values.items()})
-        finally:
-            self._elapsed = None
+    def _take_over(self, run_context: Any) -> None:
+        self._iter_count = run_context.runs
+
+    def _ask(self) -> Any:
+        self._should_trigger = self._timer.should_trigger_for_step(self._iter_count)
+        return SessionRunArgs(self._current_tensors) if self._should_trigger else None
+
+    def _look(self, run_context: Any, run_values: Any) -> None:
+        if self._should_trigger:
+            self._log_tensors(run_values.results)
+        self._iter_count += 1
+
+    def end(self, session: Any) -> None:
+        """See `hookline.train.LoggingTensorHook`."""
+        if not self.is_driven:
+            super().end(session)
+        elif self._log_at_end:
+            self._log_tensors(session.run(self._current_tensors))
 
     def _log_tensors(self, tensor_values: dict[str, Any]) -> None:
-        elapsed_secs, _ = self._timer.update_last_triggered_step(self._runs)
+        elapsed_secs, _ = self._timer.update_last_triggered_step(self._iter_count)
         with np.printoptions(suppress=True):
-            # A subclass may hand over the results of a run, which are by tag.
-            by_tag = {tag: tensor_values.get(item, tensor_values.get(tag)) for tag, item in self._items.items()}
-            super().log(by_tag, elapsed_secs)
-
-
-class _Fired:
-    """A timer that has fired already for the values being logged, and tells how long ago it had fired before."""
-
-    def __init__(self, timer: Any, elapsed_secs: float | None) -> None:
-        self._timer, self._elapsed_secs = timer, elapsed_secs
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        return self._elapsed_secs, None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._timer, name)
+            tags = {item: tag for tag, item in self._items.items()}
+            # A subclass may hand over values by what was given, or by tag.
+            by_tag = {
+                tags.get(item, item): tensor_values[item if item in tensor_values else tags[item]]
+                for item in self._tag_order
+            }
+            core.LoggingTensorHook.log(self, by_tag, elapsed_secs)

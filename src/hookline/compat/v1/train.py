@@ -41,6 +41,7 @@ from hookline.compat.v1.optimizers import (
     ProximalGradientDescentOptimizer,
     RMSPropOptimizer,
 )
+from hookline.compat.v1.own_callbacks import SecondOrStepTimer
 from hookline.compat.v1.queue_batches import batch, batch_join, shuffle_batch, shuffle_batch_join
 from hookline.compat.v1.queues import (
     input_producer,
@@ -76,7 +77,6 @@ from hookline.graph import (
 )
 from hookline.hooks import (
     NeverTriggerTimer,
-    SecondOrStepTimer,
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,

@@ -1,0 +1,345 @@
+"""Trigger: says when something fires. And the two ways to combine triggers."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hookline import clock
+
+NEVER = sys.maxsize
+"""A step that no training reaches; also the answer of `steps_until_trigger` for it."""
+
+_MOST_LOOKED_AT = 10_000
+
+
+class Trigger(abc.ABC):
+    """Says when something fires, based on the global step, the time, the count of runs, and the last firing.
+
+    A trigger only answers questions. The session asks it for the hooks that have it, and reports each firing with
+    `update_last_triggered_step`. It counts from where it was started: a training resumed at step 150 with `every(100)`
+    fires at 200. A step on which it was due stays due until it has fired, so a run that passes over the step counts
+    too.
+
+    Two triggers can be combined. `a | b` fires whenever either would, and each keeps its own phase. `a & b` fires on
+    the steps that both have, so `every(3) & every(5)` fires at 15. A part in steps is due only on its own steps; a part
+    in seconds stays due until the whole fires. What counts runs or waits for a latch has no steps, and so no `&`.
+
+    To write one, define `next_step`, and also `is_due` if the steps alone do not decide.
+
+    Example:
+        >>> from hookline.hooks import at_steps, every
+        >>> trigger = every(10) | at_steps(3)
+        >>> trigger.start(0)
+        >>> fired = []
+        >>> for step in range(1, 31):
+        ...     if trigger.should_trigger_for_step(step):
+        ...         _ = trigger.update_last_triggered_step(step)
+        ...         fired.append(step)
+        >>> fired
+        [3, 10, 20, 30]
+
+    References:
+        The timers of `tf.train` (`SecondOrStepTimer`), whose methods it has; combinations have no counterpart there.
+    """
+
+    # It was started here or last fired here, so no step up to this one is due any more.
+    _base: int | None = None
+    # Likewise, for steps that are due only in passing: the last step for which the answer was no.
+    _looked: int = -1
+    # When it last fired, or was started.
+    _since_secs: float = 0.0
+    _fired_step: int | None = None
+    _went_back: bool = False
+    # Whether each step must be checked; if so, a leap (a restore to a far step) is not checked in full.
+    _looks_at_each: bool = False
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether only the time decides, regardless of the step."""
+        return False
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it looks at the global step, so that the graph must have one."""
+        return not self.by_clock_alone
+
+    @abc.abstractmethod
+    def next_step(self, after: int) -> int:
+        """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether it is due now on `step`, which `next_step` returned."""
+        return True
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether to fire on the run that brought the training to `step`; never twice at one step."""
+        if self._base is None or step < self._base:
+            self.start(step - 1)
+        assert self._base is not None
+        low = max(self._base, min(self._looked, step - 1))
+        due = self.next_step(max(low, step - _MOST_LOOKED_AT) if self._looks_at_each else low)
+        while due <= step:
+            if self.is_due(due):
+                return True
+            due = self.next_step(due)
+        self._looked = step
+        return False
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`.
+
+        Returns:
+            The seconds and the steps since it last fired; both are None the first time, and the first time after the
+            step moved back.
+        """
+        now = clock.monotonic()
+        elapsed = None, None
+        if self._fired_step is not None and not self._went_back and step >= self._fired_step:
+            elapsed = now - self._since_secs, step - self._fired_step
+        self._base = self._looked = self._fired_step = step
+        self._since_secs, self._went_back = now, False
+        return elapsed
+
+    def last_triggered_step(self) -> int | None:
+        """Returns the step at which it last fired, or None."""
+        return self._fired_step
+
+    def start(self, step: int) -> None:
+        """Reports that the training starts, resumes or goes back to `step`.
+
+        A trigger that already stands at this step or an earlier one does not change.
+        """
+        if self._base is None:
+            self._since_secs = clock.monotonic()
+        elif step >= self._base:
+            return
+        else:
+            self._went_back = True
+        self._base = self._looked = step
+        if self._fired_step is not None:
+            self._fired_step = min(self._fired_step, step)
+
+    def reset(self) -> None:
+        """Forgets that it was ever started or fired."""
+        self._base = self._fired_step = None
+        self._looked, self._since_secs, self._went_back = -1, 0.0, False
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns the smallest n, at least 1, for which it may fire at `step + n`, whatever the time."""
+        following = self.next_step(step if self._base is None else max(self._base, min(self._looked, step)))
+        return NEVER if following >= NEVER else max(1, following - step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the seconds after which it may fire at an earlier step; infinity if time does not matter."""
+        return math.inf
+
+    def runs_until_trigger(self) -> int:
+        """Returns the number of runs after which it may fire at an earlier step; `NEVER` if runs do not matter."""
+        return NEVER
+
+    def count_runs(self, runs: int) -> None:  # noqa: B027 - most do not count
+        """Reports the number of the run that it will be asked about: 1 for the first run of its hook."""
+
+    def anew(self) -> Trigger:
+        """Returns an equal trigger that was never started."""
+        other = copy.copy(self)
+        other.reset()
+        return other
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state from which an equal trigger can continue with `set_state`: a dict of numbers."""
+        waited_secs = None if self._base is None else clock.monotonic() - self._since_secs
+        return {
+            "base": self._base,
+            "looked": self._looked,
+            "fired": self._fired_step,
+            "waited_secs": waited_secs,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from another trigger's state, including the seconds that had passed."""
+        self.reset()
+        self._go_on_from(state)
+
+    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+        if state["base"] is not None:
+            self._base, self._looked, self._fired_step = state["base"], state["looked"], state["fired"]
+            self._since_secs = clock.monotonic() - state["waited_secs"]
+
+    def leaves(self) -> list[Trigger]:
+        """Returns the triggers it consists of: only itself, if it is not combined."""
+        return [self]
+
+    def __or__(self, other: Trigger) -> Trigger:
+        return AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
+
+    def __and__(self, other: Trigger) -> Trigger:
+        return AllOf(self, other) if isinstance(other, Trigger) else NotImplemented
+
+
+class _Composite(Trigger):
+    """Several triggers in one; its state consists of theirs."""
+
+    _sign = ""
+
+    def __init__(self, *parts: Trigger) -> None:
+        # (a & b) & c has three parts.
+        self.parts = parts = tuple(p for part in parts for p in (part.parts if type(part) is type(self) else (part,)))
+        if len({id(leaf) for leaf in self.leaves()}) < len(self.leaves()):
+            raise ValueError(f"{self!r} has the same trigger twice, and each keeps a phase of its own: make another.")
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a part looks at the global step."""
+        return any(part.has_steps for part in self.parts)
+
+    def leaves(self) -> list[Trigger]:
+        """Returns all the simple triggers it consists of."""
+        return [leaf for part in self.parts for leaf in part.leaves()]
+
+    @property
+    def by_clock_alone(self) -> bool:
+        """Whether only the time decides for all parts."""
+        return all(part.by_clock_alone for part in self.parts)
+
+    def start(self, step: int) -> None:
+        """Starts it and all parts; see `Trigger`."""
+        super().start(step)
+        for part in self.parts:
+            part.start(step)
+
+    def reset(self) -> None:
+        """Resets it and all parts."""
+        super().reset()
+        for part in self.parts:
+            part.reset()
+
+    def anew(self) -> Trigger:
+        """Returns an equal trigger, of parts that were never started."""
+        other = copy.copy(self)
+        other.parts = tuple(part.anew() for part in self.parts)
+        Trigger.reset(other)
+        return other
+
+    def count_runs(self, runs: int) -> None:
+        """Reports the number of the run to all parts."""
+        for part in self.parts:
+            part.count_runs(runs)
+
+    def runs_until_trigger(self) -> int:
+        """Returns the smallest answer of the parts."""
+        return min(part.runs_until_trigger() for part in self.parts)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns its state, including the states of its parts."""
+        return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from another one's state, part by part."""
+        Trigger.reset(self)  # Not the parts: one that counts runs has no state, and goes on.
+        self._go_on_from(state)
+        for part, its_state in zip(self.parts, state["parts"], strict=True):
+            part.set_state(its_state)
+
+    def __repr__(self) -> str:
+        return f"({f' {self._sign} '.join(map(repr, self.parts))})"
+
+
+def _is_due(part: Trigger, step: int) -> bool:
+    # A combined trigger asks its parts, because searching for its next step may take long.
+    on_step = isinstance(part, _Composite) or part.next_step(step - 1) == step
+    return on_step and part.is_due(step)
+
+
+class AnyOf(_Composite):
+    """Fires whenever a part would; only the parts that were due count anew from there. `a | b` makes it."""
+
+    _sign = "|"
+
+    def next_step(self, after: int) -> int:
+        """Returns the first step of any part."""
+        return min(part.next_step(after) for part in self.parts)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether a part is due on `step`."""
+        return any(_is_due(part, step) for part in self.parts)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether a part would fire."""
+        # All parts are asked, because each notes the steps that have passed.
+        return any([part.should_trigger_for_step(step) for part in self.parts])
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`; if no part was due, all of them count from there."""
+        due = [part for part in self.parts if part.should_trigger_for_step(step)]
+        for part in due or self.parts:
+            part.update_last_triggered_step(step)
+        return super().update_last_triggered_step(step)
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns the smallest answer of the parts."""
+        return min(part.steps_until_trigger(step) for part in self.parts)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the smallest answer of the parts."""
+        return min(part.secs_until_trigger() for part in self.parts)
+
+
+class AllOf(_Composite):
+    """Fires on a step on which all parts are due. `a & b` makes it."""
+
+    _looks_at_each = True
+    _sign = "&"
+    _MAX_TRIES = 50
+
+    def __init__(self, *parts: Trigger) -> None:
+        for part in parts:
+            for leaf in part.leaves():
+                if not leaf.has_steps and not leaf.by_clock_alone:
+                    raise TypeError(
+                        f"& combines triggers in steps and in seconds, got {leaf!r}, which has neither. Use |, or two "
+                        "hooks."
+                    )
+        super().__init__(*parts)
+
+    def next_step(self, after: int) -> int:
+        """Returns the first step that all parts share, or an earlier one if finding it takes too long."""
+        candidate = after + 1
+        for _ in range(self._MAX_TRIES):
+            following = max(part.next_step(candidate - 1) for part in self.parts)
+            if following in (candidate, NEVER):
+                return following
+            candidate = following
+        return candidate
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether all parts are due on `step`."""
+        return all(_is_due(part, step) for part in self.parts)
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Returns whether all parts are due on one of the unchecked steps up to `step`."""
+        if self._base is None or step < self._base:
+            self.start(step - 1)
+        if step == self._fired_step or not all(part.is_due(step) for part in self.parts if part.by_clock_alone):
+            self._looked = step
+            return False
+        return self.by_clock_alone or super().should_trigger_for_step(step)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired at `step`: all parts count from there."""
+        for part in self.parts:
+            part.update_last_triggered_step(step)
+        return super().update_last_triggered_step(step)
+
+    def steps_until_trigger(self, step: int) -> int:
+        """Returns when all parts may be due; `NEVER` if time alone decides."""
+        return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
+
+    def secs_until_trigger(self) -> float:
+        """Returns the largest answer if time alone decides; else infinity, because its steps are checked anyway."""
+        return max(part.secs_until_trigger() for part in self.parts) if self.by_clock_alone else math.inf

@@ -1,0 +1,157 @@
+"""Rider: a hook, as a session's runs know it, with its trigger and what it waits for."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import Any, NamedTuple
+
+from hookline import clock
+from hookline.graph import Graph, Operation
+from hookline.hooks.base import SessionRunArgs, SessionRunHook
+from hookline.hooks.trigger import NEVER, Trigger
+from hookline.hooks.triggers import Latched
+from hookline.hooks.when import BoundHook, bare
+from hookline.monitored.hook_list import describe, override
+from hookline.session import LateResults, RunMetadata, RunOptions
+
+
+class Watch:
+    """A trigger, and when it must be asked next.
+
+    Attributes:
+        trigger: What is asked.
+        at_step: It is asked when a run leads there,
+        at_secs: or at this reading of the clock,
+        at_run: or on this run.
+        bits: The hooks that have it, as bits.
+        counts: Whether it wants to know the numbers of runs.
+        due: Whether it wants to fire; it has not, where none of its hooks rides on the run.
+        fired: In which attempt of a run it last fired.
+        elapsed: What `update_last_triggered_step` said then.
+    """
+
+    __slots__ = ("at_run", "at_secs", "at_step", "bits", "counts", "due", "elapsed", "fired", "trigger")
+
+    def __init__(self, trigger: Trigger) -> None:
+        self.trigger = trigger
+        self.at_step: float = -math.inf
+        self.at_secs: float = -math.inf
+        self.at_run: float = 0
+        self.bits = 0
+        self.counts = any(type(leaf).count_runs is not Trigger.count_runs for leaf in trigger.leaves())
+        self.due = False
+        self.fired = 0
+        self.elapsed: tuple[float | None, int | None] = (None, None)
+
+    def plan(self, step: int, run: int, *, bound: bool) -> None:
+        """Asks when it must be asked next; called after a run that led to a step.
+
+        Args:
+            step: That step.
+            run: The number of the run.
+            bound: Whether hooks count runs of their own, so that the count of runs says nothing.
+        """
+        trigger = self.trigger
+        steps, secs = trigger.steps_until_trigger(step), trigger.secs_until_trigger()
+        runs = trigger.runs_until_trigger() if self.counts else NEVER
+        self.at_step = step + steps if steps < NEVER else math.inf
+        self.at_secs = clock.monotonic() + secs if secs < math.inf else math.inf
+        self.at_run = math.inf if runs >= NEVER and not self.due else run + (1 if bound or self.due else runs)
+
+
+class Late(NamedTuple):
+    """A firing whose values are on their way."""
+
+    results: LateResults
+    due_run: float
+    global_step: int | None
+    elapsed_steps: int | None
+    elapsed_secs: float | None
+    options: RunOptions
+    run_metadata: RunMetadata
+
+    def is_due(self, run: float) -> bool:
+        """Returns whether it is to be delivered after a run; after infinitely many, it always is."""
+        return run >= self.due_run or (self.due_run == math.inf and self.results.is_ready())
+
+
+class Rider:
+    """A hook, as a session's runs know it.
+
+    Attributes:
+        hook: The hook itself, not its binding.
+        bit: Its place in the list, as a bit.
+        watch: Its trigger; None without one.
+        before: Its `before_run`, where its class overrides it and it has not retired.
+        after: Its `after_run` likewise.
+        fetches: What it declares.
+        args: What it asks for when it fires, if it has no `before_trigger` of its own.
+        before_trigger: That, if it has.
+        asks: Whether it asks for anything when it fires.
+        late: Whether it waits for values to arrive, or for how many runs; who looks at each run does not wait.
+        latches: The parts of its trigger that wait for a latch, with whether it has latched.
+        binding: What binds it to some runs; None where it sees all.
+        bound_to: The operations to whose runs it is bound.
+        waiting: Firings whose values are on their way.
+        asked: In which attempt of a run it was last asked for what it wants.
+        given: In which it last fired.
+    """
+
+    __slots__ = (
+        "after",
+        "args",
+        "asked",
+        "asks",
+        "before",
+        "before_trigger",
+        "binding",
+        "bit",
+        "bound_to",
+        "fetches",
+        "given",
+        "hook",
+        "latches",
+        "late",
+        "waiting",
+        "watch",
+    )
+
+    def __init__(self, hook: Any, place: int, graph: Graph) -> None:
+        self.hook = inner = bare(hook)
+        self.bit = 1 << place
+        self.before, self.after = override(inner, "before_run"), override(inner, "after_run")
+        self.fetches = getattr(inner, "fetches", None)
+        self.before_trigger = override(inner, "before_trigger")
+        self.args = None if self.fetches is None else SessionRunArgs(self.fetches)
+        self.asks = self.args is not None or self.before_trigger is not None
+        self.late: bool | int = False if self.before or self.after else _checked_late(inner)
+        self.latches: dict[Latched, bool] = {}
+        self.watch: Watch | None = None
+        self.binding = hook if isinstance(hook, BoundHook) else None
+        self.bound_to: set[Operation] = set() if self.binding is None else self.binding.operations(graph)
+        self.asked = self.given = 0
+        self.waiting: collections.deque[Late] = collections.deque()
+
+    def retire(self) -> bool:
+        """Gives up the callbacks that no subclass has overridden again; returns whether it had any."""
+        had = self.before, self.after
+        self.before = None if _is_own(self.hook, "before_run") else self.before
+        self.after = None if _is_own(self.hook, "after_run") else self.after
+        return had != (self.before, self.after)
+
+
+def _is_own(hook: Any, name: str) -> bool:
+    """Whether the class that defines a callback is the first to define one, and not a subclass that adds to another."""
+    if name in getattr(hook, "__dict__", ()):
+        return False
+    kinds = [vars(kind) for kind in type(hook).__mro__ if kind is not SessionRunHook]
+    around = [kind for kind in kinds if "before_run" in kind or "after_run" in kind]
+    return not any(name in kind for kind in around[:-1])
+
+
+def _checked_late(hook: Any) -> bool | int:
+    late = getattr(hook, "late", False)
+    if not isinstance(late, int) or late < 0:
+        raise TypeError(f"The {describe(hook)} must have True, False or a number of runs as late, got {late!r}.")
+    return late

@@ -1,0 +1,511 @@
+"""Schedule: which hooks fire in a run, and how many runs may pass before a trigger has to be asked."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Container, Mapping
+from typing import Any
+
+from hookline import clock
+from hookline.errors import PREEMPTION_ERRORS
+from hookline.graph import Operation, Tensor
+from hookline.hooks.base import ALONE, Firing, SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.triggers import FirstRun, Latched
+from hookline.hooks.when import operations_of
+from hookline.monitored.hook_list import HookList, declares, describe, override
+from hookline.monitored.quiet import Foreseen
+from hookline.monitored.rider import Late, Rider, Watch
+from hookline.monitored.ridership import Ridership
+from hookline.session import LateResults, RunMetadata, RunOptions, Session, merge_options
+from hookline.session.feeds import feed_key
+
+_logger = logging.getLogger(__name__)
+
+_NO_OPTIONS = RunOptions()
+_LOOK_AGAIN_RUNS = 64
+_MOST_RIDERSHIPS = 64
+_NONE_YET = object()
+
+
+class Schedule:
+    """Decides before each run who rides along: hooks that override a run callback, and hooks that fire.
+
+    It asks each trigger with the step to which the run is expected to lead: how many steps a run gains the session
+    knows beforehand from the fetches. Where the device alone knows, it is asked after each run, and the gain of the run
+    before is assumed. Hooks that ask for nothing are decided on again after the run, where the step came out otherwise.
+
+    Between two runs on which a trigger has to be asked, it says how many may pass without anybody (`foreseen`).
+
+    Args:
+        session: The raw session.
+        hooks: All hooks; their declarations are read here.
+        before: The schedule of the same session before, which had other hooks; this one goes on for it.
+
+    Raises:
+        RuntimeError: A trigger in steps, in a graph without a global step.
+        TypeError: A `trigger` that is none; a `late` that is neither a bool nor a number of runs.
+
+    Attributes:
+        overdue: Whether triggers must be asked anew after this run.
+        alarms: The session's count of latches that had latched when they were last looked at.
+        awaited: For what late hooks wait that wait for the device.
+        waits: Whether a late hook waits for values, or for a run.
+        still: Whether it has left the global step where the one before had left it, and a hook waits for steps.
+    """
+
+    def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None) -> None:
+        self._session = session
+        self._has_step = _has_step(session)
+        self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
+        self._by_hook = {id(rider.hook): rider for rider in self._riders}
+        self._watches = self._read_triggers({id(watch.trigger) for watch in before._watches} if before else set())
+        self._bound = any(rider.binding is not None for rider in self._riders)
+        self._here = self._all = (1 << len(self._riders)) - 1
+        self._read_riders()
+        session.expect([rider.fetches for rider in self._riders if rider.watch is not None])
+        # Where others take steps as well, how far a run gets is not for this session to foresee.
+        self._steady = not session.shared
+        self._last_step = step = self._step() or 0
+        self._reach = step
+        self._due_step = self._due_secs = -math.inf
+        self._due_run: float = 0
+        self._run = self._everyone_run = self._attempt = 0
+        self._firing = 0
+        self._came: int | None = None
+        self.awaited: tuple[LateResults, ...] = ()
+        self.waits, self._late_run = False, math.inf
+        self._gain = 1
+        self._fetches: Any = _NONE_YET
+        self._fed: Any = None
+        self._planned_gain: int | None = None
+        self._changes = 1  # of the step by one of the caller's runs
+        self._expected_changes, self.alarms = -1, session.alarms
+        self._free: float = 0
+        self._foreseen = False
+        self._counts_steps = session.expects_steps or any(watch.trigger.has_steps for watch in self._watches)
+        self.still, self._seen_step = False, None
+        self._warned: set[str] = set()
+        self._recalled: list[Rider] = []
+        self.overdue = True
+        if before is not None:
+            self._take_over(before)
+
+    def _read_triggers(self, started: Container[int]) -> list[Watch]:
+        """Reads who has which trigger, and starts the triggers; those that the schedule before had are `started`."""
+        watches: dict[int, Watch] = {}
+        for rider in self._riders:
+            trigger = getattr(rider.hook, "trigger", None)
+            if trigger is None or not declares(rider.hook):
+                if override(rider.hook, "on_trigger") is not None and not (rider.before or rider.after):
+                    _logger.warning(
+                        "The %s has an on_trigger and no trigger: it never fires. Set trigger in the class, or at the "
+                        "latest in after_create_session; a subclass that overrides that calls super().",
+                        describe(rider.hook),
+                    )
+                continue
+            if not isinstance(trigger, Trigger):
+                raise TypeError(
+                    f"The {describe(rider.hook)} must have a Trigger (or None) as trigger, got {trigger!r}."
+                )
+            if trigger.has_steps and not self._has_step:
+                raise RuntimeError(
+                    f"The {describe(rider.hook)} fires at steps ({trigger!r}), and the graph has no global step. "
+                    "Create it with train.get_or_create_global_step()."
+                )
+            rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
+            if id(trigger) not in watches:
+                trigger.start(self._session.global_step if self._has_step else 0)
+                for leaf in trigger.leaves():
+                    if isinstance(leaf, FirstRun) and id(trigger) not in started:
+                        leaf.renew()
+            rider.watch = watches.setdefault(id(trigger), Watch(trigger))
+            rider.watch.bits |= rider.bit
+        return list(watches.values())
+
+    def _read_riders(self) -> None:
+        """Says who rides on every run."""
+        self._riderships: dict[tuple[int, int], Ridership] = {}
+        self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after)
+        # Who has a trigger in common with one that asks fires where that one does.
+        asking = {rider.watch for rider in self._riders if rider.asks and rider.watch is not None}
+        self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.watch in asking)
+
+    def _of(self, bits: int) -> Ridership:
+        """Returns some hooks, in list order, as they ride on runs like this one."""
+        key = bits, self._here
+        found = self._riderships.get(key)
+        if found is None:
+            if len(self._riderships) >= _MOST_RIDERSHIPS:
+                self._riderships.clear()
+            riding = [rider for rider in self._riders if rider.bit & bits]
+            latches = [leaf.operation for rider in self._riders if rider.bit & self._here for leaf in rider.latches]
+            found = self._riderships[key] = Ridership(riding, self.ask_rider, tuple(dict.fromkeys(latches)))
+        return found
+
+    @property
+    def idle(self) -> Ridership:
+        """Nobody, with what every run carries."""
+        return self._of(0)
+
+    def _step(self) -> int | None:
+        return self._session.global_step if self._has_step else None
+
+    # Before a run ----------------------------------------------------------------------------------------------
+
+    def decide(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, run: int, passed: int) -> Ridership:
+        """Returns who rides along on the run of these fetches that is about to start.
+
+        Args:
+            fetches: What it asks for.
+            feed_dict: What it feeds.
+            run: Its number, from 1 on.
+            passed: How many runs were made since the last time, which were `foreseen`.
+        """
+        self._run, self._came = run, None
+        self._attempt += 1
+        if self._recalled:
+            self._bring_back()
+        if passed:
+            self._last_step += passed * (self._planned_gain or 0)
+            for rider in self._riders:
+                if rider.binding is not None and rider.bit & self._here:
+                    rider.binding.runs += passed
+        session = self._session
+        gain = self._gain if self._planned_gain is None else self._planned_gain
+        known = session.known_global_step if self._has_step else self._last_step
+        is_set, step = False, known
+        if step is None:
+            step, changes = self._last_step + gain, session.step_changes
+            # Somebody else has set the step, and perhaps far past where hooks are due.
+            is_set = changes != self._expected_changes
+            self._expected_changes = changes + self._changes
+        else:
+            self._expected_changes = -1
+        gained = step - self._last_step
+        self._last_step = step
+        if gained < 0:
+            for watch in self._watches:
+                watch.trigger.start(step)
+        # How far a run leads may depend on which tensors are fed, too.
+        fed = feed_key(feed_dict) if feed_dict else None
+        if fetches is not self._fetches or fed != self._fed:
+            self._look_up(fetches, feed_dict)
+            self._fed = fed
+            gain = self._gain if self._planned_gain is None else self._planned_gain
+        self._reach = reach = step + gain if self._has_step else run
+        self._free = 0
+        self._foreseen = foreseen = (
+            self._steady
+            and self._fetches is not _NONE_YET
+            and (not self._has_step or (known is not None and bool(self._planned_gain)))
+        )
+        now = clock.monotonic() if self._due_secs < math.inf else -math.inf
+        everyone = is_set or gained < 0 or not self._steady or (run >= self._everyone_run and not foreseen)
+        # Where the device alone knows how far the run leads, it is asked after the run.
+        is_open = self._counts_steps and self._planned_gain is None
+        self.overdue = everyone or is_open or run >= self._due_run or reach >= self._due_step or now >= self._due_secs
+        self._firing = self._asked(reach, now, everyone) if self.overdue else 0
+        if foreseen and not self.overdue and not self._calls:
+            self._free = self._runs_before(reach)
+        bits = (self._calls | self._firing) & self._here
+        return self._riderships.get((bits, self._here)) or self._of(bits)
+
+    def _asked(self, step: int, now: float, everyone: bool = False) -> int:
+        """Asks the triggers that may be due; returns the hooks that fire."""
+        run, firing = self._run, 0
+        self._due_run = min(self._due_run, run)  # So is another attempt, until `plan` says otherwise.
+        for watch in self._watches:
+            watch.due = False
+            if everyone or step >= watch.at_step or now >= watch.at_secs or run >= watch.at_run:
+                watch.at_run = run  # It is asked again after this run, and in the next attempt.
+                if watch.counts:
+                    watch.trigger.count_runs(self._runs_of(watch))
+                if watch.trigger.should_trigger_for_step(step):
+                    watch.due = True
+                    firing |= watch.bits
+        return firing & self._here
+
+    def _runs_of(self, watch: Watch) -> int:
+        """Returns the number of this run for a trigger: a hook that is bound to some runs counts those."""
+        if self._bound:
+            for rider in self._riders:
+                if rider.watch is watch and rider.binding is not None:
+                    return rider.binding.runs + 1
+        return self._run
+
+    def _known_step(self) -> int | None:
+        return self._session.known_global_step if self._has_step else self._last_step
+
+    @property
+    def expected_step(self) -> int | None:
+        """The global step to which the run under way is expected to lead; None in a graph without one."""
+        return self._reach if self._has_step else None
+
+    def limited(self, options: RunOptions | None) -> RunOptions | None:
+        """Returns the options of the run, with the limit of the session where the run may meet it."""
+        limit = self._session.step_limit
+        if limit is None:
+            return options
+        step = self._known_step() if self._steady else None
+        if step is not None and step < limit:
+            return options
+        return merge_options([options, RunOptions(last_step=limit)])
+
+    def _runs_before(self, reach: float) -> float:
+        """Returns how many runs may follow one that reaches a step until somebody is due."""
+        runs = self._due_run - self._run - 1
+        if self._has_step:
+            runs = min(runs, (self._due_step - 1 - reach) // self._planned_gain if self._planned_gain else 0)
+        return max(runs, 0)
+
+    def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
+        self._here = self._all
+        if self._bound:
+            asked = operations_of(fetches, self._session.graph)
+            for rider in self._riders:
+                if rider.binding is not None and rider.bound_to.isdisjoint(asked):
+                    self._here &= ~rider.bit
+        self._fetches, self._planned_gain, self._changes = _NONE_YET, None, 1
+        try:
+            # What the hooks fed the last time they will feed again: without it, fetches may lack a placeholder.
+            always = self._of(self._calls & self._here)
+            feeds = always.merged_feeds(feed_dict, self._session.graph) if always.feeders else feed_dict
+            gain = self._session.step_gain(fetches, feeds)
+            self._planned_gain, self._changes = gain, int(gain != 0)
+        except Exception:  # The run itself says what is wrong, after `before_run` as always.
+            return
+        if isinstance(fetches, Tensor | Operation | str):  # A structure may be changed in place.
+            self._fetches = fetches
+
+    # In a run --------------------------------------------------------------------------------------------------
+
+    def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
+        """Returns what a hook wants of this run if it fires; one that the session does not know asks by itself."""
+        rider = self._by_hook.get(id(hook))
+        return ALONE.ask(hook, context) if rider is None else self.ask_rider(rider, context)
+
+    def ask_rider(self, rider: Rider, context: SessionRunContext) -> SessionRunArgs | None:
+        """Returns what a hook wants of this run if it fires."""
+        rider.asked = self._attempt
+        if not self._firing & rider.bit:
+            return None
+        return rider.args if rider.before_trigger is None else rider.before_trigger(context)
+
+    def came_out(self, riders: Ridership) -> list[tuple[int, Rider]]:
+        """Returns who gets the results of a run, each with the place of its own: the run has succeeded.
+
+        Where it led elsewhere than was expected, hooks that ask for nothing are decided on again.
+        """
+        if not self._has_step or not self._watches:
+            return riders.after
+        step = self._session.known_global_step
+        if step is None and self.overdue:  # The device says, whom `plan` would ask else.
+            step = self._session.global_step
+        self._came = step
+        if step is None or step == self._reach:
+            return riders.after
+        now = clock.monotonic() if self._due_secs < math.inf else -math.inf
+        fire = self._asked(step, now)
+        self.overdue = self.overdue or bool(fire)
+        self._firing = fire & ~(self._asking & ~self._firing)  # Who asked for nothing has nothing to see.
+        places = {rider: place for place, rider in enumerate(riders.riders)}
+        bits = self._firing | (self._calls & self._here)
+        return [(places.get(rider, -1), rider) for rider in self._riders if rider.bit & bits]
+
+    def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Fires a hook, if that is what this run does; one that the session does not know asks by itself."""
+        rider = self._by_hook.get(id(hook))
+        if rider is None:
+            ALONE.deliver(hook, context, run_values)
+        else:
+            self.deliver_to(rider, context, *run_values)
+
+    def deliver_to(
+        self, rider: Rider, context: SessionRunContext, results: Any, options: RunOptions, run_metadata: RunMetadata
+    ) -> None:
+        """Fires a hook, if that is what this run does: its trigger moves, and then it is called."""
+        watch = rider.watch
+        if watch is None or not self._firing & rider.bit or rider.given == self._attempt:
+            return
+        rider.given = self._attempt
+        if watch.fired != self._attempt:  # Another hook may have the same trigger.
+            watch.fired, watch.due = self._attempt, False
+            came = self._came if self._came is not None else self._run
+            watch.elapsed = watch.trigger.update_last_triggered_step(came)
+        if rider.before is not None and rider.fetches is not None and rider.asked != self._attempt:
+            self._warn_of_fetches(rider)
+        elapsed_secs, elapsed_steps = watch.elapsed
+        step = self._came if self._has_step else None
+        about = step, elapsed_steps if self._has_step else None, elapsed_secs
+        if late := rider.late:
+            due_run = math.inf if late is True else self._run + late
+            results = results if isinstance(results, LateResults) else LateResults.of(results)
+            rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
+            self.waits = True
+        else:
+            rider.hook.on_trigger(Firing(results, *about, options, run_metadata, context))
+
+    def _warn_of_fetches(self, rider: Rider) -> None:
+        kind = type(rider.hook).__name__
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _logger.warning(
+                "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
+                "and return what it returns, or leave out fetches.",
+                kind,
+            )
+
+    def retire(self, hook: Any) -> None:
+        """Calls a hook on no more runs; see `SessionRunContext.retire`."""
+        rider = self._by_hook.get(id(hook))
+        if rider is not None and rider.retire():
+            self._read_riders()
+
+    def recall(self, hook: Any) -> None:
+        """Calls a hook on each run again, from the next one on."""
+        rider = self._by_hook.get(id(hook))
+        if rider is not None:
+            self._recalled.append(rider)
+
+    def _bring_back(self) -> None:
+        for rider in self._recalled:
+            rider.before, rider.after = override(rider.hook, "before_run"), override(rider.hook, "after_run")
+        self._recalled.clear()
+        self._read_riders()
+
+    # Between runs ----------------------------------------------------------------------------------------------
+
+    def deliver_late(self, context: SessionRunContext, run: float = math.inf) -> None:
+        """Calls late hooks whose values have arrived, or whose run has come.
+
+        Args:
+            context: Of the run under way, or a new one.
+            run: Which run was the last; by default this waits for all values.
+        """
+        for rider in self._riders:
+            waiting = rider.waiting
+            while waiting and waiting[0].is_due(run):
+                late = waiting.popleft()
+                rider.hook.on_trigger(Firing(late.results.get(), *late[2:], context))
+        self._await()
+
+    def _await(self) -> None:
+        """Looks what late hooks wait for."""
+        firsts = [rider.waiting[0] for rider in self._riders if rider.waiting]
+        self.waits = bool(firsts)
+        self.awaited = tuple([late.results for late in firsts if late.due_run == math.inf])
+        self._late_run = min([late.due_run for late in firsts], default=math.inf)
+
+    def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
+        """Calls the hooks whose latch has latched.
+
+        Args:
+            context: Of the run under way, or a new one.
+            wait: Whether to wait for all runs so far.
+        """
+        alarms = self._session.alarms
+        elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may have a trigger in common.
+        for rider in self._riders:
+            for leaf, known in rider.latches.items():
+                step = self._session.latched(leaf.operation, wait=wait)
+                rider.latches[leaf] = step is not None
+                if step is None or known:
+                    continue
+                # The other parts of its trigger keep their phases: the step may be long past.
+                if leaf not in elapsed:
+                    elapsed[leaf] = leaf.update_last_triggered_step(step)
+                secs, steps = elapsed[leaf]
+                about = (step, steps) if self._has_step else (None, None)
+                rider.hook.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
+        self.alarms = alarms
+
+    def salvage(self, context: SessionRunContext, run: int) -> None:
+        """Calls late hooks whose values have arrived, and drops the rest with a log line: the session is lost.
+
+        Args:
+            context: A new one.
+            run: Which run was the last.
+
+        Raises:
+            Exception: What a hook raised, but the loss of the session.
+        """
+        dropped = 0
+        for rider in self._riders:
+            waiting = rider.waiting
+            while waiting and waiting[0].is_due(run):
+                late = waiting.popleft()
+                try:
+                    values = late.results.get()
+                except Exception:  # Lost with the session; the recovery says why.
+                    dropped += 1
+                    continue
+                try:
+                    rider.hook.on_trigger(Firing(values, *late[2:], context))
+                except Exception as exc:
+                    if not isinstance(context.session.map_error(exc), PREEMPTION_ERRORS):
+                        raise
+                    _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
+            dropped += len(waiting)
+            waiting.clear()
+        if dropped:
+            _logger.warning("%d late firings are dropped with their session.", dropped)
+        self._await()
+
+    def finish(self) -> Foreseen | None:
+        """Counts a run that has succeeded, and asks its triggers when they must be asked next.
+
+        Returns:
+            The runs like this one that may follow before somebody is due; None if that may be the next.
+        """
+        if self._bound:
+            for rider in self._riders:
+                if rider.binding is not None and rider.bit & self._here:
+                    rider.binding.runs += 1
+        step, self._came = self._came, None
+        if step is None and self._has_step:
+            step = self._session.global_step if self.overdue else self._session.known_global_step
+        if self._counts_steps:
+            self.still, self._seen_step = step is not None and step == self._seen_step, step
+        if self.overdue:
+            self._plan(step)
+        if self._free <= 0 or self._calls & self._here or (step is None and self._has_step):
+            return None
+        return Foreseen(self._free, self._due_secs, step, self._planned_gain or 0, self.alarms, self.awaited)
+
+    def _plan(self, step: int | None) -> None:
+        run = self._run
+        if step is not None:
+            self._gain = max(1, step - self._last_step)
+            self._last_step = step
+        due_step = due_secs = due_run = math.inf
+        for watch in self._watches:
+            if watch.at_run <= run:
+                watch.plan(run if step is None else step, run, bound=self._bound)
+            due_step = min(due_step, watch.at_step)
+            due_secs = min(due_secs, watch.at_secs)
+            due_run = min(due_run, watch.at_run)
+        if run >= self._everyone_run:
+            self._everyone_run = run + _LOOK_AGAIN_RUNS
+        self._due_step, self._due_secs, self._due_run = due_step, due_secs, min(due_run, self._late_run)
+        self._free = self._runs_before(self._last_step) if self._foreseen else 0
+
+    def _take_over(self, other: Schedule) -> None:
+        """Goes on for another schedule."""
+        other._bring_back()
+        for rider in other._riders:
+            mine = self._by_hook.get(id(rider.hook))
+            if mine is not None:
+                mine.before, mine.after, mine.waiting = rider.before, rider.after, rider.waiting
+                mine.latches = rider.latches
+        self._run, self._attempt, self._warned = other._run, other._attempt, other._warned
+        self._read_riders()
+        self._await()
+
+
+def _has_step(session: Session) -> bool:
+    try:
+        return session.global_step is not None
+    except (RuntimeError, TypeError):  # There is none, or one that cannot be counted.
+        return False

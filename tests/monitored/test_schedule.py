@@ -1,0 +1,357 @@
+"""The session owns the trigger: who fires in a run, what it asks for, and when its phase moves."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hookline as hl
+from hookline import train
+from hookline.graph import get_or_create_global_step, group, op, placeholder
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession
+from hookline.testing import ScriptedSession
+
+
+class FromOutside(train.SessionRunHook):
+    """The reference: asks a trigger of its own on every run, when the run has been made."""
+
+    def __init__(self, trigger):
+        self.inner, self.steps, self.runs = trigger, [], 0
+
+    def after_create_session(self, session, coord):
+        self.inner.start(session.global_step)
+
+    def after_run(self, run_context, run_values):
+        step = run_context.session.global_step
+        self.runs += 1
+        self.inner.count_runs(self.runs)
+        if self.inner.should_trigger_for_step(step):
+            self.inner.update_last_triggered_step(step)
+            self.steps.append(step)
+
+
+def run(session, fetches, times):
+    for _ in range(times):
+        session.run(fetches)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+# What is declared, and when it is read ---------------------------------------------------------------------------
+
+
+def test_a_hook_that_declares_is_called_on_the_runs_in_which_it_fires_and_on_no_other(train_op, fires):
+    hook = fires(train.every(10), fetches="global_step:0")
+    raw = ScriptedSession(values={"global_step:0": 7})
+    session = HookedSession(raw, HookList([hook]))
+    run(session, "train", 40)
+    assert hook.steps == [10, 20, 30, 40]
+    assert [firing.values for firing in hook.firings] == [7] * 4
+    assert [number for number, asked in enumerate(raw.asked, 1) if asked.watched] == [10, 20, 30, 40]
+
+
+def test_declarations_are_read_after_after_create_session_which_may_set_them(train_op, fires):
+    class Late(fires):
+        def after_create_session(self, session, coord):
+            self.trigger, self.fetches = train.every(3), session.graph.as_graph_element("global_step:0")
+
+    hook = Late()
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 7)
+    assert hook.steps == [3, 6]
+    assert [int(firing.values) for firing in hook.firings] == [2, 5]  # as before the update
+
+
+def test_after_create_session_may_mark_the_trigger_as_fired(train_op, fires):
+    class Marked(fires):
+        def after_create_session(self, session, coord):
+            self.trigger.update_last_triggered_step(session.global_step)
+
+    hook = Marked(train.spaced(4))
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 9)
+    assert hook.steps == [4, 8]
+    assert hook.firings[0].elapsed_steps == 4
+
+
+def test_a_trigger_in_steps_needs_a_global_step_and_the_error_names_the_hook(fires):
+    hl.constant(1.0, name="x")
+    with pytest.raises(RuntimeError, match=r"The hook Fires fires at steps \(every\(10\)\), and the graph has no"):
+        train.MonitoredSession(hooks=[fires(train.every(10))])
+
+
+@pytest.mark.parametrize("make", [lambda: train.every(runs=2), lambda: train.every(secs=2), train.first_run])
+def test_other_triggers_do_without_a_global_step(make, clock, fires):
+    x = hl.constant(1.0, name="x")
+    hook = fires(make(), fetches=x)
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for _ in range(5):
+            clock.advance(1)
+            session.run(x)
+    assert hook.firings
+    assert {(firing.global_step, firing.elapsed_steps, float(firing.values)) for firing in hook.firings} == {
+        (None, None, 1.0)
+    }
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [({"trigger": 10}, "must have a Trigger .or None. as trigger, got 10"),
+     ({"trigger": train.every(3), "late": -1}, "must have True, False or a number of runs as late, got -1"),
+     ({"trigger": train.every(3), "late": "yes"}, "must have True, False or a number of runs as late, got 'yes'")],
+)  # fmt: skip
+def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, fires):
+    with pytest.raises(TypeError, match=f"The hook Fires {complaint}"):
+        train.MonitoredSession(hooks=[fires(**declared)])
+
+
+def test_an_on_trigger_without_a_trigger_is_told(train_op, caplog, fires):
+    with train.MonitoredSession(hooks=[fires()]):
+        pass
+    (warning,) = warnings_of(caplog)
+    assert "Fires has an on_trigger and no trigger: it never fires" in warning
+
+
+def test_a_class_that_still_defines_what_is_gone_is_told_once_and_never_called(train_op, caplog):
+    class Old(train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            pass
+
+        def steps_until_trigger(self, global_step):
+            raise AssertionError
+
+        def settle(self, run_context):
+            raise AssertionError
+
+    for _ in range(2):
+        with train.MonitoredSession(hooks=[Old(), Old()]) as session:
+            session.run(train_op)
+    (warning,) = warnings_of(caplog)
+    assert "Old defines what is never called any more" in warning
+    assert "in place of steps_until_trigger, declare trigger" in warning
+    assert "in place of settle, declare late = True" in warning
+
+
+# The decision ----------------------------------------------------------------------------------------------------
+
+
+class GainingSession(ScriptedSession):
+    """Gains as many steps as it is asked for, and says so beforehand unless only the device knows."""
+
+    says = True
+
+    def step_gain(self, fetches, feed_dict=None):
+        return sum(fetches) if self.says else None
+
+    def _run(self, asked):
+        self._gain = sum(asked.fetches)
+        return super()._run(asked)
+
+
+TRIGGERS = {
+    "every": lambda n: train.every(n),
+    "spaced": lambda n: train.spaced(n),
+    "at": lambda n: train.at_steps(n, 2 * n, 5 * n),
+    "where": lambda n: train.steps_where(lambda step: step % n == 0),
+    "runs": lambda n: train.every(runs=n),
+    "either": lambda n: train.every(n) | train.every(runs=n + 1),
+    "both": lambda n: train.every(n) & train.every(2),
+}
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("kind", TRIGGERS)
+@given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 30), min_size=1, max_size=80))
+def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_step(kind, says, n, gains, fires):
+    raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), FromOutside(TRIGGERS[kind](n))
+    raw.says = says
+    reference.after_create_session(raw, None)
+    session, fetches = HookedSession(raw, HookList([hook])), [0]
+    context = train.SessionRunContext(train.SessionRunArgs(None), raw)  # type: ignore[arg-type]
+    for fetches[0] in gains:  # one list, changed in place
+        session.run(fetches)
+        reference.after_run(context, None)
+    assert hook.steps == reference.steps
+
+
+@given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 5), min_size=1, max_size=80))
+def test_one_that_asks_fires_at_the_latest_one_run_late_where_the_device_alone_knows_the_gain(n, gains, fires):
+    raw, hook = GainingSession(values={"x": 1}), fires(train.every(n), fetches="x")
+    raw.says = False
+    session = HookedSession(raw, HookList([hook]))
+    due = n
+    for gain in gains:
+        was_due, fired = due <= raw.global_step, len(hook.firings)
+        session.run([gain])
+        assert not was_due or len(hook.firings) == fired + 1
+        if len(hook.firings) > fired:
+            assert hook.firings[-1].values == 1
+            due = (raw.global_step // n + 1) * n
+
+
+@pytest.mark.parametrize(("fetches", "steps"), [(None, [64, 124, 184]), ("global_step:0", [124, 184, 244])])
+def test_a_gain_that_is_fed_is_noticed_after_the_run(fetches, steps, fires):
+    gain = hl.placeholder("int32", [], name="gain")
+    advance, hook = get_or_create_global_step().assign_add(gain), fires(train.every(50), fetches=fetches)
+    with train.MonitoredSession(hooks=[hook]) as session:
+        for number in range(1, 11):
+            session.run(advance, {gain: 1 if number < 5 else 60})
+    assert hook.steps[: len(steps)] == steps
+
+
+@pytest.mark.parametrize("by_a_hook", [False, True])
+def test_a_run_that_leaps_over_the_last_step_ends_the_training(by_a_hook):
+    x, step = placeholder("float32", (), name="x"), get_or_create_global_step()
+    one, ten = (group(step.assign_add(gain), op(lambda x: x)(x)) for gain in (1, 10))
+    feeds = {"x:0": 1.0}
+    hooks = [train.StopAtStepHook(last_step=10), train.FeedFnHook(lambda: feeds)][: 1 + by_a_hook]
+    with train.MonitoredSession(hooks=hooks) as session:
+        for fetches in [one] * 5 + [ten]:
+            assert not session.should_stop()
+            session.run(fetches, None if by_a_hook else feeds)
+        assert session.should_stop()
+        assert session.raw_session().global_step == 15
+
+
+class RunsRaw(train.SessionRunHook):
+    """Advances the step itself before each run."""
+
+    def __init__(self, fetches):
+        self._fetches = fetches
+
+    def before_run(self, run_context):
+        run_context.session.run(self._fetches)
+
+
+@pytest.mark.parametrize(("fetches", "steps"), [(None, [10, 20, 30]), ("global_step:0", [12, 22, 32])])
+def test_a_step_that_a_before_run_has_moved_counts_for_who_asks_for_nothing_in_the_same_run(
+    fetches, steps, train_op, fires
+):
+    hook = fires(train.every(10), fetches=fetches)
+    with train.MonitoredSession(hooks=[RunsRaw(train_op), hook]) as session:
+        run(session, train_op, 16)
+    assert hook.steps == steps
+
+
+def test_steps_that_a_hook_adds_to_the_run_are_counted(train_op):
+    more = get_or_create_global_step().assign_add(9)
+
+    class Adds(train.SessionRunHook):
+        def before_run(self, run_context):
+            return train.SessionRunArgs(more)
+
+    with train.MonitoredSession(hooks=[Adds(), train.StopAtStepHook(last_step=60)]) as session:
+        runs = 0
+        while not session.should_stop():
+            session.run(train_op)
+            runs += 1
+    assert runs == 6
+
+
+def test_a_step_that_is_set_forwards_counts_at_the_next_run_also_after_a_run_that_failed(training, fires):
+    hook = fires(train.every(50))
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, training.train_op, 10)
+        session.raw_session().load({"global_step": 1000})
+        training.faults.append(ValueError("once"))
+        with pytest.raises(ValueError, match="once"):
+            session.run(training.train_op)
+        session.run(training.train_op)
+        assert hook.steps == [1001]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("make", [lambda: train.every(50), lambda: train.spaced(50)])
+def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails(make, fails, training, fires):
+    hook = fires(make())
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, training.train_op, 110)
+        before = len(hook.firings)
+        session.raw_session().load({"global_step": 10})
+        if fails:
+            training.faults.append(ValueError("once"))
+            with pytest.raises(ValueError, match="once"):
+                session.run(training.train_op)
+        run(session, training.train_op, 100)
+    again = hook.firings[before:]
+    assert [firing.global_step for firing in again] == ([50, 100] if hook.steps[0] == 50 else [51, 101])
+    assert [firing.elapsed_steps for firing in again] == [None, 50]
+
+
+def test_a_step_that_is_set_back_is_passed_again(train_op, fires):
+    hook, jump = fires(train.every(4)), get_or_create_global_step().assign_add(5)
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 4)
+        session.raw_session().load({"global_step": 2})
+        session.run(jump)
+    assert hook.steps == [4, 7]
+
+
+def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
+    raw, hook = ScriptedSession(), fires(train.every(1000))
+    asked, ask = [], hook.trigger.should_trigger_for_step
+    hook.trigger.should_trigger_for_step = lambda step: asked.append(step) or ask(step)
+    session = HookedSession(raw, HookList([hook]))
+    session.run("train")
+    raw.load({"global_step": 5000})  # somebody else's steps
+    run(session, "train", 100)
+    assert hook.steps == [5001]
+    assert len(asked) < 10
+
+
+def test_the_gain_of_a_single_fetch_is_looked_up_once(monkeypatch, fires):
+    asked = []
+    monkeypatch.setattr(ScriptedSession, "step_gain", lambda self, fetches, feed_dict: asked.append(fetches) or 1)
+    session = HookedSession(ScriptedSession(), HookList([fires(train.every(10))]))
+    for fetches in ["train"] * 20 + ["other"] * 20:
+        session.run(fetches)
+    assert asked == ["train", "other"]
+
+
+def test_a_trigger_in_seconds_is_asked_by_the_clock_and_waits_for_the_step_to_move(training, clock, fires):
+    timed, both = fires(train.every(secs=60)), fires(train.every(secs=60) | train.every(4))
+    with train.MonitoredSession(hooks=[timed, both]) as session:
+        for _ in range(20):
+            clock.advance(10)
+            session.run(training.train_op)
+        assert timed.steps == [6, 12, 18]
+        assert both.steps == [4, 6, 8, 12, 16, 18, 20]
+        for _ in range(2):
+            clock.advance(61)
+            run(session, training.global_step, 3)
+            assert timed.steps == [6, 12, 18, 20]
+        session.run(training.train_op)
+        assert timed.steps == [6, 12, 18, 20, 21]
+
+
+def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were_due(train_op, fires):
+    def predicate(step):
+        if number in range(3, 9):
+            raise ValueError("on fire")
+        return step % 3 == 0
+
+    often, raising, rare = fires(train.every(1)), fires(train.steps_where(predicate)), fires(train.every(5))
+    with train.MonitoredSession(hooks=[often, raising, rare]) as session:
+        for number in range(1, 16):  # noqa: B007 - the predicate looks at it
+            try:
+                session.run(train_op)
+            except ValueError:
+                session.raw_session().run(train_op)  # on to the next step
+    assert often.steps == [1, 2, *range(9, 16)]
+    assert rare.steps == [9, 10, 15]
+    assert raising.steps == [9, 12, 15]
+
+
+@pytest.mark.parametrize("often", [2, 3, 7])
+def test_one_that_counts_runs_is_not_put_off_by_one_that_fires_more_often(often, train_op, fires):
+    rare, other = fires(train.every(runs=10)), fires(train.every(runs=often))
+    with train.MonitoredSession(hooks=[rare, other]) as session:
+        run(session, train_op, 30)
+    assert rare.steps == [1, 11, 21]
+    assert other.steps == list(range(1, 31, often))

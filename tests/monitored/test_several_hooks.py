@@ -1,0 +1,306 @@
+"""Several hooks with triggers, in one session and in several; bound hooks; what hooks say to the session."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.transport import DirectTransport
+from hookline.errors import AbortedError
+
+
+def run(session, fetches, times):
+    for _ in range(times):
+        session.run(fetches)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
+
+
+# Several hooks, several sessions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True, 2])
+def test_hooks_that_were_given_one_trigger_fire_together(late, fires, train_op):
+    trigger = train.every(4)
+    asking, idle, other = fires(trigger, fetches="global_step:0", late=late), fires(trigger), fires(train.every(3))
+    with train.MonitoredSession(hooks=[idle, other, asking]) as session:
+        run(session, train_op, 13)
+    assert asking.steps == idle.steps == [4, 8, 12]
+    assert asking.elapsed == idle.elapsed
+
+
+def test_hooks_with_one_trigger_fire_together_also_where_one_asks_and_the_step_came_as_a_surprise(fires):
+    jump = train.get_or_create_global_step().assign_add(5)
+    trigger = train.every(10)
+    idle, asking = fires(trigger), fires(trigger, fetches="global_step:0")
+    with train.MonitoredSession(hooks=[RunsRaw(jump), idle, asking]) as session:
+        run(session, jump, 4)
+    assert idle.steps == asking.steps
+    assert asking.steps
+
+
+class RunsRaw(train.SessionRunHook):
+    """Advances the step itself before the first run."""
+
+    def __init__(self, fetches):
+        self._fetches = fetches
+
+    def before_run(self, run_context):
+        if not run_context.runs:
+            run_context.session.run(self._fetches)
+
+
+def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(train_op):
+    class Prints(train.SessionRunHook):
+        trigger = train.every(2)
+
+        def __init__(self):
+            self.steps = []
+
+        def on_trigger(self, firing):
+            self.steps.append(firing.global_step)
+
+    other = train.get_or_create_global_step().assign_add(1).op
+    first, second = Prints(), Prints()
+    with train.MonitoredSession(hooks=[train.when(train_op, first), train.when(other, second)]) as session:
+        run(session, train_op, 3)
+        with hl.Graph().as_default():  # An evaluation meanwhile, say.
+            count = train.get_or_create_global_step().assign_add(1)
+            with train.MonitoredSession(hooks=[inner := Prints()]) as evaluation:
+                run(evaluation, count, 5)
+        session.run(other)
+        run(session, train_op, 2)
+    assert inner.steps == [2, 4]
+    assert first.steps == [2, 5, 6]  # step 4 was made elsewhere
+    assert second.steps == [4]
+    assert Prints.trigger.last_triggered_step() is None
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3), train.first_run])
+def test_a_trigger_begins_anew_in_the_next_session(make, add, fires, train_op):
+    hook, reference = fires(make()), fires(make())
+    for _ in range(2):
+        hook.firings.clear()
+        with train.MonitoredSession(hooks=[] if add else [hook]) as session:
+            if add:
+                session.add_hook(hook)
+            run(session, train_op, 7)
+    with train.MonitoredSession(hooks=[reference]) as session:
+        run(session, train_op, 7)
+    assert hook.steps == reference.steps
+    assert hook.elapsed[0] == (None, None)
+
+
+def test_a_hook_that_is_added_leaves_the_phases_and_what_is_late_of_the_others_as_they_are(fires, train_op):
+    first, counts = fires(train.first_run()), fires(train.every(runs=4))
+    late, added = fires(train.every(4), fetches="global_step:0", late=5), fires(train.first_run())
+    with train.MonitoredSession(hooks=[first, counts, late]) as session:
+        run(session, train_op, 6)
+        session.add_hook(added)
+        run(session, train_op, 2)
+        assert late.steps == []
+        run(session, train_op, 2)
+    assert (first.steps, counts.steps, added.steps) == ([1], [1, 5, 9], [7])
+    assert late.steps == [4, 8]
+
+
+def test_a_step_that_was_set_back_is_noticed_although_a_hook_is_added_meanwhile(fires, train_op):
+    hook = fires(train.every(4))
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 6)
+        session.raw_session().load({"global_step": 3})
+        session.add_hook(fires(train.first_run()))
+        session.run(train_op)
+    assert hook.steps == [4, 4]
+
+
+# train.when ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(train_op):
+    """Two training operations that share the global step."""
+    return train_op, hl.group(train.get_or_create_global_step().assign_add(1), name="other")
+
+
+@pytest.mark.parametrize("fetches", [None, "global_step:0"])
+def test_a_bound_hook_that_is_due_elsewhere_fires_in_its_next_own_run(fetches, two, fires):
+    hook = fires(train.every(5), fetches=fetches)
+    with train.MonitoredSession(hooks=[train.when(two[0], hook)]) as session:
+        for letter in "aaabbbbaabbbbbbba":
+            session.run(two[letter == "b"])
+    assert hook.steps == [8, 17]
+
+
+def test_a_bound_hook_counts_its_own_runs_also_over_a_recovery(training, fires):
+    other = hl.no_op(name="other")
+    hook = fires(train.every(runs=3))
+    with train.MonitoredSession(hooks=[train.when(training.train_op, hook)], **QUICK) as session:
+        run(session, training.train_op, 5)
+        run(session, other, 7)
+        training.faults.append(AbortedError(None, None, "lost"))
+        run(session, training.train_op, 6)
+    assert hook.steps == [1, 4, 2, 5]
+
+
+# What is said to the session -------------------------------------------------------------------------------------
+
+
+def test_retire_ends_the_calls_around_runs_until_the_next_raw_session_and_firings_go_on(training, fires):
+    calls = []
+
+    class Once(fires):
+        def before_run(self, run_context):
+            calls.append(run_context.session.global_step)
+            run_context.retire(self)
+            return super().before_run(run_context)
+
+        def after_run(self, run_context, run_values):
+            raise AssertionError
+
+    hook = Once(train.every(3), fetches=training.global_step)
+    with train.MonitoredSession(hooks=[hook], **QUICK) as session:
+        run(session, training.train_op, 7)
+        assert calls == [0]
+        training.faults.append(AbortedError(None, None, "lost"))
+        run(session, training.train_op, 4)
+    assert calls == [0, 0]
+    assert hook.steps == [3, 6, 3]
+
+
+def test_retire_leaves_what_a_subclass_of_another_hook_overrides(train_op):
+    calls = []
+
+    class Retires(train.SessionRunHook):
+        def before_run(self, run_context):
+            calls.append("before")
+            run_context.retire(self)
+
+    class Sub(Retires):
+        def after_run(self, run_context, run_values):
+            calls.append("after")
+
+    class Mixed:
+        def after_run(self, run_context, run_values):
+            calls.append("mixed")
+
+    class Mixture(Mixed, Retires):
+        pass
+
+    class Plain(Mixed, train.SessionRunHook):
+        def before_run(self, run_context):
+            run_context.retire(self)
+            run_context.retire(Retires())  # Nobody knows it.
+
+    with train.MonitoredSession(hooks=[Sub()]) as session:
+        run(session, train_op, 3)
+    assert calls == ["before", "after", "after", "after"]
+    calls.clear()
+    with train.MonitoredSession(hooks=[Mixture()]) as session:
+        run(session, train_op, 2)
+    assert calls == ["before", "mixed", "mixed"]
+    calls.clear()
+    with train.MonitoredSession(hooks=[Plain()]) as session:
+        run(session, train_op, 2)
+    assert calls == []
+
+
+def test_a_limit_of_the_step_holds_for_every_run(fires):
+    jump = train.get_or_create_global_step().assign_add(4)
+
+    class Limits(train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            session.limit_step(10)
+
+    hook = fires(train.every(runs=1))
+    with train.MonitoredSession(hooks=[Limits(), hook]) as session:
+        run(session, jump, 5)
+    assert hook.steps == [4, 8, 12, 12, 12]
+
+
+def test_a_step_that_does_not_move_is_told_by_the_session_at_most_five_times(training, fires, caplog):
+    hooks = fires(train.every(10)), fires(train.every(20))
+    with train.MonitoredSession(hooks=hooks, **QUICK) as session:
+        run(session, training.train_op, 3)
+        assert warnings_of(caplog) == []
+        run(session, training.global_step, 4)
+        training.faults.append(AbortedError(None, None, "lost"))
+        session.run(training.train_op)
+        run(session, training.global_step, 9)
+    told = [warning for warning in warnings_of(caplog) if "The global step has stayed at" in warning]
+    assert len(told) == 5
+
+
+def test_nobody_who_counts_steps_means_nobody_minds_that_they_stand_still(training, fires, caplog):
+    with train.MonitoredSession(hooks=[fires(train.every(runs=2)), fires(train.every(secs=1))]) as session:
+        run(session, training.global_step, 9)
+    assert warnings_of(caplog) == []
+
+
+def test_only_triggers_in_steps_and_seconds_can_be_joined_by_and():
+    latch = hl.latch(hl.constant(2.0) > 1.0)
+    for other in (train.every(runs=3), train.first_run(), train.latched(latch), train.every(2) | train.first_run()):
+        with pytest.raises(TypeError, match="& combines triggers in steps and in seconds, got"):
+            train.every(3) & other
+
+
+# Other ways to run -----------------------------------------------------------------------------------------------
+
+
+def test_in_a_step_function_runs_with_hooks_fire_and_raw_ones_count_their_steps(training, fires):
+    hook, asking = fires(train.every(4)), fires(train.every(4), fetches=training.global_step)
+
+    def step(step_context):
+        step_context.session.run(training.train_op)
+        step_context.run_with_hooks(training.train_op)
+        step_context.run_with_hooks(training.train_op)
+
+    with train.MonitoredSession(hooks=[hook, asking], **QUICK) as session:
+        for number in range(4):
+            if number == 2:
+                training.faults.extend([None, None, AbortedError(None, None, "lost")])
+            session.run_step_fn(step)
+    assert hook.steps == asking.steps == [5, 8, 5]
+
+
+class Servers(DirectTransport):
+    """A parameter server in this process."""
+
+    def __init__(self):
+        super().__init__([ParameterServer()])
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self)
+
+    def hooks(self, summary_dir):
+        return []
+
+
+def test_steps_that_another_worker_makes_count_where_a_worker_sees_them(fires):
+    servers = Servers()
+
+    def worker(creator):
+        with hl.Graph().as_default():
+            hooks = fires(train.every(5)), fires(train.every(5), fetches="global_step:0")
+            train_op = train.get_or_create_global_step().assign_add(1)
+            return hooks, train.MonitoredSession(creator(master=servers), hooks=hooks), train_op
+
+    (idle, asking), first, train_op = worker(train.ChiefSessionCreator)
+    (other, _), second, other_op = worker(train.WorkerSessionCreator)
+    with first, second:
+        for number in range(12):
+            first.run(train_op)
+            if number % 2:
+                second.run(other_op)
+    assert (idle.steps, other.steps) == ([5, 10, 16], [6, 12, 15])
+    assert asking.steps == [7, 11, 17]  # in the next run of its own
