@@ -7,32 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from conformance.parts import only, scalars
+from conformance.parts import counted_training, only, scalars, train_with
 from conformance.scenario import Record, scenario
 from conformance.system import System
-
-
-def _counting(tf: Any) -> Any:
-    """A training step that counts, and the loss that it leads to."""
-    step = tf.train.get_or_create_global_step()
-    weight = tf.Variable(8.0, name="weight")
-    loss = tf.multiply(weight, weight, name="loss")
-    return tf.train.GradientDescentOptimizer(0.25).minimize(loss, global_step=step), loss
-
-
-def _train(tf: Any, train_op: Any, hooks: list[Any], runs: int, **how: Any) -> None:
-    with tf.train.MonitoredTrainingSession(hooks=hooks, **how) as sess:
-        for _ in range(runs):
-            if sess.should_stop():
-                break
-            sess.run(train_op)
 
 
 @scenario("v1.hooks.step_counter.log_and_record")
 def _(s: System) -> Record:
     """`_log_and_record` is called in place of the base's, with the writer and the tag at hand."""
     tf = s.tf
-    train_op, _ = _counting(tf)
+    train_op, _ = counted_training(s)
 
     class Examples(tf.train.StepCounterHook):
         def _log_and_record(self, elapsed_steps: int, elapsed_time: float, global_step: int) -> None:
@@ -47,7 +31,7 @@ def _(s: System) -> Record:
             def before_run(self, run_context: Any) -> None:
                 clock.advance(0.5)
 
-        _train(tf, train_op, [Tick(), Examples(every_n_steps=2, output_dir=s.folder)], 7)
+        train_with(tf, train_op, [Tick(), Examples(every_n_steps=2, output_dir=s.folder)], 7)
     tf.summary.FileWriterCache.clear()
     return {"written": scalars(s.events(s.folder)), "log": only(s.log, "examples")}
 
@@ -56,7 +40,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A subclass finds the global step in `run_values.results`, and may ask the timer itself."""
     tf = s.tf
-    train_op, _ = _counting(tf)
+    train_op, _ = counted_training(s)
     fired: list[Any] = []
 
     class Own(tf.train.StepCounterHook):
@@ -66,7 +50,7 @@ def _(s: System) -> Record:
                 self._timer.update_last_triggered_step(step)
                 fired.append([isinstance(run_values.results, np.integer), step])
 
-    _train(tf, train_op, [Own(every_n_steps=2)], 5)
+    train_with(tf, train_op, [Own(every_n_steps=2)], 5)
     return {"fired": fired}
 
 
@@ -74,7 +58,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """`_save` is called at each save, and finds the saver, the path and the listeners."""
     tf = s.tf
-    train_op, _ = _counting(tf)
+    train_op, _ = counted_training(s)
     told: list[Any] = []
 
     class Listener(tf.train.CheckpointSaverListener):
@@ -94,7 +78,7 @@ def _(s: System) -> Record:
             return super()._get_saver()
 
     hook = Own(s.folder, save_steps=2, listeners=[Listener()], saver=tf.train.Saver())
-    _train(tf, train_op, [hook], 3)
+    train_with(tf, train_op, [hook], 3)
     steps = [item for item in told if item != "saver"]
     return {"told": steps, "asked_for_the_saver": "saver" in told, "newest": tf.train.latest_checkpoint(s.folder)[-6:]}
 
@@ -103,7 +87,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A `_save` of one's own writes where it likes."""
     tf = s.tf
-    train_op, _ = _counting(tf)
+    train_op, _ = counted_training(s)
     saved: list[Any] = []
 
     class Best(tf.train.CheckpointSaverHook):
@@ -113,7 +97,7 @@ def _(s: System) -> Record:
                 saved.append(int(step))
             return False
 
-    _train(tf, train_op, [Best(s.folder, save_steps=1, saver=tf.train.Saver())], 3)
+    train_with(tf, train_op, [Best(s.folder, save_steps=1, saver=tf.train.Saver())], 3)
     return {"saved": saved, "newest": os.path.basename(tf.train.latest_checkpoint(s.folder))}
 
 
@@ -121,7 +105,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """`_log_tensors` gets NumPy values, and finds the tags, the number of the run and the timer."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.LoggingTensorHook):
@@ -133,7 +117,7 @@ def _(s: System) -> Record:
                 tf.logging.info("%s is %.2f", tag, tensor_values[tag])
 
     with s.clock():
-        _train(tf, train_op, [Own({"b": loss, "a": loss * 2.0}, every_n_iter=2)], 5)
+        train_with(tf, train_op, [Own({"b": loss, "a": loss * 2.0}, every_n_iter=2)], 5)
     return {"seen": seen, "log": only(s.log, " is ")}
 
 
@@ -141,7 +125,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A subclass with both run callbacks keeps count itself."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
 
     class Own(tf.train.LoggingTensorHook):
         def before_run(self, run_context: Any) -> Any:
@@ -154,7 +138,7 @@ def _(s: System) -> Record:
             self._iter_count += 1
 
     with s.clock():
-        _train(tf, train_op, [Own({"loss": loss}, every_n_iter=2)], 5)
+        train_with(tf, train_op, [Own({"loss": loss}, every_n_iter=2)], 5)
     return {"log": only(s.log, "loss = ")}
 
 
@@ -162,7 +146,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A subclass with both run callbacks finds the step and the summaries in the results."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.SummarySaverHook):
@@ -183,7 +167,7 @@ def _(s: System) -> Record:
             self._next_step = step + 1
 
     hook = Own(save_steps=2, output_dir=s.folder, summary_op=tf.summary.scalar("value", loss))
-    _train(tf, train_op, [hook], 5)
+    train_with(tf, train_op, [hook], 5)
     tf.summary.FileWriterCache.clear()
     return {"seen": seen, "written": scalars(s.events(s.folder))}
 
@@ -192,7 +176,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A subclass that only looks at the results, and lets its base write."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.SummarySaverHook):
@@ -204,7 +188,7 @@ def _(s: System) -> Record:
             super().after_run(run_context, run_values)
 
     hook = Own(save_steps=2, output_dir=s.folder, summary_op=tf.summary.scalar("value", loss))
-    _train(tf, train_op, [hook], 4)
+    train_with(tf, train_op, [hook], 4)
     tf.summary.FileWriterCache.clear()
     return {"seen": seen, "written": scalars(s.events(s.folder))}
 
@@ -213,7 +197,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A subclass of the NaN hook finds the loss in the results."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.NanTensorHook):
@@ -221,7 +205,7 @@ def _(s: System) -> Record:
             seen.append(float(run_values.results))
             super().after_run(run_context, run_values)
 
-    _train(tf, train_op, [Own(loss, fail_on_nan_loss=False)], 3)
+    train_with(tf, train_op, [Own(loss, fail_on_nan_loss=False)], 3)
     return {"seen": seen}
 
 
@@ -229,7 +213,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """`_last_step` and `_num_steps` can be read, and the last step set."""
     tf = s.tf
-    train_op, _ = _counting(tf)
+    train_op, _ = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.StopAtStepHook):
@@ -237,7 +221,7 @@ def _(s: System) -> Record:
             seen.append([self._num_steps, self._last_step])
             super().after_run(run_context, run_values)
 
-    _train(tf, train_op, [Own(num_steps=3)], 9)
+    train_with(tf, train_op, [Own(num_steps=3)], 9)
     return {"seen": seen}
 
 
@@ -245,7 +229,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """What a hook sees of a run, and what it runs itself, is of NumPy's types."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     seen: list[Any] = []
 
     class Own(tf.train.SessionRunHook):
@@ -258,7 +242,7 @@ def _(s: System) -> Record:
             seen.append(isinstance(run_context.session.run(loss), np.float32))
 
     tf.constant([1.0, 2.0], name="v")
-    _train(tf, train_op, [Own()], 2)
+    train_with(tf, train_op, [Own()], 2)
     return {"seen": seen}
 
 
@@ -266,7 +250,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """The raw session is found as published code looks for it, and saves."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     saver = tf.train.Saver()
     with tf.train.MonitoredTrainingSession() as sess:
         sess.run(train_op)
@@ -282,7 +266,7 @@ def _(s: System) -> Record:
 def _(s: System) -> Record:
     """A training session writes summaries, saves, and goes on from there; what it returns is of NumPy's types."""
     tf = s.tf
-    train_op, loss = _counting(tf)
+    train_op, loss = counted_training(s)
     tf.summary.scalar("value", loss)
     how: dict[str, Any] = {"checkpoint_dir": s.folder, "save_summaries_steps": 2, "save_checkpoint_steps": 3}
     folders: list[str] = []
