@@ -43,17 +43,19 @@ def bare(x: jax.Array, y: jax.Array, *, returns_loss: bool) -> Callable[[], obje
     return run
 
 
-def with_jobs(x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: bool) -> Callable[[], object]:
+def with_jobs(
+    x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: bool, every: int = EVERY
+) -> Callable[[], object]:
     """Returns the step with the jobs of the standard hooks.
 
-    It stops at a step, measures steps a second, logs the loss and writes a scalar each 100 steps, saves each 600
-    seconds, and, where asked, looks for a NaN one step late, so that the device always has work.
+    It stops at a step, measures steps a second, logs the loss and writes a scalar each 100 steps (or `every` so many),
+    saves each 600 seconds, and, where asked, looks for a NaN one step late, so that the device always has work.
     """
     # The host counts: a count in the state would be one more array in each call.
     compiled, state = jax.jit(tiny_step.step, donate_argnums=0), tiny_step.state()
     saver = orbax.checkpoint.StandardCheckpointer()
     last_step, number = 10**9, 0
-    started, next_save, next_report = time.monotonic(), time.monotonic() + SAVE_SECS, EVERY
+    started, next_save, next_report = time.monotonic(), time.monotonic() + SAVE_SECS, every
     before: Any = None
 
     def run() -> None:
@@ -68,13 +70,13 @@ def with_jobs(x: jax.Array, y: jax.Array, writer: FileWriter, *, checks_nan: boo
                 raise FloatingPointError(f"NaN at step {number - 1}")
             before = loss
         if number >= next_report:
-            next_report += EVERY
+            next_report += every
             now, (value,) = time.monotonic(), _FLOAT.unpack(loss)
-            rate, started = EVERY / (now - started), now
+            rate, started = every / (now - started), now
             writer.add_summary(Summary(value=[Summary.Value(tag="loss", simple_value=value)]), number)
             writer.add_summary(Summary(value=[Summary.Value(tag="global_step/sec", simple_value=rate)]), number)
             logger.info("global_step/sec: %g", rate)
-            logger.info("loss = %s, step = %d (%.3f sec)", value, number, EVERY / rate)
+            logger.info("loss = %s, step = %d (%.3f sec)", value, number, every / rate)
         if time.monotonic() >= next_save:
             next_save = time.monotonic() + SAVE_SECS
             saver.save(f"{writer.get_logdir()}/{number}", (*state, number))

@@ -21,11 +21,11 @@ from hookline import train
 class Idle(train.SessionRunHook):
     """A hook that is due once in a million steps."""
 
-    def before_run(self, run_context):
-        return None
+    def __init__(self):
+        self.trigger = train.every(10**6)
 
-    def steps_until_trigger(self, global_step):
-        return 10**6 - global_step % 10**6
+    def on_trigger(self, firing):
+        pass
 
 
 def idle_hooks(count: int, stack: contextlib.ExitStack) -> interleaved.Run:

@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import time
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ class Row(NamedTuple):
         added: To each reference, the median of the differences within a round, in microseconds.
         errors: To each reference, the standard error of that ratio, if rounds do not depend on each other. Where the
             machine's speed drifts, it is larger.
+        error_added: Likewise of the difference, in microseconds.
     """
 
     micros: float
@@ -35,6 +37,7 @@ class Row(NamedTuple):
     ratios: dict[str, float]
     added: dict[str, float]
     errors: dict[str, float]
+    error_added: Mapping[str, float] = types.MappingProxyType({})
 
 
 def stepwise(run: Callable[[], object]) -> Run:
@@ -73,14 +76,21 @@ def measure(
 def _row(values: list[float], references: Mapping[str, list[float]]) -> Row:
     pairs = {name: list(zip(values, base, strict=True)) for name, base in references.items()}
     ratios = {name: [value / base for value, base in found] for name, found in pairs.items()}
+    added = {name: [value - base for value, base in found] for name, found in pairs.items()}
     return Row(
         statistics.median(values),
         _half_width(values),
         {name: statistics.median(found) for name, found in ratios.items()},
-        {name: statistics.median(value - base for value, base in found) for name, found in pairs.items()},
-        # Of a median: 1.25 times the deviation over the root of the number; half the quartiles' distance is 0.67 of it.
-        {name: 1.86 * _half_width(found) / len(found) ** 0.5 for name, found in ratios.items()},
+        {name: statistics.median(found) for name, found in added.items()},
+        {name: _error(found) for name, found in ratios.items()},
+        {name: _error(found) for name, found in added.items()},
     )
+
+
+def _error(values: list[float]) -> float:
+    """Returns the standard error of a median."""
+    # 1.25 times the deviation over the root of the number; half the quartiles' distance is 0.67 of the deviation.
+    return 1.86 * _half_width(values) / len(values) ** 0.5
 
 
 def _half_width(values: list[float]) -> float:
