@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
@@ -103,12 +103,23 @@ class Alone:
         vars(hook)[_RUNS] = runs = vars(hook).get(_RUNS, 0) + 1
         trigger.count_runs(runs)
         vars(hook)[_ASKED] = due = trigger.should_trigger_for_step(runs if step is None else step + 1)
-        return hook.before_trigger(context) if due else None
+        args = hook.before_trigger(context) if due else None
+        latches = trigger.latches
+        if not latches:
+            return args
+        args = args or SessionRunArgs(None)
+        return args._replace(fetches=(() if args.fetches is None else args.fetches, latches))
 
     def deliver(self, hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
         """See `SessionRunHook.after_run`."""
         trigger = hook.trigger
-        if trigger is None or (hook.fetches is not None and run_values.results is None):
+        if trigger is None:
+            return
+        if latches := trigger.latches:
+            self._look_at(latches, hook, context, run_values)
+            own = None if run_values.results is None else run_values.results[0]
+            run_values = run_values._replace(results=None if own == () else own)
+        if hook.fetches is not None and run_values.results is None:
             return
         asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
         if asks and not vars(hook).get(_ASKED):  # It fires on the next run.
@@ -129,6 +140,18 @@ class Alone:
                 )
             )
 
+    def _look_at(
+        self, latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Fires a hook for the latches that have latched, once each."""
+        told = vars(hook).setdefault(_TOLD, set())
+        for latch in latches:
+            step = context.session.latched(latch)
+            if step is not None and latch not in told:
+                told.add(latch)
+                about = run_values.options, run_values.run_metadata, context
+                hook.on_trigger(Firing(None, step, None, None, *about))
+
     def expected_step(self, session: Any) -> int | None:
         """See `SessionRunContext`."""
         step = _global_step(session)
@@ -141,7 +164,7 @@ class Alone:
         """Does nothing."""
 
 
-_RUNS, _ASKED = "_hookline_runs_alone", "_hookline_asked_alone"
+_RUNS, _ASKED, _TOLD = "_hookline_runs_alone", "_hookline_asked_alone", "_hookline_told_alone"
 
 
 def own_trigger(hook: Any) -> Any:

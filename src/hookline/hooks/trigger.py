@@ -68,6 +68,11 @@ class Trigger(abc.ABC):
         """Whether it looks at the global step, so that the graph must have one."""
         return not self.by_clock_alone
 
+    @property
+    def latches(self) -> tuple[Any, ...]:
+        """The latches that fire it, which runs carry for it."""
+        return ()
+
     @abc.abstractmethod
     def next_step(self, after: int) -> int:
         """Returns the smallest step greater than `after` on which it can be due; `NEVER` if there is none."""
@@ -197,6 +202,11 @@ class _Composite(Trigger):
     def has_steps(self) -> bool:
         """Whether a part looks at the global step."""
         return any(part.has_steps for part in self.parts)
+
+    @property
+    def latches(self) -> tuple[Any, ...]:
+        """The latches of all parts."""
+        return tuple(latch for part in self.parts for latch in part.latches)
 
     def leaves(self) -> list[Trigger]:
         """Returns all the simple triggers it consists of."""

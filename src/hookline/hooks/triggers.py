@@ -195,6 +195,11 @@ class Latched(_OffSteps):
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
 
+    @property
+    def latches(self) -> tuple[Operation, ...]:
+        """Its latch."""
+        return (self.operation,)
+
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns False: the session looks at the latch itself."""
         return False
