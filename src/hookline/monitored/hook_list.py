@@ -247,8 +247,20 @@ class HookList:
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
-        for hook in self.hooks:
-            release(hook)
+        with _claims_lock:
+            for hook in self.hooks:
+                _claims.pop(id(bare(hook)), None)
+
+    def after_close(self) -> list[BaseException]:
+        """Calls every `after_close`, whatever the others raise; returns what they raised, in order."""
+        failures: list[BaseException] = []
+        for hook, after_close in self.overrides("after_close"):
+            try:
+                after_close()
+            except BaseException as failure:
+                failure.add_note(f"Raised by after_close() of the {describe(hook)}.")
+                failures.append(failure)
+        return failures
 
 
 _PHASE = "/trigger"
@@ -270,15 +282,6 @@ def declares(hook: Any) -> bool:
 # closed; its reference is dead then, and so counts for nothing.
 _claims: dict[int, weakref.ref[object]] = {}
 _claims_lock = threading.Lock()
-
-
-def release(hook: Any) -> None:
-    """Gives up the claim of a session on one hook."""
-    with _claims_lock:
-        _claims.pop(id(bare(hook)), None)
-    after_close = override(bare(hook), "after_close")
-    if after_close is not None:
-        after_close()
 
 
 def is_claimed(hook: Any) -> bool:

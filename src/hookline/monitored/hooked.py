@@ -25,8 +25,8 @@ class StopRequest:
 
     Attributes:
         runs: How many runs were made before.
-        asked: Whether anything has asked for a stop, a thread or a signal too: then it is worth looking whether it
-            holds. As long as nothing has, `should_stop()` looks here and nowhere else.
+        asked: Whether anything has ever asked for a stop, a thread or a lost session too: then it is worth looking
+            whether it holds. As long as nothing has, `should_stop()` looks here and nowhere else.
         requested: The stop holds: no further run.
         carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
             success the request holds.
@@ -41,6 +41,16 @@ class StopRequest:
 
     def ask(self) -> None:
         """Notes that something has asked for a stop."""
+        self.asked = True
+
+    def request(self) -> None:
+        """Makes the stop hold."""
+        self.requested = True
+        self.asked = True  # Last, for other threads look here first.
+
+    def carry(self) -> None:
+        """Makes it hold with the success of the run that is made again."""
+        self.carried = True
         self.asked = True
 
     def warn_of_stillness(self, step: int) -> None:
@@ -144,8 +154,12 @@ class HookedSession:
     def use(self, hooks: HookList) -> Schedule:
         """Lets these hooks ride along from the next run on: their declarations are read, and their triggers started."""
         self.let_go()
-        before, self._hooks = self._schedule, hooks
-        self._schedule = schedule = Schedule(self.raw, hooks, before)
+        before = self._schedule
+        if before is not None:
+            before.let_pass(self._passed)
+            self._passed = 0
+        self._schedule = schedule = Schedule(self.raw, hooks, before, runs=self._stop.runs)
+        self._hooks = hooks
         self.raw.hook_data[HookedSession] = self
         return schedule
 
@@ -161,12 +175,20 @@ class HookedSession:
             context = self._between_runs(self._schedule)
             self._settle(self._schedule, context)
             if context.stop_requested:
-                self._stop.asked = self._stop.requested = True
+                self._stop.request()
 
     def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
         self.raw.settle()
         schedule.deliver_late(context)
         schedule.look_at_latches(context, wait=True)
+
+    def deliver_arrived(self) -> None:
+        """Calls late hooks whose values have arrived."""
+        if self._schedule is not None:
+            context = self._between_runs(self._schedule)
+            self._schedule.deliver_late(context, self._stop.runs)
+            if context.stop_requested:
+                self._stop.request()
 
     def salvage(self) -> None:
         """Calls late hooks whose values have arrived: the session is lost, and its hooks go on with another.
@@ -181,7 +203,7 @@ class HookedSession:
             finally:
                 # As of a failed attempt: the run is made again before the stop holds.
                 if context.stop_requested:
-                    self._stop.asked = self._stop.carried = True
+                    self._stop.carry()
 
     def _between_runs(self, schedule: Schedule) -> SessionRunContext:
         run = _UnderWay(schedule, self._settle)
@@ -312,14 +334,14 @@ class HookedSession:
                 schedule.deliver_late(context, self._stop.runs + 1)
         except BaseException:
             if context.stop_requested:
-                self._stop.asked = self._stop.carried = True
+                self._stop.carry()
             raise
         finally:
             run.forget()
             if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
-            self._stop.asked = self._stop.requested = True
+            self._stop.request()
         return result
 
     def _run_watched(

@@ -19,7 +19,7 @@ from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override, release
+from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override
 from hookline.monitored.hooked import HookedSession, StopRequest
 from hookline.monitored.quiet import NOT_RUN, Quiet
 from hookline.monitored.recoverable import RecoverableSession
@@ -103,11 +103,11 @@ class MonitoredLifecycle:
             if self._raw is not None:
                 self._notify(exc)
             self._preemption.close()
-            self._give_back()
-            try:
-                FileWriterCache.release(self._writers)
-            except Exception as closing:
-                exc.add_note(f"Closing a summary writer failed as well: {closing!r}")
+            for part in (self._give_back, lambda: FileWriterCache.release(self._writers)):
+                try:
+                    part()
+                except Exception as closing:
+                    exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
             raise
         finally:
             self._turn.give_back()
@@ -182,15 +182,18 @@ class MonitoredLifecycle:
                     self._begin_late(hook)
                     hooks.set_states(raw.restored_hook_states, [hook])
                     create_for(hook, raw, self.coordinator)
+                self._session.current.hooked.use(hooks)
             except BaseException as exc:
                 mapped = raw.map_error(exc)
-                HookList([hook]).on_exception(raw, mapped)
-                release(hook)
+                added = HookList([hook])
+                added.on_exception(raw, mapped)
+                added.release()
+                for failure in added.after_close():
+                    mapped.add_note(f"Giving up what the hook held failed as well: {failure!r}")
                 if mapped is exc:
                     raise
                 raise mapped from mapped.__cause__
             self._hooks = hooks
-            self._session.current.hooked.use(hooks)
             self._heed_signals()
 
     def _begin_late(self, hook: Any) -> None:
@@ -324,13 +327,7 @@ class MonitoredLifecycle:
             self._written_in_step = session.hooked.raw.writes
 
     def _should_stop(self) -> bool:
-        """Looks whether the stop that something has asked for still holds."""
-        self._stop.asked = False  # Whoever asks in the meantime is heard.
-        if self._looks_stopped():
-            self._stop.asked = True
-        return self._stop.asked
-
-    def _looks_stopped(self) -> bool:
+        """Looks whether the stop that something has asked for holds: a recovery may have done without it."""
         if self._closed or self._preemption.number is not None:
             return True
         if self._session.goes_on():
@@ -515,25 +512,39 @@ class MonitoredLifecycle:
         return []
 
     def _end(self) -> list[BaseException]:
-        raw = self._session.raw
-        try:
-            if isinstance(self._creator, ChiefSessionCreator):
-                # So no worker's update comes after the state that the hooks save and evaluate in `end`.
-                raw.seal()
-            self._session.current.hooked.settle()
-        except BaseException as exc:
-            failure = raw.map_error(exc)
-            # Errors of `settle` count as errors of the run; the end of the input is not a failure.
-            if not isinstance(failure, END_OF_INPUT):
-                self._notify(failure)
-                return [failure]
+        raw, is_settled = self._session.raw, False
+        while not is_settled:
+            try:
+                if isinstance(self._creator, ChiefSessionCreator):
+                    # So no worker's update comes after the state that the hooks save and evaluate in `end`.
+                    raw.seal()
+                self._session.current.hooked.settle()
+                is_settled = True
+            except BaseException as exc:
+                failure = raw.map_error(exc)
+                # Errors of a settle count as errors of the run; the end of the input is not a failure, and the rest
+                # comes in another round.
+                if not isinstance(failure, END_OF_INPUT):
+                    self._deliver_arrived()
+                    self._notify(failure)
+                    return [failure]
         return self._hooks.end(raw)
 
     def _fail(self, exception: BaseException) -> None:
         """Saves the last state and tells the hooks, when a run or the body failed with this error."""
         if not isinstance(exception, _IN_ORDER):
             self._save_last(exception)
+            if not self._knows(exception):
+                self._deliver_arrived()
             self._notify(exception)
+
+    def _deliver_arrived(self) -> None:
+        """Gives late hooks what has arrived, for the session may go no further."""
+        try:
+            if self._session.failure is None:
+                self._session.current.hooked.deliver_arrived()
+        except BaseException as failure:  # The first error is the one to report.
+            logger.error("A late hook failed: %s: %s", type(failure).__name__, failure)
 
     def _save_last(self, exception: BaseException) -> None:
         """Lets the savers among the hooks save the state of the last completed run, when a run or the body failed."""
@@ -575,6 +586,8 @@ class MonitoredLifecycle:
             self._raw.hook_states = dict
         self._hooks.release()
         finalized.release(self._graph, self)
+        if failures := self._hooks.after_close():
+            raise _first(failures)
 
     def _create(self) -> CoordinatedSession:
         self._stepping = None

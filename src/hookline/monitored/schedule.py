@@ -42,6 +42,7 @@ class Schedule:
         session: The raw session.
         hooks: All hooks; their declarations are read here.
         before: The schedule of the same session before, which had other hooks; this one goes on for it.
+        runs: How many runs were made before.
 
     Raises:
         RuntimeError: A trigger in steps, in a graph without a global step.
@@ -52,11 +53,11 @@ class Schedule:
         alarms: The session's count of latches that had latched when they were last looked at.
         awaited: For what late hooks wait that wait for the device.
         waits: Whether a late hook waits for values, or for a run.
-        still: Whether it has left the global step where the one before had left it, and a hook waits for steps.
+        still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
     """
 
-    def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None) -> None:
-        self._session = session
+    def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None, *, runs: int = 0) -> None:
+        self._session, self._run = session, runs
         self._has_step = _has_step(session)
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
@@ -71,7 +72,7 @@ class Schedule:
         self._reach = step
         self._due_step = self._due_secs = -math.inf
         self._due_run: float = 0
-        self._run = self._everyone_run = self._attempt = 0
+        self._everyone_run = self._attempt = 0
         self._firing = 0
         self._came: int | None = None
         self.awaited: tuple[LateResults, ...] = ()
@@ -85,7 +86,7 @@ class Schedule:
         self._free: float = 0
         self._foreseen = False
         self._counts_steps = session.expects_steps or any(watch.trigger.has_steps for watch in self._watches)
-        self.still, self._seen_step = False, None
+        self.still, self._stood, self._seen_step = False, 0, self._step()
         self._warned: set[str] = set()
         self._recalled: list[Rider] = []
         self.overdue = True
@@ -116,7 +117,7 @@ class Schedule:
                 )
             rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
             if id(trigger) not in watches:
-                trigger.start(self._session.global_step if self._has_step else 0)
+                trigger.start(self._session.global_step if self._has_step else self._run)
                 for leaf in trigger.leaves():
                     if isinstance(leaf, FirstRun) and id(trigger) not in started:
                         leaf.renew()
@@ -168,10 +169,7 @@ class Schedule:
         if self._recalled:
             self._bring_back()
         if passed:
-            self._last_step += passed * (self._planned_gain or 0)
-            for rider in self._riders:
-                if rider.binding is not None and rider.bit & self._here:
-                    rider.binding.runs += passed
+            self.let_pass(passed)
         session = self._session
         gain = self._gain if self._planned_gain is None else self._planned_gain
         known = session.known_global_step if self._has_step else self._last_step
@@ -211,6 +209,13 @@ class Schedule:
             self._free = self._runs_before(reach)
         bits = (self._calls | self._firing) & self._here
         return self._riderships.get((bits, self._here)) or self._of(bits)
+
+    def let_pass(self, passed: int) -> None:
+        """Counts runs that were `foreseen`, and have been made."""
+        self._last_step += passed * (self._planned_gain or 0)
+        for rider in self._riders:
+            if rider.binding is not None and rider.bit & self._here:
+                rider.binding.runs += passed
 
     def _asked(self, step: int, now: float, everyone: bool = False) -> int:
         """Asks the triggers that may be due; returns the hooks that fire."""
@@ -257,7 +262,9 @@ class Schedule:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
         runs = self._due_run - self._run - 1
         if self._has_step:
-            runs = min(runs, (self._due_step - 1 - reach) // self._planned_gain if self._planned_gain else 0)
+            limit = math.inf if self._session.step_limit is None else self._session.step_limit
+            due_step = min(self._due_step, limit)
+            runs = min(runs, (due_step - 1 - reach) // self._planned_gain if self._planned_gain else 0)
         return max(runs, 0)
 
     def _look_up(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> None:
@@ -467,7 +474,8 @@ class Schedule:
         if step is None and self._has_step:
             step = self._session.global_step if self.overdue else self._session.known_global_step
         if self._counts_steps:
-            self.still, self._seen_step = step is not None and step == self._seen_step, step
+            self._stood = self._stood + 1 if step is not None and step == self._seen_step else 0
+            self.still, self._seen_step = self._stood > 1, step
         if self.overdue:
             self._plan(step)
         if self._free <= 0 or self._calls & self._here or (step is None and self._has_step):
@@ -499,7 +507,7 @@ class Schedule:
             if mine is not None:
                 mine.before, mine.after, mine.waiting = rider.before, rider.after, rider.waiting
                 mine.latches = rider.latches
-        self._run, self._attempt, self._warned = other._run, other._attempt, other._warned
+        self._attempt, self._warned, self.alarms = other._attempt, other._warned, other.alarms
         self._read_riders()
         self._await()
 

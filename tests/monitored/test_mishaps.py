@@ -1,0 +1,277 @@
+"""What must hold although hooks, threads and errors come at bad moments."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.errors import AbortedError, UnavailableError
+
+QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
+
+
+def run(session, fetches, times):
+    for _ in range(times):
+        session.run(fetches)
+
+
+class Limits(train.SessionRunHook):
+    def __init__(self, step):
+        self.step = step
+
+    def after_create_session(self, session, coord):
+        session.limit_step(self.step)
+
+
+@pytest.mark.parametrize("others", [[], [train.StepCounterHook(every_n_steps=1000)]])
+@pytest.mark.parametrize("gain", [1, 3])
+def test_a_limit_holds_on_runs_that_ask_nobody(others, gain):
+    train_op = train.get_or_create_global_step().assign_add(gain)
+    with train.MonitoredSession(hooks=[Limits(50), *others]) as session:
+        run(session, train_op, 80)
+        assert session.raw_session().global_step == (50 if gain == 1 else 51)
+
+
+def test_a_limit_of_a_hook_that_is_added_holds_from_then_on(train_op):
+    with train.MonitoredSession() as session:
+        run(session, train_op, 10)
+        session.add_hook(Limits(15))
+        run(session, train_op, 40)
+        assert session.raw_session().global_step == 15
+
+
+@pytest.mark.parametrize("fires", [True, False])
+def test_what_was_fed_goes_with_its_run_also_where_hooks_ride(fires):
+    x = hl.placeholder("float32", [1000], name="x")
+    total = hl.Variable(np.zeros(1000, "float32"), name="total")
+    train_op = hl.group(total.assign_add(x), train.get_or_create_global_step().assign_add(1))
+
+    class Fires(train.SessionRunHook):
+        trigger = train.every(1)
+
+        def on_trigger(self, firing):
+            pass
+
+    class Called(train.SessionRunHook):
+        def before_run(self, run_context):
+            pass
+
+    class Batch(np.ndarray):
+        pass
+
+    gone = []
+    gc.collect()
+    gc.disable()
+    try:
+        with train.MonitoredSession(hooks=[Fires() if fires else Called()]) as session:
+            for _ in range(5):
+                batch = np.ones(1000, "float32").view(Batch)
+                gone.append(weakref.ref(batch))
+                session.run(train_op, {x: batch})
+                del batch
+            assert [ref() is None for ref in gone] == [True] * 5
+    finally:
+        gc.enable()
+
+
+def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
+    answers, started, enough = [], threading.Event(), threading.Event()
+
+    class Stops(train.SessionRunHook):
+        trigger = train.at_steps(3)
+
+        def on_trigger(self, firing):
+            firing.context.request_stop()
+
+    def poll(session):
+        started.set()
+        while not enough.is_set():
+            answers.append(session.should_stop())
+
+    with train.MonitoredSession(hooks=[Stops()]) as session:
+        run(session, train_op, 3)
+        threads = [threading.Thread(target=poll, args=(session,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        mine = [session.should_stop() for _ in range(5000)]
+        enough.set()
+        for thread in threads:
+            thread.join()
+    assert all(mine)
+    assert all(answers)
+
+
+@pytest.mark.parametrize("wrong", [{"trigger": 100}, {"late": -1}])
+def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training):
+    class Hook(train.SessionRunHook):
+        trigger = train.every(10)
+
+        def on_trigger(self, firing):
+            pass
+
+    hook = Hook()
+    vars(hook).update(wrong)
+    with train.MonitoredSession(**QUICK) as session:
+        run(session, training.train_op, 2)
+        for _ in range(2):
+            with pytest.raises(TypeError, match="The hook Hook must have"):
+                session.add_hook(hook)
+        training.faults.append(AbortedError(None, None, "lost"))
+        run(session, training.train_op, 3)
+
+
+def test_two_operations_of_which_one_never_moves_the_step_are_no_standstill(train_op, caplog):
+    reads = hl.group(hl.constant(1.0))
+    with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=10)]) as session:
+        while not session.should_stop():
+            session.run(reads)
+            session.run(train_op)
+    assert "has stayed" not in caplog.text
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp_path):
+    seen = []
+
+    class Late(train.SessionRunHook):
+        trigger, fetches, late = train.every(1), "global_step:0", True
+
+        def on_trigger(self, firing):
+            seen.append(firing.global_step)
+
+    hooks = [Late(), *([train.CheckpointSaverHook(str(tmp_path), save_steps=1000)] if saves else [])]
+
+    def trains(session):
+        run(session, train_op, 3)
+        session.run_step_fn(lambda step_context: step_context.session.settle())
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), train.MonitoredSession(hooks=hooks) as session:
+        trains(session)
+    assert seen == [1, 2, 3]
+
+
+def test_an_after_close_that_fails_keeps_no_other_hook_from_its_own_and_no_graph_closed(train_op):
+    class Closes(train.SessionRunHook):
+        closed = 0
+
+        def __init__(self, error=None):
+            self.error = error
+
+        def after_close(self):
+            self.closed += 1
+            if self.error:
+                raise self.error
+
+    first, second = Closes(OSError("cannot give back")), Closes()
+    with pytest.raises(OSError, match="cannot give back"), train.MonitoredSession(hooks=[first, second]) as session:
+        session.run(train_op)
+    assert (first.closed, second.closed) == (1, 1)
+    assert not hl.get_default_graph().finalized
+    first.error = None
+    with train.MonitoredSession(hooks=[first, second]) as session:
+        session.run(train_op)
+
+
+@pytest.mark.parametrize("error", [StopIteration(), ValueError("b")])
+def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
+    given = []
+
+    class Late(train.SessionRunHook):
+        trigger, fetches, late = train.every(1), "global_step:0", 100
+
+        def __init__(self, name, error=None):
+            self.name, self.error = name, error
+
+        def on_trigger(self, firing):
+            given.append((self.name, firing.global_step))
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+
+    hooks = [Late("a", error), Late("b")]
+    ends_in_order = isinstance(error, StopIteration)
+    if ends_in_order:
+        with train.MonitoredSession(hooks=hooks) as session:
+            run(session, train_op, 3)
+        assert sorted(given) == [(name, step) for name in "ab" for step in (1, 2, 3)]
+    else:
+        session = train.MonitoredSession(hooks=hooks)
+        run(session, train_op, 3)
+        with pytest.raises(ValueError, match="b"):
+            session.close()
+        assert given == [("a", 1)], "their runs have not come"
+
+
+@pytest.mark.parametrize("happens", ["a hook is added", "a recovery"])
+def test_without_a_global_step_phases_go_on(happens, clock, caplog):
+    caplog.set_level(logging.ERROR)
+    faults, seen = [], []
+
+    def step():
+        if faults:
+            raise faults.pop()
+
+    fetches = hl.host_op(step)()
+
+    class Fires(train.SessionRunHook):
+        trigger = train.spaced(secs=1000)
+
+        def on_trigger(self, firing):
+            seen.append(firing.context.runs)
+
+    with train.MonitoredSession(hooks=[Fires()], **QUICK) as session:
+        run(session, fetches, 5)
+        if happens == "a recovery":
+            faults.append(UnavailableError(None, None, "away"))
+        else:
+            session.add_hook(train.SessionRunHook())
+        run(session, fetches, 5)
+        clock.advance(1001)
+        run(session, fetches, 2)
+    assert seen == [0, 10]
+
+
+def test_a_latch_that_was_counted_is_not_forgotten_where_a_hook_is_added():
+    x = hl.placeholder("float32", (), name="x")
+    train_op = hl.group(train.get_or_create_global_step().assign_add(1), hl.op(lambda x: x)(x))
+    latch = hl.latch(hl.op(lambda x: x > 1)(x))
+    seen = []
+
+    class Told(train.SessionRunHook):
+        trigger = train.latched(latch)
+
+        def on_trigger(self, firing):
+            seen.append(firing.global_step)
+
+    with train.MonitoredSession(hooks=[Told()]) as session:
+        session.run(train_op, {x: 0.0})
+        session.run(train_op, {x: 2.0})
+        session.raw_session().latched(latch, wait=True)
+        session.add_hook(train.SessionRunHook())
+        session.run(train_op, {x: 0.0})
+        assert seen == [2]
+
+
+def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(train_op):
+    other, seen = hl.group(train_op), []
+
+    class Counts(train.SessionRunHook):
+        trigger = train.every(runs=3)
+
+        def on_trigger(self, firing):
+            seen.append(firing.context.runs)
+
+    with train.MonitoredSession() as session:
+        run(session, other, 10)
+        session.add_hook(train.when(other, Counts()))
+        run(session, other, 7)
+    assert seen == [10, 13, 16]
