@@ -44,7 +44,7 @@ class Schedule:
         before: The schedule of the same session before, which had other hooks; this one goes on for it.
 
     Raises:
-        RuntimeError: A trigger in steps, in a graph without a global step.
+        RuntimeError: A trigger in steps, in a graph without a global step; or one that hooks share as they must not.
         TypeError: A `trigger` that is none; a `late` that is neither a bool nor a number of runs.
 
     Attributes:
@@ -56,6 +56,7 @@ class Schedule:
     """
 
     def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None) -> None:
+        hooks.check_triggers()
         self._session = session
         self._has_step = _has_step(session)
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
