@@ -111,6 +111,35 @@ def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, 
         train.MonitoredSession(hooks=[fires(**declared)])
 
 
+@pytest.mark.parametrize("late", [False, True, 1])
+def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_further(late, train_op):
+    class Asks:
+        trigger = train.every(2) | train.latched(hl.latch(hl.constant(2.0) > 1.0))
+        asked = 0
+
+        def before_trigger(self, run_context):
+            self.asked += 1
+
+    hook = Asks()
+    hook.late = late
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 5)
+    assert hook.asked == 2
+
+
+def test_a_trigger_of_a_class_with_slots_names_the_hook():
+    class Slots:
+        __slots__ = ()
+        trigger = train.every(2)
+
+        def on_trigger(self, firing):
+            raise AssertionError
+
+    complaint = "The hook Slots has __slots__, so it cannot have a phase of its own for the trigger every.2. of its"
+    with pytest.raises(TypeError, match=complaint):
+        train.MonitoredSession(hooks=[Slots()])
+
+
 def test_an_on_trigger_without_a_trigger_is_told(train_op, caplog, fires):
     with train.MonitoredSession(hooks=[fires()]):
         pass

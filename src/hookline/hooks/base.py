@@ -182,10 +182,21 @@ _SESSION = "_hookline_session_alone"
 
 
 def own_trigger(hook: Any) -> Any:
-    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook."""
+    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook.
+
+    Raises:
+        TypeError: Its class declares one, and the hook cannot have one of its own.
+    """
     trigger = getattr(hook, "trigger", None)
     if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
-        hook.trigger = trigger = trigger.anew()
+        try:
+            hook.trigger = trigger = trigger.anew()
+        except AttributeError as exc:
+            raise TypeError(
+                f"The hook {type(hook).__name__} has __slots__, so it cannot have a phase of its own for the trigger "
+                f"{trigger!r} of its class. Make 'trigger' one of the slots and set it in __init__, or leave out "
+                "__slots__."
+            ) from exc
     return trigger
 
 

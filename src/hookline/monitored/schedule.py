@@ -346,7 +346,7 @@ class Schedule:
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
             self.waits = True
         else:
-            rider.hook.on_trigger(Firing(results, *about, options, run_metadata, context))
+            rider.on_trigger(Firing(results, *about, options, run_metadata, context))
 
     def _warn_of_fetches(self, rider: Rider) -> None:
         kind = type(rider.hook).__name__
@@ -389,7 +389,7 @@ class Schedule:
             waiting = rider.waiting
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
-                rider.hook.on_trigger(Firing(late.results.get(), *late[2:], context))
+                rider.on_trigger(Firing(late.results.get(), *late[2:], context))
         self._await()
 
     def _await(self) -> None:
@@ -419,7 +419,7 @@ class Schedule:
                     elapsed[leaf] = leaf.update_last_triggered_step(step)
                 secs, steps = elapsed[leaf]
                 about = (step, steps) if self._has_step else (None, None)
-                rider.hook.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
+                rider.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
         self.alarms = alarms
 
     def salvage(self, context: SessionRunContext, run: int) -> None:
@@ -443,7 +443,7 @@ class Schedule:
                     dropped += 1
                     continue
                 try:
-                    rider.hook.on_trigger(Firing(values, *late[2:], context))
+                    rider.on_trigger(Firing(values, *late[2:], context))
                 except Exception as exc:
                     if not isinstance(context.session.map_error(exc), PREEMPTION_ERRORS):
                         raise
