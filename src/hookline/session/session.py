@@ -277,14 +277,17 @@ class Session(_OfGraph):
             watched = Watched(tuple(watched), once=True)
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
-    def expect(self, watched: Iterable[Any]) -> None:
+    def expect(self, watched: Iterable[Any]) -> list[int]:
         """Says what hooks may ever fetch, so that the runs that they watch share one program from the start.
 
         Args:
-            watched: For each hook a fetch structure. What is not in the graph is passed over: the run says so.
+            watched: For each hook a fetch structure.
+
+        Returns:
+            The places of those that are not in the graph; they are passed over.
         """
         with self._lock:
-            self._plans.expect(watched)
+            return self._plans.expect(watched)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
