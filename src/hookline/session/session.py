@@ -121,6 +121,7 @@ class Session(_OfGraph):
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
         self.step_limit: int | None = None
+        self._step_limits: dict[int, int] = {}
         self.hook_data: dict[Any, Any] = {}
         self.expects_steps = False
         self._at_close: list[Callable[[], None]] = []
@@ -805,15 +806,22 @@ class Session(_OfGraph):
         """
         self.fault = error
 
-    def limit_step(self, last_step: int) -> None:
+    def limit_step(self, last_step: int | None, owner: object = None) -> None:
         """Does for every run under hooks what `RunOptions(last_step=...)` does for one; the smallest limit holds.
 
         For a hook's `after_create_session`: a session that a recovery makes has no limit yet.
 
         Args:
-            last_step: An update that would begin when the global step is this or more is not applied.
+            last_step: An update that would begin when the global step is this or more is not applied. None takes the
+                limit of `owner` back.
+            owner: Whose limit this is, in place of an earlier one; a limit of nobody holds for good.
         """
-        self.step_limit = last_step if self.step_limit is None else min(self.step_limit, last_step)
+        limits, key = self._step_limits, id(owner)
+        if last_step is None:
+            limits.pop(key, None)
+        else:
+            limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
+        self.step_limit = min(limits.values(), default=None)
 
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""

@@ -110,7 +110,7 @@ class ScriptedSession:
         """The gain, whatever is fetched; None without a global step."""
         return None if self._global_step is None else self._gain
 
-    def limit_step(self, last_step: int) -> None:
+    def limit_step(self, last_step: int | None, owner: object = None) -> None:
         """Notes the limit in `step_limit`."""
         self.step_limit = last_step
 
