@@ -230,6 +230,14 @@ def test_the_same_hook_serves_a_second_session(model):
     assert [line.split("  ")[0] for line in pipe.lines] == ["step 1/2", "step 2/2", "step 1/3", "step 3/3"]
 
 
+def test_a_hook_that_is_added_takes_no_line_away(model):
+    with Pipe() as pipe, FakeClock(), model.session(train.ProgressHook(file=pipe.file)) as session:
+        for _ in range(5):
+            session.run(model.train)
+        session.add_hook(train.GlobalStepWaiterHook(wait_until_step=0))
+    assert [line.split()[1] for line in pipe.lines] == ["1", "5"]
+
+
 def test_a_pipe_that_nobody_reads_ends_no_training(model, caplog):
     source, sink = os.pipe()
     os.close(source)

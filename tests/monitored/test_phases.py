@@ -161,6 +161,40 @@ def test_a_hook_that_another_forwards_to_asks_and_moves_its_trigger_itself(make,
     assert [firing.values is None for firing in hook.firings] == [fetches is None] * len(steps)
 
 
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda: train.every(3), [3, 6]),
+        (lambda: train.spaced(3), [1, 4, 7]),
+        (lambda: train.every(runs=3), [1, 4, 7]),
+        (train.first_run, [1]),
+        (lambda: train.first_run() | train.every(5), [1, 5]),
+    ],
+)
+def test_the_trigger_of_a_hook_that_is_forwarded_to_begins_anew_in_the_next_session(make, steps, fires, train_op):
+    hook = fires(make())
+    for _ in range(2):
+        hook.firings.clear()
+        with train.MonitoredSession(hooks=[Forwards(hook)]) as session:
+            run(session, train_op, 7)
+        assert hook.steps == steps
+        assert hook.elapsed[0] == (None, None)
+
+
+def test_a_hook_that_is_forwarded_to_is_told_of_its_latch_in_each_session(fires):
+    step = train.get_or_create_global_step()
+    latch = hl.latch(hl.op(lambda value: value >= 2, name="above")(step))
+    train_op = hl.group(step.assign_add(1))
+    hook = fires(train.latched(latch))
+    for _ in range(2):
+        hook.firings.clear()
+        with train.MonitoredSession(hooks=[Forwards(hook)]) as session:
+            for _ in range(9):
+                session.run(train_op)
+                session.raw_session().latched(latch, wait=True)
+        assert hook.steps == [3]
+
+
 def test_a_hook_that_is_forwarded_to_is_asked_what_it_wants_before_it_fires(fires):
     calls = []
 

@@ -111,11 +111,77 @@ def test_what_is_declared_wrongly_names_the_hook(declared, complaint, train_op, 
         train.MonitoredSession(hooks=[fires(**declared)])
 
 
+@pytest.mark.parametrize("late", [False, True, 1])
+def test_a_hook_without_an_on_trigger_is_asked_what_it_wants_and_called_no_further(late, train_op):
+    class Asks:
+        trigger = train.every(2) | train.latched(hl.latch(hl.constant(2.0) > 1.0))
+        asked = 0
+
+        def before_trigger(self, run_context):
+            self.asked += 1
+
+    hook = Asks()
+    hook.late = late
+    with train.MonitoredSession(hooks=[hook]) as session:
+        run(session, train_op, 5)
+    assert hook.asked == 2
+
+
+def test_a_trigger_of_a_class_with_slots_names_the_hook():
+    class Slots:
+        __slots__ = ()
+        trigger = train.every(2)
+
+        def on_trigger(self, firing):
+            raise AssertionError
+
+    complaint = "The hook Slots has __slots__, so it cannot have a phase of its own for the trigger every.2. of its"
+    with pytest.raises(TypeError, match=complaint):
+        train.MonitoredSession(hooks=[Slots()])
+
+
 def test_an_on_trigger_without_a_trigger_is_told(train_op, caplog, fires):
     with train.MonitoredSession(hooks=[fires()]):
         pass
     (warning,) = warnings_of(caplog)
     assert "Fires has an on_trigger and no trigger: it never fires" in warning
+
+
+@pytest.mark.parametrize("fetches", [None, "global_step:0"])
+def test_a_trigger_without_anything_to_call_is_told_once(fetches, training, caplog):
+    class Misspelt(train.SessionRunHook):
+        def __init__(self):
+            self.trigger, self.fetches = train.every(2), fetches
+
+        def on_triger(self, firing):
+            raise AssertionError
+
+    with train.MonitoredSession(hooks=[Misspelt(), Misspelt()]) as session:
+        run(session, training.train_op, 3)
+        session.add_hook(Misspelt())
+        run(session, training.train_op, 3)
+    (warning,) = warnings_of(caplog)
+    assert "Misspelt has a trigger and no on_trigger: nothing is called when it fires" in warning
+
+
+@pytest.mark.parametrize(
+    ("fetches", "kind", "what"),
+    [("nope:0", KeyError, "nope"), ({"a": ["nope"]}, KeyError, "nope"), (7, TypeError, "got 7")],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_declared_fetches_that_are_not_in_the_graph_are_refused_before_any_run(
+    fetches, kind, what, late, train_op, fires
+):
+    with pytest.raises(kind, match=f"The hook Fires asked for something that is not in the graph: .*{what}"):
+        train.MonitoredSession(hooks=[fires(train.every(1000), fetches=fetches, late=late)])
+
+
+@pytest.mark.parametrize("callback", ["before_run", "before_trigger"])
+def test_a_callback_that_returns_something_else_than_session_run_args_is_named(callback, train_op, fires):
+    hook = type("Wrong", (fires,), {callback: lambda self, run_context: "loss:0"})(train.every(1))
+    complaint = f"The hook Wrong must return None or a SessionRunArgs from {callback}, got 'loss:0'"
+    with pytest.raises(TypeError, match=complaint), train.MonitoredSession(hooks=[hook]) as session:
+        session.run(train_op)
 
 
 def test_a_class_that_still_defines_what_is_gone_is_told_once_and_never_called(train_op, caplog):

@@ -124,6 +124,69 @@ def test_a_step_that_was_set_back_is_noticed_although_a_hook_is_added_meanwhile(
     assert hook.steps == [4, 4]
 
 
+class TriggerSet(train.SessionRunHook):
+    """Sets its trigger in a callback."""
+
+    def __init__(self, callback, trigger):
+        setattr(self, callback, lambda *_: setattr(self, "trigger", trigger))
+
+    def on_trigger(self, firing):
+        pass
+
+
+@pytest.mark.parametrize("callback", ["begin", "after_create_session"])
+@pytest.mark.parametrize("add", [False, True])
+def test_hooks_that_share_a_part_of_their_triggers_are_refused_whenever_these_are_set(callback, add, fires, train_op):
+    part = train.every(3)
+    first, second = fires(part), TriggerSet(callback, part | train.at_steps(5))
+    with (
+        pytest.raises(RuntimeError, match="Fires and the hook TriggerSet share the trigger every.3. as a part"),
+        train.MonitoredSession(hooks=[first] if add else [first, second]) as session,
+    ):
+        session.add_hook(second)
+
+
+@pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3)])
+def test_one_trigger_of_hooks_that_ride_on_different_runs_is_refused(make, fires, train_op):
+    trigger, other = make(), hl.no_op(name="other")
+    for hooks in (
+        [fires(trigger), train.when(other, fires(trigger))],
+        [train.when(train_op, fires(trigger)), train.when("other", fires(trigger))],
+    ):
+        with pytest.raises(RuntimeError, match="and the hook Fires share the trigger every.* and ride on different"):
+            train.MonitoredSession(hooks=hooks)
+
+
+@pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.every(runs=3)])
+def test_one_trigger_of_hooks_that_are_bound_to_the_same_runs_fires_both(make, fires, train_op):
+    trigger, other = make(), hl.group(train.get_or_create_global_step().assign_add(1), name="other")
+    first, second = fires(trigger), fires(trigger, fetches="global_step:0")
+    with train.MonitoredSession(hooks=[train.when(other, first), train.when("other", second)]) as session:
+        for _ in range(4):
+            run(session, [train_op, other], 1)
+            run(session, other, 2)
+    assert first.steps == second.steps
+    assert first.steps
+
+
+@pytest.mark.parametrize("how", ["given", "begin", "after_create_session", "part"])
+def test_one_trigger_serves_one_open_session(how, fires, train_op):
+    trigger = train.every(4)
+    first = fires(trigger)
+    if how == "given":
+        second = fires(trigger)
+    else:
+        second = TriggerSet(how, trigger) if how != "part" else fires(trigger | train.first_run())
+    with train.MonitoredSession(hooks=[first]) as session:
+        complaint = "The trigger every.4. of the hook .* serves another session that is still open"
+        with pytest.raises(RuntimeError, match=complaint):
+            train.MonitoredSession(hooks=[second])
+        run(session, train_op, 4)
+    with train.MonitoredSession(hooks=[second]) as session:  # Now it is free.
+        run(session, train_op, 4)
+    assert first.steps == [4]
+
+
 # train.when ------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -96,7 +97,7 @@ class Alone:
 
     def ask(self, hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
         """See `SessionRunHook.before_run`."""
-        trigger = own_trigger(hook)
+        trigger = self._trigger_of(hook, context.session)
         if trigger is None:
             return None
         step = _global_step(context.session)
@@ -112,7 +113,7 @@ class Alone:
 
     def deliver(self, hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
         """See `SessionRunHook.after_run`."""
-        trigger = hook.trigger
+        trigger = self._trigger_of(hook, context.session)
         if trigger is None:
             return
         if latches := trigger.latches:
@@ -140,6 +141,18 @@ class Alone:
                 )
             )
 
+    def _trigger_of(self, hook: SessionRunHook, session: Any) -> Any:
+        """Returns the trigger of a hook, which begins anew with each raw session."""
+        trigger, known = own_trigger(hook), vars(hook).get(_SESSION)
+        if trigger is not None and session is not None and (known is None or known() is not session):
+            # An after_create_session that has marked it as fired has done so for this session.
+            if known is not None and trigger.last_triggered_step() != _global_step(session):
+                trigger.reset()
+            vars(hook)[_SESSION] = weakref.ref(session)
+            for name in (_RUNS, _ASKED, _TOLD):
+                vars(hook).pop(name, None)
+        return trigger
+
     def _look_at(
         self, latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
@@ -165,13 +178,25 @@ class Alone:
 
 
 _RUNS, _ASKED, _TOLD = "_hookline_runs_alone", "_hookline_asked_alone", "_hookline_told_alone"
+_SESSION = "_hookline_session_alone"
 
 
 def own_trigger(hook: Any) -> Any:
-    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook."""
+    """Returns the trigger of a hook; where its class declares one, a phase of its own for this hook.
+
+    Raises:
+        TypeError: Its class declares one, and the hook cannot have one of its own.
+    """
     trigger = getattr(hook, "trigger", None)
     if trigger is not None and trigger is getattr(type(hook), "trigger", None) and hasattr(trigger, "anew"):
-        hook.trigger = trigger = trigger.anew()
+        try:
+            hook.trigger = trigger = trigger.anew()
+        except AttributeError as exc:
+            raise TypeError(
+                f"The hook {type(hook).__name__} has __slots__, so it cannot have a phase of its own for the trigger "
+                f"{trigger!r} of its class. Make 'trigger' one of the slots and set it in __init__, or leave out "
+                "__slots__."
+            ) from exc
     return trigger
 
 

@@ -206,10 +206,15 @@ class _NthRun(FirstRun):
         """Whether the raw session has begun a run."""
         return self._run > 0
 
-    def start(self, step: int) -> None:
+    def renew(self) -> None:
         """Reports a new raw session."""
-        super().start(step)
+        super().renew()
         self._run, self._left = 0, self._number
+
+    def reset(self) -> None:
+        """Forgets that it has fired."""
+        super().reset()
+        self.renew()
 
     def count_runs(self, runs: int) -> None:
         """Notes how many of them are left until its own."""

@@ -77,7 +77,7 @@ class StopAtStepHook(SessionRunHook):
         if self._target is None:
             self._target = global_step + (self._num_steps or 0)
         self.trigger = at_steps(self._target)
-        session.limit_step(self._target)
+        session.limit_step(self._target, owner=self)
         if global_step >= self._target:
             coord.request_stop()
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from hookline.hooks.trigger import Trigger
 from hookline.hooks.when import bare
 from hookline.monitored.order import in_order
 from hookline.session import Session
+from hookline.session.fetches import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class HookList:
 
     def __init__(self, hooks: Iterable[Any] | None) -> None:
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
+        self._owner: weakref.ref[object] | None = None
         self._begin = self.overrides("begin")
         self._after_create_session = self.overrides("after_create_session")
         self._end = self.overrides("end")
@@ -202,7 +204,8 @@ class HookList:
         A claim ends with `release`, or with the life of its owner.
 
         Raises:
-            RuntimeError: One of them serves another live session, or is listed twice.
+            RuntimeError: One of them, or its trigger, serves another live session; one is listed twice; or two share a
+                trigger as they must not.
         """
         with _claims_lock:
             for position, hook in enumerate(self.hooks):
@@ -212,18 +215,34 @@ class HookList:
                         "Check hooks and chief_only_hooks."
                     )
                 claim = _claims.get(id(bare(hook)))
-                if claim is not None and claim() not in (None, owner):
+                if claim is not None and claim.owner() not in (None, owner):
                     raise RuntimeError(
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
-            served = [hook for hook in self.hooks if (claim := _claims.get(id(bare(hook)))) and claim() is owner]
+            served = [hook for hook in self.hooks if (claim := _claims.get(id(bare(hook)))) and claim.owner() is owner]
             for hook in self.hooks:
                 own_trigger(bare(hook))
-            self._check_triggers()
+            self._check_triggers(owner)
             self._reset_triggers(keep=[getattr(hook, "trigger", None) for hook in served])
-            for hook in self.hooks:
-                _claims[id(bare(hook))] = weakref.ref(owner)
+            self._owner = weakref.ref(owner)
+            self._note_claims(self._owner)
+
+    def check_triggers(self) -> None:
+        """Checks the triggers again, which `begin` and `after_create_session` may have set.
+
+        Raises:
+            RuntimeError: One serves another live session, or two hooks share one as they must not.
+        """
+        with _claims_lock:
+            owner = None if self._owner is None else self._owner()
+            self._check_triggers(owner)
+            if self._owner is not None and owner is not None:
+                self._note_claims(self._owner)
+
+    def _note_claims(self, owner: weakref.ref[object]) -> None:
+        for hook in self.hooks:
+            _claims[id(bare(hook))] = _Claim(owner, tuple(map(weakref.ref, _parts(hook))))
 
     def _reset_triggers(self, keep: list[Any]) -> None:
         """Has all triggers but some forget what they did in an earlier session."""
@@ -231,19 +250,29 @@ class HookList:
             if trigger is not None and not any(trigger is kept for kept in keep):
                 trigger.reset()
 
-    def _check_triggers(self) -> None:
-        owners: dict[int, tuple[Any, Trigger]] = {}
+    def _check_triggers(self, owner: object | None) -> None:
+        others = [claim for claim in _claims.values() if claim.owner() not in (None, owner)] if owner else []
+        elsewhere = {id(part()) for claim in others for part in claim.parts}
+        first: dict[int, Any] = {}
         for hook in self.hooks:
-            trigger = getattr(bare(hook), "trigger", None)
-            if not isinstance(trigger, Trigger):
-                continue
-            for leaf in trigger.leaves():
-                other, whole = owners.setdefault(id(leaf), (hook, trigger))
-                if whole is not trigger:
+            for part in _parts(hook):
+                if id(part) in elsewhere:
                     raise RuntimeError(
-                        f"The {describe(other)} and the {describe(hook)} share the trigger {leaf!r} as a part, which "
-                        "has one phase: whoever fires first would silence the other. Make a trigger for each."
+                        f"The trigger {part!r} of the {describe(hook)} serves another session that is still open: a "
+                        "trigger has the phase of one session at a time. Close that session first, or make a second "
+                        "trigger."
                     )
+                other = first.setdefault(id(part), hook)
+                if bare(other).trigger is not bare(hook).trigger:
+                    how = "as a part"
+                elif _bound_to(other) != _bound_to(hook):
+                    how = "and ride on different runs"
+                else:
+                    continue
+                raise RuntimeError(
+                    f"The {describe(other)} and the {describe(hook)} share the trigger {part!r} {how}, which has one "
+                    "phase: whoever fires first would silence the other. Make a trigger for each."
+                )
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
@@ -278,16 +307,33 @@ def declares(hook: Any) -> bool:
     return called is not None or getattr(bare(hook), "fetches", None) is not None
 
 
+def _parts(hook: Any) -> list[Trigger]:
+    trigger = getattr(bare(hook), "trigger", None)
+    return trigger.leaves() if isinstance(trigger, Trigger) else []
+
+
+def _bound_to(hook: Any) -> set[str] | None:
+    """Returns the names to whose runs a hook is bound; None where it rides on all."""
+    return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if hook is not bare(hook) else None
+
+
+class _Claim(NamedTuple):
+    """Which session a hook serves, and the parts of its trigger, which serve no other session either."""
+
+    owner: weakref.ref[object]
+    parts: tuple[weakref.ref[Trigger], ...]
+
+
 # By identity, for a hook need not be hashable. An entry outlives its hook only when a session was dropped without being
 # closed; its reference is dead then, and so counts for nothing.
-_claims: dict[int, weakref.ref[object]] = {}
+_claims: dict[int, _Claim] = {}
 _claims_lock = threading.Lock()
 
 
 def is_claimed(hook: Any) -> bool:
     """Whether a monitored session that is open has the hook in its list: no other hook forwards to it."""
     claim = _claims.get(id(bare(hook)))
-    return claim is not None and claim() is not None
+    return claim is not None and claim.owner() is not None
 
 
 def create_for(hook: Any, session: Session, coord: Coordinator) -> None:

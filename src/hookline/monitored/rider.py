@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from hookline import clock
 from hookline.graph import Graph, Operation
-from hookline.hooks.base import SessionRunArgs, SessionRunHook
+from hookline.hooks.base import Firing, SessionRunArgs, SessionRunHook
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import Latched
 from hookline.hooks.when import BoundHook, bare
-from hookline.monitored.hook_list import describe, override
+from hookline.monitored.hook_list import Callback, describe, override
 from hookline.session import LateResults, RunMetadata, RunOptions
 
 
@@ -88,6 +88,7 @@ class Rider:
         fetches: What it declares.
         args: What it asks for when it fires, if it has no `before_trigger` of its own.
         before_trigger: That, if it has.
+        on_trigger: Its `on_trigger`; without one, nothing.
         asks: Whether it asks for anything when it fires.
         late: Whether it waits for values to arrive, or for how many runs; who looks at each run does not wait.
         latches: The parts of its trigger that wait for a latch, with whether it has latched.
@@ -113,6 +114,7 @@ class Rider:
         "hook",
         "latches",
         "late",
+        "on_trigger",
         "waiting",
         "watch",
     )
@@ -123,6 +125,7 @@ class Rider:
         self.before, self.after = override(inner, "before_run"), override(inner, "after_run")
         self.fetches = getattr(inner, "fetches", None)
         self.before_trigger = override(inner, "before_trigger")
+        self.on_trigger: Callback = override(inner, "on_trigger") or _nothing
         self.args = None if self.fetches is None else SessionRunArgs(self.fetches)
         self.asks = self.args is not None or self.before_trigger is not None
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)
@@ -139,6 +142,10 @@ class Rider:
         self.before = None if _is_own(self.hook, "before_run") else self.before
         self.after = None if _is_own(self.hook, "after_run") else self.after
         return had != (self.before, self.after)
+
+
+def _nothing(firing: Firing) -> None:
+    """Is called where a hook has no `on_trigger`."""
 
 
 def _is_own(hook: Any, name: str) -> bool:

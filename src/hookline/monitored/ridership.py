@@ -132,20 +132,12 @@ class Ridership:
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
         for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # What every run carries is behind.
-            try:
-                for leaf in leaves(fetches):
-                    graph.as_graph_element(leaf)
-            except (KeyError, TypeError, ValueError) as reason:
-                # str() of a KeyError is the repr of its text.
-                text = reason.args[0] if reason.args else reason
-                raise type(reason)(
-                    f"The {describe(rider.hook)} asked for something that is not in the graph: {text}"
-                ) from exc
+            check_in_graph(rider.hook, fetches, graph, exc)
 
     def _merge(self) -> None:
         for rider, args in zip(self.riders, self._asked, strict=True):
             if args is not None:
-                _check(rider.hook, args)
+                _check(rider.hook, "before_trigger" if rider.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
         late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
         self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late)
@@ -161,9 +153,23 @@ class Ridership:
         self.stale = False
 
 
-def _check(hook: Any, args: Any) -> None:
+def check_in_graph(hook: Any, fetches: Any, graph: Graph, cause: Exception | None = None) -> None:
+    """Checks that what a hook asks for is in the graph.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is not; the error names the hook.
+    """
+    try:
+        for leaf in leaves(fetches):
+            graph.as_graph_element(leaf)
+    except (KeyError, TypeError, ValueError) as reason:
+        text = reason.args[0] if reason.args else reason  # str() of a KeyError is the repr of its text.
+        raise type(reason)(f"The {describe(hook)} asked for something that is not in the graph: {text}") from cause
+
+
+def _check(hook: Any, callback: str, args: Any) -> None:
     if not isinstance(args, SessionRunArgs):
-        raise TypeError(f"The {describe(hook)} must return None or a SessionRunArgs from before_run, got {args!r}.")
+        raise TypeError(f"The {describe(hook)} must return None or a SessionRunArgs from {callback}, got {args!r}.")
     for name, kind in (("feed_dict", Mapping), ("options", RunOptions)):
         value = getattr(args, name)
         if value is not None and not isinstance(value, kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from hookline import clock
@@ -17,7 +17,7 @@ from hookline.hooks.when import operations_of
 from hookline.monitored.hook_list import HookList, declares, describe, override
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.rider import Late, Rider, Watch
-from hookline.monitored.ridership import Ridership
+from hookline.monitored.ridership import Ridership, check_in_graph
 from hookline.session import LateResults, RunMetadata, RunOptions, Session, merge_options
 from hookline.session.feeds import feed_key
 
@@ -45,7 +45,8 @@ class Schedule:
         runs: How many runs were made before.
 
     Raises:
-        RuntimeError: A trigger in steps, in a graph without a global step.
+        KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
+        RuntimeError: A trigger in steps, in a graph without a global step; or one that hooks share as they must not.
         TypeError: A `trigger` that is none; a `late` that is neither a bool nor a number of runs.
 
     Attributes:
@@ -57,15 +58,17 @@ class Schedule:
     """
 
     def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None, *, runs: int = 0) -> None:
+        hooks.check_triggers()
         self._session, self._run = session, runs
         self._has_step = _has_step(session)
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
+        self._warned: set[str] = before._warned if before else set()
         self._watches = self._read_triggers({id(watch.trigger) for watch in before._watches} if before else set())
         self._bound = any(rider.binding is not None for rider in self._riders)
         self._here = self._all = (1 << len(self._riders)) - 1
         self._read_riders()
-        session.expect([rider.fetches for rider in self._riders if rider.watch is not None])
+        self._expect([rider for rider in self._riders if rider.watch is not None])
         # Where others take steps as well, how far a run gets is not for this session to foresee.
         self._steady = not session.shared
         self._last_step = step = self._step() or 0
@@ -87,7 +90,6 @@ class Schedule:
         self._foreseen = False
         self._counts_steps = session.expects_steps or any(watch.trigger.has_steps for watch in self._watches)
         self.still, self._stood, self._seen_step = False, 0, self._step()
-        self._warned: set[str] = set()
         self._recalled: list[Rider] = []
         self.overdue = True
         if before is not None:
@@ -99,12 +101,7 @@ class Schedule:
         for rider in self._riders:
             trigger = getattr(rider.hook, "trigger", None)
             if trigger is None or not declares(rider.hook):
-                if override(rider.hook, "on_trigger") is not None and not (rider.before or rider.after):
-                    _logger.warning(
-                        "The %s has an on_trigger and no trigger: it never fires. Set trigger in the class, or at the "
-                        "latest in after_create_session; a subclass that overrides that calls super().",
-                        describe(rider.hook),
-                    )
+                self._warn_of_what_is_missing(rider)
                 continue
             if not isinstance(trigger, Trigger):
                 raise TypeError(
@@ -115,6 +112,7 @@ class Schedule:
                     f"The {describe(rider.hook)} fires at steps ({trigger!r}), and the graph has no global step. "
                     "Create it with train.get_or_create_global_step()."
                 )
+            self._warn_of_what_is_missing(rider)
             rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
             if id(trigger) not in watches:
                 trigger.start(self._session.global_step if self._has_step else self._run)
@@ -124,6 +122,12 @@ class Schedule:
             rider.watch = watches.setdefault(id(trigger), Watch(trigger))
             rider.watch.bits |= rider.bit
         return list(watches.values())
+
+    def _expect(self, riders: Sequence[Rider]) -> None:
+        """Says what these hooks may ever fetch, and refuses what is not in the graph before it is due."""
+        for place in self._session.expect([rider.fetches for rider in riders]):
+            if riders[place].before_trigger is None:
+                check_in_graph(riders[place].hook, riders[place].fetches, self._session.graph)
 
     def _read_riders(self) -> None:
         """Says who rides on every run."""
@@ -352,7 +356,23 @@ class Schedule:
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
             self.waits = True
         else:
-            rider.hook.on_trigger(Firing(results, *about, options, run_metadata, context))
+            rider.on_trigger(Firing(results, *about, options, run_metadata, context))
+
+    def _warn_of_what_is_missing(self, rider: Rider) -> None:
+        """Warns of a hook that has a trigger or an `on_trigger`, and so was meant to do something, and does nothing."""
+        is_called = override(rider.hook, "on_trigger") is not None
+        has_trigger = isinstance(getattr(rider.hook, "trigger", None), Trigger)
+        place = f"{type(rider.hook).__name__}.on_trigger"
+        if rider.before or rider.after or rider.before_trigger or is_called == has_trigger or place in self._warned:
+            return
+        self._warned.add(place)
+        _logger.warning(
+            "The %s has a trigger and no on_trigger: nothing is called when it fires. Define on_trigger(self, firing)."
+            if has_trigger
+            else "The %s has an on_trigger and no trigger: it never fires. Set trigger in the class, or at the latest "
+            "in after_create_session; a subclass that overrides that calls super().",
+            describe(rider.hook),
+        )
 
     def _warn_of_fetches(self, rider: Rider) -> None:
         kind = type(rider.hook).__name__
@@ -395,7 +415,7 @@ class Schedule:
             waiting = rider.waiting
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
-                rider.hook.on_trigger(Firing(late.results.get(), *late[2:], context))
+                rider.on_trigger(Firing(late.results.get(), *late[2:], context))
         self._await()
 
     def _await(self) -> None:
@@ -425,7 +445,7 @@ class Schedule:
                     elapsed[leaf] = leaf.update_last_triggered_step(step)
                 secs, steps = elapsed[leaf]
                 about = (step, steps) if self._has_step else (None, None)
-                rider.hook.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
+                rider.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
         self.alarms = alarms
 
     def salvage(self, context: SessionRunContext, run: int) -> None:
@@ -449,7 +469,7 @@ class Schedule:
                     dropped += 1
                     continue
                 try:
-                    rider.hook.on_trigger(Firing(values, *late[2:], context))
+                    rider.on_trigger(Firing(values, *late[2:], context))
                 except Exception as exc:
                     if not isinstance(context.session.map_error(exc), PREEMPTION_ERRORS):
                         raise
@@ -507,7 +527,7 @@ class Schedule:
             if mine is not None:
                 mine.before, mine.after, mine.waiting = rider.before, rider.after, rider.waiting
                 mine.latches = rider.latches
-        self._attempt, self._warned, self.alarms = other._attempt, other._warned, other.alarms
+        self._attempt, self.alarms = other._attempt, other.alarms
         self._read_riders()
         self._await()
 

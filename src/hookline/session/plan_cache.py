@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -73,13 +72,16 @@ class PlanCache:
         self._latest: Any = None
         self.get = self._young.get
 
-    def expect(self, watched: Iterable[Any]) -> None:
+    def expect(self, watched: Iterable[Any]) -> list[int]:
         """Says what hooks may ever fetch; see `Session.expect`."""
-        found = []
-        for fetches in watched:
-            with contextlib.suppress(KeyError, TypeError, ValueError):
+        found, missing = [], []
+        for place, fetches in enumerate(watched):
+            try:
                 found.append(flatten(self._graph, fetches)[0])
+            except (KeyError, TypeError, ValueError):
+                missing.append(place)
         self._programs.sharing.declare(found)
+        return missing
 
     def find(self, key: Hashable) -> Prepared | None:
         """Returns one of either generation, which is young from then on; None if there is none."""

@@ -121,6 +121,7 @@ class Session(_OfGraph):
         self.hook_states: Callable[[], Mapping[str, Any]] = dict
         self.restored_hook_states: dict[str, Any] = {}
         self.step_limit: int | None = None
+        self._step_limits: dict[int, int] = {}
         self.hook_data: dict[Any, Any] = {}
         self.expects_steps = False
         self._at_close: list[Callable[[], None]] = []
@@ -277,14 +278,17 @@ class Session(_OfGraph):
             watched = Watched(tuple(watched), once=True)
         return self._run(fetches, watched, feed_dict, options, run_metadata)
 
-    def expect(self, watched: Iterable[Any]) -> None:
+    def expect(self, watched: Iterable[Any]) -> list[int]:
         """Says what hooks may ever fetch, so that the runs that they watch share one program from the start.
 
         Args:
-            watched: For each hook a fetch structure. What is not in the graph is passed over: the run says so.
+            watched: For each hook a fetch structure.
+
+        Returns:
+            The places of those that are not in the graph; they are passed over.
         """
         with self._lock:
-            self._plans.expect(watched)
+            return self._plans.expect(watched)
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -802,15 +806,22 @@ class Session(_OfGraph):
         """
         self.fault = error
 
-    def limit_step(self, last_step: int) -> None:
+    def limit_step(self, last_step: int | None, owner: object = None) -> None:
         """Does for every run under hooks what `RunOptions(last_step=...)` does for one; the smallest limit holds.
 
         For a hook's `after_create_session`: a session that a recovery makes has no limit yet.
 
         Args:
-            last_step: An update that would begin when the global step is this or more is not applied.
+            last_step: An update that would begin when the global step is this or more is not applied. None takes the
+                limit of `owner` back.
+            owner: Whose limit this is, in place of an earlier one; a limit of nobody holds for good.
         """
-        self.step_limit = last_step if self.step_limit is None else min(self.step_limit, last_step)
+        limits, key = self._step_limits, id(owner)
+        if last_step is None:
+            limits.pop(key, None)
+        else:
+            limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
+        self.step_limit = min(limits.values(), default=None)
 
     def publish(self) -> None:
         """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""

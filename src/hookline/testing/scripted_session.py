@@ -110,7 +110,7 @@ class ScriptedSession:
         """The gain, whatever is fetched; None without a global step."""
         return None if self._global_step is None else self._gain
 
-    def limit_step(self, last_step: int) -> None:
+    def limit_step(self, last_step: int | None, owner: object = None) -> None:
         """Notes the limit in `step_limit`."""
         self.step_limit = last_step
 
@@ -162,8 +162,9 @@ class ScriptedSession:
         result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
         return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
 
-    def expect(self, watched: Any) -> None:
-        """Takes what hooks may fetch, and makes nothing of it."""
+    def expect(self, watched: Any) -> list[int]:
+        """Takes what hooks may fetch, and makes nothing of it: everything is there."""
+        return []
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and forgets the rest."""

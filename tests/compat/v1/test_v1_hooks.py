@@ -267,6 +267,22 @@ def test_the_last_step_of_a_stop_hook_can_be_set(model):
     assert len(runs) == 2
 
 
+def test_a_last_step_that_is_moved_leaves_the_limits_of_other_hooks(model):
+    class Limits(tf.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            session.limit_step(5)
+
+    hook = tf.train.StopAtStepHook(last_step=50)
+    with tf.train.MonitoredSession(hooks=[hook, Limits(), tf.train.StopAtStepHook(last_step=8)]) as sess:
+        for run in range(20):
+            if sess.should_stop():
+                break
+            if run == 2:
+                hook._last_step = 100
+            sess.run(model[0])
+        assert sess.raw_session().global_step == 5
+
+
 def test_no_warning_of_names_that_are_called_here(caplog):
     class Own(tf.train.CheckpointSaverHook):
         def _save(self, session, step):
