@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -201,9 +202,8 @@ def _watched(hook: Any) -> Any:
     else:
         kind = type(inner)
         methods = {name: staticmethod(callback) for name, callback in checked.items()}
-        inner.__class__ = type(kind)(
-            kind.__name__, (kind,), {"__slots__": (), "__module__": kind.__module__, **methods}
-        )
+        members = {"__slots__": (), "__module__": kind.__module__, **methods}
+        inner.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(members))
     return hook
 
 
