@@ -189,6 +189,23 @@ class AsksForText(SessionRunHook):
         return "loss"
 
 
+class FiresAndReturns(SessionRunHook):
+    trigger = every(runs=1)
+
+    def on_trigger(self, firing):
+        return 5
+
+
+class FiresAndReturnsWithSlots:
+    __slots__ = ("trigger",)
+
+    def __init__(self):
+        self.trigger = every(runs=1)
+
+    def on_trigger(self, firing):
+        return 5
+
+
 class LosesCountInRecovery(SessionRunHook):
     def after_create_session(self, session, coord):
         assert not hasattr(self, "session"), "created twice"
@@ -216,7 +233,9 @@ class LeavesAThread(SessionRunHook):
         (ReturnsSomething, "end must return None, got 'done'"),
         (NeedsARun, "no attribute 'ran'"),
         (ServesOnce, "used up"),
-        (AsksForText, "must return None or a SessionRunArgs, got 'loss'"),
+        (FiresAndReturns, "on_trigger must return None, got 5"),
+        (FiresAndReturnsWithSlots, "on_trigger must return None, got 5"),
+        (AsksForText, "before_trigger must return None or a SessionRunArgs, got 'loss'"),
         (LosesCountInRecovery, "created twice"),
         (LeavesAThread, "left threads"),
     ],

@@ -26,7 +26,7 @@ def latch(condition: Any, name: str = "latch") -> Operation:
 
     A run that needs the operation returns no value for it, and nothing waits. The device keeps the number of that run
     beside the variables, and `Session.latched(operation)` reads it at any convenient time. A hook that watches for
-    something rare names its latch in `standing_operations`; then it costs a step next to nothing.
+    something rare declares `trigger = train.latched(...)`; then it costs a step next to nothing.
 
     The latched value belongs to one session. It is not a variable and not in checkpoints, and is forgotten when the
     trained variables are loaded or restored.

@@ -207,14 +207,25 @@ class CheckpointSaverHook(SessionRunHook):
             self._note_commit(self._used_saver.save(session, self._save_path, global_step=step))
         return self._call_listeners("after_save", session, global_step)
 
-    def save_now(self, session: Session) -> None:
+    def save_now(self, session: Session, *, again: bool = False) -> bool:
         """Saves whatever the cadence says, unless the last save was at this very step.
+
+        Args:
+            session: The raw session.
+            again: Whether to save even then.
+
+        Returns:
+            Whether a listener asks the training to stop.
 
         Raises:
             OpError: As of `save`.
         """
-        if session.global_step != self._saved_step:
-            self._save_and_note(session, session.global_step)
+        global_step = session.global_step
+        if global_step == self._saved_step and not again:
+            return False
+        stop = self.save(session, global_step)
+        self._saved_step = global_step  # even if a subclass saves in its own way
+        return stop is True
 
     def begin(self) -> None:
         """Opens the writer, and calls the listeners' `begin`."""
@@ -253,7 +264,7 @@ class CheckpointSaverHook(SessionRunHook):
             self._graph_written = True
         global_step = session.global_step
         self._on_disk = global_step if checkpoint_exists(f"{self._save_path}-{global_step}") else None
-        self._save_and_note(session, global_step)
+        self.save_now(session, again=True)
         self._on_disk = None
         # A subclass may decide itself, and so have none.
         if self.trigger is not None and self.trigger.last_triggered_step() is None:
@@ -268,12 +279,23 @@ class CheckpointSaverHook(SessionRunHook):
         self.save_after_run(firing.context)
 
     def save_after_run(self, context: SessionRunContext) -> None:
-        """Does that, on whatever run it is called."""
+        """Saves the state that a run has led to, and stops the training if a listener asks for it.
+
+        For `on_trigger`, and for the `after_run` of a subclass that decides itself when to save. The session settles
+        first, so that no NaN gets into a checkpoint that a hook has yet to report. If the save fails, one last attempt
+        is made to keep the state.
+
+        Args:
+            context: Of the run.
+
+        Raises:
+            Exception: This save, or the one under way, failed with this error.
+        """
         session = context.session
         context.settle()
         self._save_failed = False
         try:
-            if self._save_and_note(session, session.global_step):
+            if self.save_now(session, again=True):
                 context.request_stop()
         except Exception as failure:
             # Nothing is lost that lives on parameter servers.
@@ -287,11 +309,9 @@ class CheckpointSaverHook(SessionRunHook):
             self._finish_pending()
         finally:
             # Even if the previous save failed, the last state is worth an attempt.
-            global_step = session.global_step
-            if global_step != self._saved_step:
-                self._save_and_note(session, global_step)
-                self._finish_pending()
-            self._call_listeners("end", session, global_step)
+            self.save_now(session)
+            self._finish_pending()
+            self._call_listeners("end", session, session.global_step)
             if self._writer is not None:
                 self._writer.flush()
 
@@ -331,11 +351,6 @@ class CheckpointSaverHook(SessionRunHook):
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Waits for a save under way, because a restart needs that checkpoint."""
         self._finish_pending()
-
-    def _save_and_note(self, session: Session, global_step: int) -> bool:
-        stop = self.save(session, global_step)
-        self._saved_step = global_step  # even if a subclass saves in its own way
-        return stop is True
 
     def _finish_pending(self) -> None:
         if self._pending is None:

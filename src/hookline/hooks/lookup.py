@@ -96,7 +96,7 @@ def check_writer(who: str, summary_writer: Any) -> None:
     arguments.having(who, "summary_writer", summary_writer, "a FileWriter", "add_summary", optional=True)
 
 
-def savers_of(session: Session) -> dict[Any, Callable[[Session], None]]:
+def savers_of(session: Session) -> dict[Any, Callable[[Session], object]]:
     """Returns the savers with which hooks save this session's checkpoints, each with a function that saves now.
 
     A hook that saves enters its own in `after_create_session`, for hooks that roll back or want the best state kept.

@@ -357,8 +357,8 @@ def log_spaced(per_decade: int = 3) -> Trigger:
 def steps_where(predicate: Callable[[int], object]) -> Trigger:
     """Returns a trigger that fires on the steps for which `predicate(step)` is true.
 
-    Only the predicate knows these steps, so a hook with this trigger is called on every run. The predicate may be
-    called for a step more than once, even before the run that leads there, so it should have no side effects. If the
+    Only the predicate knows these steps, so the session asks this trigger on every run. The predicate may be called
+    for a step more than once, even before the run that leads there, so it should have no side effects. If the
     global step leaps, only the last 10,000 steps are checked.
 
     Example:

@@ -390,7 +390,7 @@ def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple
     return checked
 
 
-_warned: set[type] = set()
+_warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _warn_of_what_is_gone(hook: Any) -> None:

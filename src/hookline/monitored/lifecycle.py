@@ -359,7 +359,7 @@ class MonitoredLifecycle:
             Preempted: A signal asked the process to end; everything is closed.
             RuntimeError: The session is already closed. Or this was called inside a hook's callback or a step function,
                 or the run of another thread did not end in time; then nothing has been closed.
-            BaseException: The first error of a hook's `settle` or `end`, of a thread, or of closing; others are noted
+            BaseException: The first error of a late hook or an `end`, of a thread, or of closing; others are noted
                 on it.
         """
         if self._closed:
@@ -522,7 +522,7 @@ class MonitoredLifecycle:
                 is_settled = True
             except BaseException as exc:
                 failure = raw.map_error(exc)
-                # Errors of a settle count as errors of the run; the end of the input is not a failure, and the rest
+                # Errors of late hooks count as errors of the run; the end of the input is not a failure, and the rest
                 # comes in another round.
                 if not isinstance(failure, END_OF_INPUT):
                     self._deliver_arrived()

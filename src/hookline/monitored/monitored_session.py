@@ -54,7 +54,7 @@ class MonitoredSession(MonitoredLifecycle):
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
         `grace_secs`, `request_stop`; every hook gets `end`, even if others raise; a failed construction leaves no
         thread and no session behind; closing also closes the writers that it and its hooks took from `FileWriterCache`;
-        a hook may define `on_exception` and `settle`.
+        hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class Quiet:
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
-        self.writes = 0
+        self.writes = self.made = 0
         self.end()
 
     def begin(
@@ -93,7 +93,7 @@ class Quiet:
 
     def end(self) -> int:
         """Lets no more runs pass, and lets go of the session; returns how many have passed."""
-        made = getattr(self, "made", 0)
+        made = self.made
         self.fetches: Any = _NOTHING
         self.is_open = False
         self._session: Session | None = None
@@ -122,17 +122,16 @@ class Quiet:
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN
-        if session.alarms != self._alarms:  # A latch has latched.
-            return NOT_RUN
         if self._until < math.inf and clock.monotonic() >= self._until:
             return NOT_RUN
-        self.writes, prepared = session.writes, None if feed_dict else self._prepared
-        results: Any = CHANGED
         for awaited in self._awaited:
             if awaited.is_ready():
                 return NOT_RUN
-        if session.ahead.left <= 0 and session.look_back():  # As above.
+        self.writes = session.writes
+        if session.alarms != self._alarms or (session.ahead.left <= 0 and session.look_back()):  # A latch has latched.
             return NOT_RUN
+        prepared = None if feed_dict else self._prepared
+        results: Any = CHANGED
         if prepared is not None and prepared.execution.repeat is not None:
             results = prepared.execution.repeat.make(session, (), expected)
         if results is CHANGED:

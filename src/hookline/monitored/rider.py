@@ -16,7 +16,7 @@ from hookline.monitored.hook_list import Callback, describe, override
 from hookline.session import LateResults, RunMetadata, RunOptions
 
 
-class Watch:
+class Timer:
     """A trigger, and when it must be asked next.
 
     Attributes:
@@ -82,7 +82,7 @@ class Rider:
     Attributes:
         hook: The hook itself, not its binding.
         bit: Its place in the list, as a bit.
-        watch: Its trigger; None without one.
+        timer: Its trigger; None without one.
         before: Its `before_run`, where its class overrides it and it has not retired.
         after: Its `after_run` likewise.
         fetches: What it declares.
@@ -115,8 +115,8 @@ class Rider:
         "latches",
         "late",
         "on_trigger",
+        "timer",
         "waiting",
-        "watch",
     )
 
     def __init__(self, hook: Any, place: int, graph: Graph) -> None:
@@ -130,7 +130,7 @@ class Rider:
         self.asks = self.args is not None or self.before_trigger is not None
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)
         self.latches: dict[Latched, bool] = {}
-        self.watch: Watch | None = None
+        self.timer: Timer | None = None
         self.binding = hook if isinstance(hook, BoundHook) else None
         self.bound_to: set[Operation] = set() if self.binding is None else self.binding.operations(graph)
         self.asked = self.given = 0

@@ -16,7 +16,7 @@ from hookline.hooks.triggers import FirstRun, Latched
 from hookline.hooks.when import operations_of
 from hookline.monitored.hook_list import HookList, declares, describe, override
 from hookline.monitored.quiet import Foreseen
-from hookline.monitored.rider import Late, Rider, Watch
+from hookline.monitored.rider import Late, Rider, Timer
 from hookline.monitored.ridership import Ridership, check_in_graph
 from hookline.session import LateResults, RunMetadata, RunOptions, Session, merge_options
 from hookline.session.feeds import feed_key
@@ -64,11 +64,11 @@ class Schedule:
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._warned: set[str] = before._warned if before else set()
-        self._watches = self._read_triggers({id(watch.trigger) for watch in before._watches} if before else set())
+        self._timers = self._read_triggers({id(timer.trigger) for timer in before._timers} if before else set())
         self._bound = any(rider.binding is not None for rider in self._riders)
         self._here = self._all = (1 << len(self._riders)) - 1
         self._read_riders()
-        self._expect([rider for rider in self._riders if rider.watch is not None])
+        self._expect([rider for rider in self._riders if rider.timer is not None])
         # Where others take steps as well, how far a run gets is not for this session to foresee.
         self._steady = not session.shared
         self._last_step = step = self._step() or 0
@@ -88,16 +88,16 @@ class Schedule:
         self._expected_changes, self.alarms = -1, session.alarms
         self._free: float = 0
         self._foreseen = False
-        self._counts_steps = session.expects_steps or any(watch.trigger.has_steps for watch in self._watches)
+        self._counts_steps = session.expects_steps or any(timer.trigger.has_steps for timer in self._timers)
         self.still, self._stood, self._seen_step = False, 0, self._step()
         self._recalled: list[Rider] = []
         self.overdue = True
         if before is not None:
             self._take_over(before)
 
-    def _read_triggers(self, started: Container[int]) -> list[Watch]:
+    def _read_triggers(self, started: Container[int]) -> list[Timer]:
         """Reads who has which trigger, and starts the triggers; those that the schedule before had are `started`."""
-        watches: dict[int, Watch] = {}
+        timers: dict[int, Timer] = {}
         for rider in self._riders:
             trigger = getattr(rider.hook, "trigger", None)
             if trigger is None or not declares(rider.hook):
@@ -114,14 +114,14 @@ class Schedule:
                 )
             self._warn_of_what_is_missing(rider)
             rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
-            if id(trigger) not in watches:
+            if id(trigger) not in timers:
                 trigger.start(self._session.global_step if self._has_step else self._run)
                 for leaf in trigger.leaves():
                     if isinstance(leaf, FirstRun) and id(trigger) not in started:
                         leaf.renew()
-            rider.watch = watches.setdefault(id(trigger), Watch(trigger))
-            rider.watch.bits |= rider.bit
-        return list(watches.values())
+            rider.timer = timers.setdefault(id(trigger), Timer(trigger))
+            rider.timer.bits |= rider.bit
+        return list(timers.values())
 
     def _expect(self, riders: Sequence[Rider]) -> None:
         """Says what these hooks may ever fetch, and refuses what is not in the graph before it is due."""
@@ -134,8 +134,8 @@ class Schedule:
         self._riderships: dict[tuple[int, int], Ridership] = {}
         self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after)
         # Who has a trigger in common with one that asks fires where that one does.
-        asking = {rider.watch for rider in self._riders if rider.asks and rider.watch is not None}
-        self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.watch in asking)
+        asking = {rider.timer for rider in self._riders if rider.asks and rider.timer is not None}
+        self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.timer in asking)
 
     def _of(self, bits: int) -> Ridership:
         """Returns some hooks, in list order, as they ride on runs like this one."""
@@ -188,8 +188,8 @@ class Schedule:
         gained = step - self._last_step
         self._last_step = step
         if gained < 0:
-            for watch in self._watches:
-                watch.trigger.start(step)
+            for timer in self._timers:
+                timer.trigger.start(step)
         # How far a run leads may depend on which tensors are fed, too.
         fed = feed_key(feed_dict) if feed_dict else None
         if fetches is not self._fetches or fed != self._fed:
@@ -225,22 +225,22 @@ class Schedule:
         """Asks the triggers that may be due; returns the hooks that fire."""
         run, firing = self._run, 0
         self._due_run = min(self._due_run, run)  # So is another attempt, until `plan` says otherwise.
-        for watch in self._watches:
-            watch.due = False
-            if everyone or step >= watch.at_step or now >= watch.at_secs or run >= watch.at_run:
-                watch.at_run = run  # It is asked again after this run, and in the next attempt.
-                if watch.counts:
-                    watch.trigger.count_runs(self._runs_of(watch))
-                if watch.trigger.should_trigger_for_step(step):
-                    watch.due = True
-                    firing |= watch.bits
+        for timer in self._timers:
+            timer.due = False
+            if everyone or step >= timer.at_step or now >= timer.at_secs or run >= timer.at_run:
+                timer.at_run = run  # It is asked again after this run, and in the next attempt.
+                if timer.counts:
+                    timer.trigger.count_runs(self._runs_of(timer))
+                if timer.trigger.should_trigger_for_step(step):
+                    timer.due = True
+                    firing |= timer.bits
         return firing & self._here
 
-    def _runs_of(self, watch: Watch) -> int:
+    def _runs_of(self, timer: Timer) -> int:
         """Returns the number of this run for a trigger: a hook that is bound to some runs counts those."""
         if self._bound:
             for rider in self._riders:
-                if rider.watch is watch and rider.binding is not None:
+                if rider.timer is timer and rider.binding is not None:
                     return rider.binding.runs + 1
         return self._run
 
@@ -309,7 +309,7 @@ class Schedule:
 
         Where it led elsewhere than was expected, hooks that ask for nothing are decided on again.
         """
-        if not self._has_step or not self._watches:
+        if not self._has_step or not self._timers:
             return riders.after
         step = self._session.known_global_step
         if step is None and self.overdue:  # The device says, whom `plan` would ask else.
@@ -337,17 +337,17 @@ class Schedule:
         self, rider: Rider, context: SessionRunContext, results: Any, options: RunOptions, run_metadata: RunMetadata
     ) -> None:
         """Fires a hook, if that is what this run does: its trigger moves, and then it is called."""
-        watch = rider.watch
-        if watch is None or not self._firing & rider.bit or rider.given == self._attempt:
+        timer = rider.timer
+        if timer is None or not self._firing & rider.bit or rider.given == self._attempt:
             return
         rider.given = self._attempt
-        if watch.fired != self._attempt:  # Another hook may have the same trigger.
-            watch.fired, watch.due = self._attempt, False
+        if timer.fired != self._attempt:  # Another hook may have the same trigger.
+            timer.fired, timer.due = self._attempt, False
             came = self._came if self._came is not None else self._run
-            watch.elapsed = watch.trigger.update_last_triggered_step(came)
+            timer.elapsed = timer.trigger.update_last_triggered_step(came)
         if rider.before is not None and rider.fetches is not None and rider.asked != self._attempt:
             self._warn_of_fetches(rider)
-        elapsed_secs, elapsed_steps = watch.elapsed
+        elapsed_secs, elapsed_steps = timer.elapsed
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
         if late := rider.late:
@@ -508,12 +508,12 @@ class Schedule:
             self._gain = max(1, step - self._last_step)
             self._last_step = step
         due_step = due_secs = due_run = math.inf
-        for watch in self._watches:
-            if watch.at_run <= run:
-                watch.plan(run if step is None else step, run, bound=self._bound)
-            due_step = min(due_step, watch.at_step)
-            due_secs = min(due_secs, watch.at_secs)
-            due_run = min(due_run, watch.at_run)
+        for timer in self._timers:
+            if timer.at_run <= run:
+                timer.plan(run if step is None else step, run, bound=self._bound)
+            due_step = min(due_step, timer.at_step)
+            due_secs = min(due_secs, timer.at_secs)
+            due_run = min(due_run, timer.at_run)
         if run >= self._everyone_run:
             self._everyone_run = run + _LOOK_AGAIN_RUNS
         self._due_step, self._due_secs, self._due_run = due_step, due_secs, min(due_run, self._late_run)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ from hookline.checkpoint import Saver
 from hookline.errors import AbortedError
 from hookline.graph import Graph, GraphKeys, Operation, Tensor, Variable, get_or_create_global_step, group, op
 from hookline.hooks import SessionRunArgs
+from hookline.hooks.when import bare
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy
-from hookline.monitored.hook_list import CALLBACKS
+from hookline.monitored.hook_list import CALLBACKS, Callback, override
 from hookline.session import Session
 from hookline.testing.recording_hook import RecordingHook, plain
 
@@ -99,7 +100,7 @@ def _begin_twice_adds_nothing(make_hook: MakeHook) -> None:
 
 def _callbacks_return_what_they_may(make_hook: MakeHook) -> None:
     with _model() as model:
-        hook = _Watched(make_hook())
+        hook = _watched(make_hook())
         with _session(hook) as session:
             _drive(session, [(model.fetches, model.train)] * 4)
 
@@ -191,33 +192,31 @@ class _FinalizedGraph:
             self.version = session.graph.version
 
 
-class _Watched:
-    """Passes every callback on to a hook, and checks what it returns."""
+def _watched(hook: Any) -> Any:
+    """Returns the same hook, which checks what its callbacks return: the session rides it as it rides any other."""
+    inner = bare(hook)
+    found = {name: override(inner, name) for name in CALLBACKS if name != "get_state"}
+    checked = {name: _checked(name, callback) for name, callback in found.items() if callback is not None}
+    if hasattr(inner, "__dict__"):
+        vars(inner).update(checked)
+    else:
+        kind = type(inner)
+        methods = {name: staticmethod(callback) for name, callback in checked.items()}
+        members = {"__slots__": (), "__module__": kind.__module__, **methods}
+        inner.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(members))
+    return hook
 
-    def __init__(self, hook: Any) -> None:
-        self._hook = hook
 
-    def before_run(self, run_context: Any) -> Any:
-        args = _call(self._hook, "before_run", run_context)
-        assert args is None or isinstance(args, SessionRunArgs), (
-            f"before_run must return None or a SessionRunArgs, got {args!r}."
+def _checked(name: str, callback: Callback) -> Callback:
+    def call(*given: Any) -> Any:
+        returned = callback(*given)
+        asks = name in ("before_run", "before_trigger")
+        assert returned is None or (asks and isinstance(returned, SessionRunArgs)), (
+            f"{name} must return None{' or a SessionRunArgs' if asks else ''}, got {returned!r}."
         )
-        return args
+        return returned
 
-    def before_trigger(self, run_context: Any) -> Any:
-        args = _call(self._hook, "before_trigger", run_context)
-        assert args is None or isinstance(args, SessionRunArgs), (
-            f"before_trigger must return None or a SessionRunArgs, got {args!r}."
-        )
-        return args
-
-    def __getattr__(self, name: str) -> Any:
-        # The hook may lack the callback; all other attributes are its own.
-        return functools.partial(self._nothing, name) if name in CALLBACKS else getattr(self._hook, name)
-
-    def _nothing(self, callback: str, *given: Any) -> None:
-        returned = _call(self._hook, callback, *given)
-        assert returned is None, f"{callback} must return None, got {returned!r}."
+    return call
 
 
 def _call(hook: Any, callback: str, *given: Any) -> Any:
