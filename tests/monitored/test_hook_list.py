@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from hookline.hooks import SessionRunHook
-from hookline.monitored.hook_list import HookList, override
+from hookline.monitored.callbacks import override
+from hookline.monitored.hook_list import HookList
 from hookline.testing import ScriptedSession
 
 

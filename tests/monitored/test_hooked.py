@@ -8,7 +8,8 @@ from hookline.errors import UnavailableError
 from hookline.graph import Graph, constant, placeholder
 from hookline.hooks import SessionRunArgs, SessionRunHook
 from hookline.monitored.hook_list import HookList
-from hookline.monitored.hooked import HookedSession, StopRequest
+from hookline.monitored.hooked import HookedSession
+from hookline.monitored.stop_request import StopRequest
 from hookline.session import RunMetadata, RunOptions
 from hookline.testing import ScriptedSession
 

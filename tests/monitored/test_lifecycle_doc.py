@@ -15,7 +15,7 @@ import hookline
 from hookline import errors
 from hookline.hooks import CheckpointSaverHook, SessionRunHook, every
 from hookline.monitored import DEFAULT_RECOVERY, MonitoredSession, Scaffold
-from hookline.monitored.hook_list import CALLBACKS
+from hookline.monitored.callbacks import CALLBACKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 

@@ -38,7 +38,7 @@ from hookline.loop.metrics import ALONE
 from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
-from hookline.monitored.hook_list import checked_hooks
+from hookline.monitored.callbacks import checked_hooks
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)

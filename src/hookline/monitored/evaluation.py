@@ -13,8 +13,8 @@ from hookline.checkpoint.reading import checkpoint_at
 from hookline.errors import NotFoundError
 from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.hooks import FinalOpsHook, SessionRunArgs
+from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
-from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.scaffold import Scaffold
 from hookline.session import Session, resolve_target

@@ -3,120 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.quiet import Quiet
-from hookline.monitored.rider import Rider
 from hookline.monitored.ridership import Ridership
 from hookline.monitored.schedule import Schedule
+from hookline.monitored.stop_request import StopRequest
+from hookline.monitored.under_way import UnderWay
 from hookline.session import LateResults, RunMetadata, RunOptions, Session
 
 _logger = logging.getLogger(__name__)
 
 _NO_OPTIONS = RunOptions()
-_MAX_STILL_WARNINGS = 5
-
-
-class StopRequest:
-    """What outlives the raw session, one a monitored session: the hooks' request to stop, and the count of runs.
-
-    Attributes:
-        runs: How many runs were made before.
-        asked: Whether anything has ever asked for a stop, a thread or a lost session too: then it is worth looking
-            whether it holds. As long as nothing has, `should_stop()` looks here and nowhere else.
-        requested: The stop holds: no further run.
-        carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
-            success the request holds.
-    """
-
-    __slots__ = ("_still_warnings", "asked", "carried", "requested", "runs")
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.asked = self.requested = self.carried = False
-        self._still_warnings = 0
-
-    def ask(self) -> None:
-        """Notes that something has asked for a stop."""
-        self.asked = True
-
-    def request(self) -> None:
-        """Makes the stop hold."""
-        self.requested = True
-        self.asked = True  # Last, for other threads look here first.
-
-    def carry(self) -> None:
-        """Makes it hold with the success of the run that is made again."""
-        self.carried = True
-        self.asked = True
-
-    def warn_of_stillness(self, step: int) -> None:
-        """Says that the global step does not move, at most five times."""
-        if self._still_warnings < _MAX_STILL_WARNINGS:
-            self._still_warnings += 1
-            _logger.warning(
-                "The global step has stayed at %d over two runs. If they were meant to train, check that they fetch "
-                "the train_op and that the optimizer was given the global step: minimize(loss, global_step=...).",
-                step,
-            )
-
-
-class _UnderWay:
-    """One run on its way through the hooks; a run that a callback starts has its own."""
-
-    def __init__(self, schedule: Schedule, settle: Callable[[Schedule, SessionRunContext], None]) -> None:
-        self._schedule, self._settle = schedule, settle
-        self._rest: Iterator[tuple[int, Rider]] = iter(())
-        self._values: tuple[Sequence[Any], RunOptions, RunMetadata] | None = None
-        self.context: SessionRunContext | None = None
-
-    def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
-        """See `SessionRunContext`."""
-        return self._schedule.ask(hook, context)
-
-    def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """See `SessionRunContext`."""
-        self._schedule.deliver(hook, context, run_values)
-
-    def expected_step(self, session: Any) -> int | None:
-        """See `SessionRunContext`."""
-        return self._schedule.expected_step
-
-    def retire(self, hook: Any) -> None:
-        """See `SessionRunContext`."""
-        self._schedule.retire(hook)
-
-    def settle(self) -> None:
-        """See `SessionRunContext`."""
-        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
-        self.give_rest()
-        if self.context is not None:
-            self._settle(self._schedule, self.context)
-
-    def take(
-        self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
-    ) -> None:
-        """Has the results at hand for the hooks; `give_rest` gives them."""
-        self._rest, self._values = iter(after), (watched, options, run_metadata)
-
-    def give_rest(self) -> None:
-        """Gives the results to the hooks that have not got them yet."""
-        if self._values is None or self.context is None:
-            return
-        watched, options, run_metadata = self._values
-        for place, rider in self._rest:
-            results = watched[place] if place >= 0 else None
-            if rider.after is not None:
-                rider.after(self.context, SessionRunValues(results, options, run_metadata))
-            else:
-                self._schedule.deliver_to(rider, self.context, results, options, run_metadata)
-
-    def forget(self) -> None:
-        """Lets go of them: the context of a run knows who delivers, and what was fetched must not outlive the run."""
-        self._values = self.context = None  # Else the two would hold each other until garbage is collected.
 
 
 class HookedSession:
@@ -206,7 +107,7 @@ class HookedSession:
                     self._stop.carry()
 
     def _between_runs(self, schedule: Schedule) -> SessionRunContext:
-        run = _UnderWay(schedule, self._settle)
+        run = UnderWay(schedule, self._settle)
         run.context = context = SessionRunContext(SessionRunArgs(None), self.raw, run, self._stop.runs)
         return context
 
@@ -309,7 +210,7 @@ class HookedSession:
         has_news: Any,
     ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
-        run = _UnderWay(schedule, self._settle)
+        run = UnderWay(schedule, self._settle)
         run.context = context = SessionRunContext(args, self.raw, run, self._stop.runs)
         try:
             self._at_callbacks = True

@@ -17,15 +17,17 @@ from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized
+from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from hookline.monitored.hook_list import HookList, checked_hooks, create_for, describe, override
-from hookline.monitored.hooked import HookedSession, StopRequest
+from hookline.monitored.hook_list import HookList
+from hookline.monitored.hooked import HookedSession
 from hookline.monitored.quiet import NOT_RUN, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
+from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.turn import Turn
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache

@@ -12,7 +12,7 @@ from hookline.hooks.base import Firing, SessionRunArgs, SessionRunHook
 from hookline.hooks.trigger import NEVER, Trigger
 from hookline.hooks.triggers import Latched
 from hookline.hooks.when import BoundHook, bare
-from hookline.monitored.hook_list import Callback, describe, override
+from hookline.monitored.callbacks import Callback, describe, override
 from hookline.session import LateResults, RunMetadata, RunOptions
 
 

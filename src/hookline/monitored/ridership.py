@@ -7,7 +7,7 @@ from typing import Any
 
 from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
-from hookline.monitored.hook_list import describe
+from hookline.monitored.callbacks import describe
 from hookline.monitored.rider import Rider
 from hookline.session import RunOptions, Watched, merge_options
 from hookline.session.feeds import flat_feeds

@@ -14,7 +14,8 @@ from hookline.hooks.base import ALONE, Firing, SessionRunArgs, SessionRunContext
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import FirstRun, Latched
 from hookline.hooks.when import operations_of
-from hookline.monitored.hook_list import HookList, declares, describe, override
+from hookline.monitored.callbacks import declares, describe, override
+from hookline.monitored.hook_list import HookList
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.rider import Late, Rider, Timer
 from hookline.monitored.ridership import Ridership, check_in_graph

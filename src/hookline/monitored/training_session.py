@@ -11,8 +11,8 @@ from hookline import arguments, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
+from hookline.monitored.callbacks import checked_hooks
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
-from hookline.monitored.hook_list import checked_hooks
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold

@@ -1,0 +1,155 @@
+"""What a hook has of the contract: looked up, and checked where it is given."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hookline.coordination import Coordinator
+from hookline.hooks.base import SessionRunHook
+from hookline.hooks.trigger import Trigger
+from hookline.hooks.when import bare
+from hookline.session import Session
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[..., Any]
+"""A bound callback of a hook."""
+
+CALLBACKS = (
+    "begin",
+    "after_create_session",
+    "get_state",
+    "set_state",
+    "before_run",
+    "after_run",
+    "before_trigger",
+    "on_trigger",
+    "end",
+    "on_exception",
+    "save_last",
+    "after_close",
+)
+"""What a session calls of a hook. Each is optional."""
+
+GONE = {
+    "steps_until_trigger": "declare trigger",
+    "secs_until_trigger": "declare trigger",
+    "runs_until_trigger": "declare trigger = train.every(runs=...)",
+    "waits_for": "declare late = True",
+    "settle": "declare late = True, or trigger = train.latched(...)",
+    "may_fetch": "declare fetches",
+    "standing_operations": "declare trigger = train.latched(...)",
+    "should_save": "give trigger=",
+}
+"""What hooks of earlier versions defined, and what takes its place."""
+
+
+_NOT_RUN_BY_A_CALL = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
+def create_for(hook: Any, session: Session, coord: Coordinator) -> None:
+    """Calls the `after_create_session` of a hook, if it has one.
+
+    Raises:
+        RuntimeError: It has closed the session.
+    """
+    after_create_session = override(hook, "after_create_session")
+    if after_create_session is not None:
+        after_create_session(session, coord)
+    if session.closed:
+        raise RuntimeError(
+            f"The {describe(hook)} has closed the session in after_create_session. The monitored session closes it; "
+            "to run no step, call coord.request_stop()."
+        )
+
+
+def override(hook: Any, name: str) -> Callback | None:
+    """Returns the bound callback `name` of a hook, or None where there is nothing to call."""
+    callback = getattr(hook, name, None)
+    if callback is None:
+        return None
+    inherited = getattr(SessionRunHook, name, None)
+    if inherited is not None and getattr(callback, "__func__", None) is inherited:
+        return None
+    return callback
+
+
+def describe(hook: Any) -> str:
+    """Returns what to call a hook in a message, after an article."""
+    return f"hook {type(bare(hook)).__name__}"
+
+
+def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
+    """Returns the hooks as a tuple.
+
+    Args:
+        hooks: As a user gave them.
+        argument: What the user calls them.
+
+    Raises:
+        TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine
+            function; or they are no list.
+    """
+    if hooks is None:
+        return ()
+    if not isinstance(hooks, Iterable):
+        raise TypeError(f"{argument} must be a list of hooks, got {hooks!r}. Put it in a list.")
+    checked = tuple(hooks)
+    for position, hook in enumerate(checked):
+        _check(f"{argument}[{position}]", hook)
+        _warn_of_what_is_gone(hook)
+    return checked
+
+
+_warned: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _warn_of_what_is_gone(hook: Any) -> None:
+    kind = type(bare(hook))
+    found = {name: instead for name, instead in GONE.items() if callable(getattr(hook, name, None))}
+    if found and kind not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "%s defines what is never called any more: %s.",
+            kind.__name__,
+            "; ".join(f"in place of {name}, {instead}" for name, instead in found.items()),
+        )
+
+
+def _check(place: str, hook: Any) -> None:
+    if inspect.isclass(hook):
+        raise TypeError(f"{place} is the class {hook.__name__}, not an instance of it: write {hook.__name__}(...).")
+    if inspect.isroutine(hook):
+        kind = "generator function" if inspect.isgeneratorfunction(hook) else "function"
+        raise TypeError(
+            f"{place} is the {kind} {hook.__name__}; a hook is an object with callbacks such as after_run. "
+            "Derive a class from SessionRunHook."
+        )
+    if not any(callable(getattr(hook, name, None)) for name in CALLBACKS):
+        raise TypeError(
+            f"{place} is {hook!r}, which has none of the callbacks of a hook ({', '.join(CALLBACKS)}). "
+            "Derive its class from SessionRunHook."
+        )
+    for name in CALLBACKS:
+        callback = getattr(hook, name, None)
+        if any(is_kind(callback) for is_kind in _NOT_RUN_BY_A_CALL):
+            raise TypeError(
+                f"{place}, a {type(hook).__name__}, has a {name} that calling does not run: it is a generator or "
+                "coroutine function. Take out yield and async."
+            )
+
+
+def declared_trigger(hook: Any) -> Trigger | None:
+    """Returns the trigger that the session keeps for a hook; None where it has none, or does nothing when it fires."""
+    trigger = getattr(bare(hook), "trigger", None)
+    return trigger if isinstance(trigger, Trigger) and declares(hook) else None
+
+
+def declares(hook: Any) -> bool:
+    """Whether a hook does something when its trigger fires: one that has only a `trigger` drives it by itself."""
+    called = override(hook, "on_trigger") or override(hook, "before_trigger")
+    return called is not None or getattr(bare(hook), "fetches", None) is not None

@@ -1,0 +1,66 @@
+"""UnderWay: one run, from what hooks ask of it to the last of them that has its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.monitored.rider import Rider
+from hookline.monitored.schedule import Schedule
+from hookline.session import RunMetadata, RunOptions
+
+
+class UnderWay:
+    """One run on its way through the hooks; a run that a callback starts has its own."""
+
+    def __init__(self, schedule: Schedule, settle: Callable[[Schedule, SessionRunContext], None]) -> None:
+        self._schedule, self._settle = schedule, settle
+        self._rest: Iterator[tuple[int, Rider]] = iter(())
+        self._values: tuple[Sequence[Any], RunOptions, RunMetadata] | None = None
+        self.context: SessionRunContext | None = None
+
+    def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
+        """See `SessionRunContext`."""
+        return self._schedule.ask(hook, context)
+
+    def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.deliver(hook, context, run_values)
+
+    def expected_step(self, session: Any) -> int | None:
+        """See `SessionRunContext`."""
+        return self._schedule.expected_step
+
+    def retire(self, hook: Any) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.retire(hook)
+
+    def settle(self) -> None:
+        """See `SessionRunContext`."""
+        # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
+        self.give_rest()
+        if self.context is not None:
+            self._settle(self._schedule, self.context)
+
+    def take(
+        self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
+    ) -> None:
+        """Has the results at hand for the hooks; `give_rest` gives them."""
+        self._rest, self._values = iter(after), (watched, options, run_metadata)
+
+    def give_rest(self) -> None:
+        """Gives the results to the hooks that have not got them yet."""
+        if self._values is None or self.context is None:
+            return
+        watched, options, run_metadata = self._values
+        for place, rider in self._rest:
+            results = watched[place] if place >= 0 else None
+            if rider.after is not None:
+                rider.after(self.context, SessionRunValues(results, options, run_metadata))
+            else:
+                self._schedule.deliver_to(rider, self.context, results, options, run_metadata)
+
+    def forget(self) -> None:
+        """Lets go of the results, which must not outlive the run, and of its context, which knows this object."""
+        self._values = self.context = None
