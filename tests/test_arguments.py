@@ -290,6 +290,12 @@ MISTAKES = {
     "no latch": (
         lambda tmp: train.latched(3), TypeError, "latched requires an operation of hookline.latch, got 3",
     ),
+    "text as the last step of a session": (
+        run_with(lambda loss: type("Hook", (train.SessionRunHook,), {
+            "after_create_session": lambda self, session, coord: session.limit_step("10"),
+        })()),
+        TypeError, r"Session.limit_step requires a whole number as last_step, got '10'",
+    ),
     "nothing to space by": (
         lambda tmp: train.spaced(), ValueError, "spaced requires exactly one of steps or secs, got neither",
     ),

@@ -40,6 +40,13 @@ def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypat
     assert [said for said in SAYS.findall(code) if said not in printed] == []
 
 
+def test_the_page_on_hooks_begins_with_a_short_one():
+    page = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    first = page.partition("```python\n")[2].partition("```")[0]
+    assert "on_trigger" in first
+    assert len(first.splitlines()) <= 20
+
+
 def test_marks_of_blocks_are_known():
     text = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("**/*.md"))
     assert {match["mark"] for match in BLOCK.finditer(text)} <= {"", "no-run", *SCRIPTS}

@@ -815,11 +815,15 @@ class Session(_OfGraph):
             last_step: An update that would begin when the global step is this or more is not applied. None takes the
                 limit of `owner` back.
             owner: Whose limit this is, in place of an earlier one; a limit of nobody holds for good.
+
+        Raises:
+            TypeError: `last_step` is not a whole number.
         """
         limits, key = self._step_limits, id(owner)
         if last_step is None:
             limits.pop(key, None)
         else:
+            arguments.whole("Session.limit_step", "last_step", last_step)
             limits[key] = last_step if owner is not None else min(last_step, limits.get(key, last_step))
         self.step_limit = min(limits.values(), default=None)
 
