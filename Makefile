@@ -26,9 +26,8 @@ demo-text: $(READY)
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
 
-# A worker for each core, at most four: each holds JAX, and some a Ray cluster. A worker that is done takes tests from
-# another: none waits for the longest file.
-IN_PARALLEL := -n logical --maxprocesses 4 --dist worksteal
+# conftest.py says how many workers. One that is done takes tests from another: none waits for the longest file.
+IN_PARALLEL := -n auto --dist worksteal
 
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
 test test-all: export PYTHONDONTWRITEBYTECODE :=

@@ -56,6 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update(name, value)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Returns how many workers there are: one more than cores, for tests wait now and then; each holds JAX."""
+    return min((os.cpu_count() or 1) + 1, 4)
+
+
 def _copy_entries(source: Path, target: Path) -> None:
     """Copies what `target` lacks. An entry is there whole or not at all, and another process may remove one."""
     for entry in source.glob("*-cache"):

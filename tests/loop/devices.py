@@ -10,16 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 FEATURES = 64
 
 
-def train(devices: int, directory: Any, *jobs: str) -> tuple[dict[str, Any], str]:
+def train(devices: int, directory: Any, *jobs: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Runs this module; returns what came of each job, and its log from WARNING on."""
-    done = run(devices, [sys.executable, "-m", "tests.loop.devices", str(directory), *jobs])
+    done = run(devices, [sys.executable, "-m", "tests.loop.devices", str(directory), *jobs], env)
     return {job: json.loads(_result(directory, job).read_text()) for job in jobs}, done.stderr
 
 
@@ -28,13 +28,13 @@ def _result(directory: Any, job: str) -> Path:
     return Path(directory, kind, name, f"{last_step}.json")
 
 
-def run(devices: int, command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(devices: int, command: list[str], env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     done = subprocess.run(
         command,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env={**env, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         timeout=400,

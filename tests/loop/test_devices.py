@@ -19,16 +19,18 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(directory):
+def first(directory, environment):
     """What a process with 8 devices has come to, and the log."""
     jobs = [f"{kind}:{job}" for kind in KINDS for job in ("whole:6", "parts:3")]
-    return train(8, directory, *jobs, "fsdp:lost:6", "fsdp:nan:6", "fsdp:fewer:3", "parallel:fewer:3")
+    return train(
+        8, directory, *jobs, "fsdp:lost:6", "fsdp:nan:6", "fsdp:fewer:3", "parallel:fewer:3", env=environment()
+    )
 
 
 @pytest.fixture(scope="module")
-def resumed(directory, first):
+def resumed(directory, first, environment):
     """What a second one has come to, which goes on."""
-    return train(8, directory, *(f"{kind}:parts:6" for kind in KINDS))
+    return train(8, directory, *(f"{kind}:parts:6" for kind in KINDS), env=environment())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,8 +68,10 @@ def test_a_recovery_and_a_rollback_in_the_process_go_there_too(first):
 @pytest.mark.parametrize(
     ("kind", "devices", "now"), [("fsdp", 2, "2 devices (cpu:0, cpu:1)"), ("parallel", 1, "1 device (cpu:0)")]
 )
-def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(kind, devices, now, directory, first):
-    results, log = train(devices, directory, f"{kind}:fewer:6")
+def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(
+    kind, devices, now, directory, first, environment
+):
+    results, log = train(devices, directory, f"{kind}:fewer:6", env=environment())
     found, whole = results[f"{kind}:fewer:6"], first[0][f"{kind}:whole:6"]
     assert found["devices"] == devices
     for one, other in zip(found["values"], whole["values"], strict=True):
