@@ -276,8 +276,13 @@ def test_a_global_step_that_is_no_integer_scalar_is_refused(value):
 def test_a_variable_that_is_only_called_global_step_stands_in_nobodys_way(sess):
     hl.Variable(np.float32(0), name="global_step", trainable=False)
     other = hl.Variable(1.0, name="other")
+    large = hl.latch(hl.op(lambda value: value > 2)(other))
     sess.run(hl.global_variables_initializer(), run_metadata=hl.RunMetadata())
     assert sess.run(other) == 1.0
+    for value in (2.0, 3.0):
+        sess.run(other.assign(value))
+        sess.run(large)
+    assert sess.latched(large, wait=True) == 2, "the number of the run"
     with pytest.raises(TypeError, match="must be a variable that holds one integer"):
         _ = sess.global_step
 

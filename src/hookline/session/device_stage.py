@@ -193,7 +193,7 @@ class DeviceStage:
         if step is None:
             try:
                 step = self._store.step()
-            except RuntimeError:  # The graph has none.
+            except (RuntimeError, TypeError, ValueError):  # The graph has none that counts.
                 step = None
         for state, value in zip(self.states, latched, strict=True):
             state.put(value, step)
