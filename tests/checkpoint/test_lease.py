@@ -468,7 +468,7 @@ def test_a_value_that_cannot_be_saved_does_not_keep_it(tmp_path):
     hl.Variable(1.0, name="w")
     session = hl.Session()
     session.run(hl.global_variables_initializer())
-    session.hook_states = lambda: {"mine": object()}
+    session.lowlevel.hook_states = lambda: {"mine": object()}
     with pytest.raises(InvalidArgumentError):
         Saver().save(session, str(tmp_path / "model.ckpt"), 1)
     session.close()

@@ -405,7 +405,7 @@ def test_a_run_that_is_refused_gets_its_batch_and_leaves_it():
         session.run(hl.global_variables_initializer())
         seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
         assert seen == [0.0, 1.0, 2.0, 2.0]
-        assert session.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
+        assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
 def test_a_run_of_two_iterators_uses_none_where_one_has_ended():
@@ -427,7 +427,7 @@ def test_a_run_inside_a_run_gets_a_batch_of_its_own():
         assert float(session.run(nested)[0]) == 0.0
         assert inner == [1.0]
         assert float(session.run(batch)[0]) == 2.0
-        assert session.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
+        assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
 
 
 # Threads --------------------------------------------------------------------------------------------------------------
@@ -562,7 +562,7 @@ def test_the_coordinator_knows_the_thread_and_stops_it():
     batch = hl.data.iterator(endless, prefetch=2)
     coord = Coordinator()
     with hl.Session() as session:
-        session.serve(coord)
+        session.lowlevel.serve(coord)
         session.run(batch)
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
         coord.request_stop()
@@ -583,7 +583,7 @@ def test_a_stop_wakes_a_run_that_waits_for_data():
     batch = hl.data.iterator(source, prefetch=1)
     coord = Coordinator()
     with hl.Session() as session:
-        session.serve(coord)
+        session.lowlevel.serve(coord)
         session.run(batch)
         stopping = threading.Thread(target=lambda: (waiting.wait(10), coord.request_stop()))
         stopping.start()

@@ -109,7 +109,7 @@ def test_a_session_that_is_closed_has_no_connections(actors):
         init = hl.global_variables_initializer()
     session = hl.Session(Target(RayTransport([handle])), graph=graph)
     session.run(init)
-    store = session.store
+    store = session.lowlevel.store
     assert connections(handle) > 0
 
     session.close()

@@ -346,7 +346,7 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
 
     with contextlib.suppress(KeyboardInterrupt), session() as sess:
         sums.run(sess)
-        sess._session.raw.seal()
+        sess._session.raw.lowlevel.seal()
         raise KeyboardInterrupt
     assert latest_checkpoint(str(tmp_path)).endswith("-0")
     with session() as sess:
@@ -375,7 +375,7 @@ def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
 
 
 def other_may_begin(sums, session):
-    ticket = session.store._members.ticket(0)
+    ticket = session.lowlevel.store._members.ticket(0)
     return DirectTransport.call(sums.network, 0, "admit", ticket, "other", 1, 0, 0.0).get() is not None
 
 
@@ -492,7 +492,7 @@ def test_who_gave_up_an_update_and_does_nothing_more_gives_no_sign_of_life(clock
         heard.release()
 
     monkeypatch.setattr(sums.network.servers[0], "renew", hear)
-    alive = Entrance(sums.network, session.store._members.ticket(0), "alive")
+    alive = Entrance(sums.network, session.lowlevel.store._members.ticket(0), "alive")
     alive.enter(0)
     for _ in range(6):
         while not heard.acquire(timeout=0.05):
@@ -574,7 +574,7 @@ def test_a_chief_that_comes_back_with_another_script_starts_over_what_was_never_
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_result_of_an_update_is_what_it_has_made_of_the_value(sums, overlap):
     session = hl.Session(sums.network)
-    session.store._pulls._overlap = overlap
+    session.lowlevel.store._pulls._overlap = overlap
     session.run(hl.global_variables_initializer())
     add = sums.total.assign_add(1)
     assert [int(session.run(add)) for _ in range(3)] == [1, 2, 3]
@@ -599,7 +599,7 @@ def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
     session.run(hl.global_variables_initializer())
     saved = session.snapshot()
     sums.run(session, [1, 2])
-    enter, store = Entrance.enter, session.store
+    enter, store = Entrance.enter, session.lowlevel.store
 
     def load_behind(self, since):
         found = enter(self, since)

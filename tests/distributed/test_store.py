@@ -220,7 +220,7 @@ def test_sealed_servers_end_workers_as_at_the_end_of_their_input():
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)
     worker.run()
-    chief.session.seal()
+    chief.session.lowlevel.seal()
 
     with pytest.raises(errors.OutOfRangeError, match="has ended at global step 1"):
         worker.run()
@@ -326,7 +326,7 @@ def test_a_worker_neither_ends_nor_reopens_the_training_of_all():
     chief, worker = Model(Target(transport)), Model(Target(transport, 1))
     chief.session.run(chief.init)
     worker.run()
-    for forbidden in (worker.session.seal, worker.session.publish):
+    for forbidden in (worker.session.lowlevel.seal, worker.session.lowlevel.publish):
         with pytest.raises(errors.FailedPreconditionError, match="Only the chief, worker 0, .* ends a training"):
             forbidden()
     worker.run()
@@ -405,15 +405,15 @@ def test_staleness_counts_the_updates_of_others(servers):
     with FakeClock():
         chief.run()
         worker.run()
-        assert (chief.session.store.staleness(), worker.session.store.staleness()) == ((1, 0.0, 0), (1, 0.0, 0))
+        assert [model.session.lowlevel.store.staleness() for model in (chief, worker)] == [(1, 0.0, 0)] * 2
         chief.run()
         for _ in range(3):
             worker.run()
         chief.run()
 
     # The chief's first run has values from before the worker's; its second from before the worker's three.
-    assert chief.session.store.staleness() == (2, 2.0, 3)
-    assert chief.session.store.staleness() == (0, 0.0, 0)
+    assert chief.session.lowlevel.store.staleness() == (2, 2.0, 3)
+    assert chief.session.lowlevel.store.staleness() == (0, 0.0, 0)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -426,11 +426,11 @@ def test_a_worker_that_was_stopped_for_long_goes_on_with_the_values_of_now(overl
         chief.run()
         for _ in range(3):
             worker.run()
-        chief.session.store.staleness()
+        chief.session.lowlevel.store.staleness()
         fake.advance(FRESH_SECS * 2)
         chief.run()
 
-    assert chief.session.store.staleness() == (1, 0.0, 0)
+    assert chief.session.lowlevel.store.staleness() == (1, 0.0, 0)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -445,7 +445,7 @@ def test_no_update_misses_more_than_the_bound_and_who_would_cause_it_waits(serve
             model.run(last_step=60)
         model.session.close()
 
-    stores = [model.session.store for model in models]
+    stores = [model.session.lowlevel.store for model in models]
     threads = [threading.Thread(target=work, args=(model,)) for model in models]
     for thread in threads:
         thread.start()
@@ -484,7 +484,7 @@ def test_a_run_waits_for_a_slower_worker_and_goes_on_when_that_one_leaves():
 
 
 def ticket(model):
-    return model.session.store._members.ticket(0)
+    return model.session.lowlevel.store._members.ticket(0)
 
 
 def test_a_run_that_fails_holds_nobody_back():
@@ -546,9 +546,9 @@ def test_what_came_for_a_run_is_not_used_by_a_later_one():
         worker.run()
 
     np.testing.assert_array_equal(chief.run([chief.w])[0], worker.run([worker.w])[0])
-    chief.session.store.staleness()
+    chief.session.lowlevel.store.staleness()
     chief.run()
-    assert chief.session.store.staleness() == (1, 0.0, 0)
+    assert chief.session.lowlevel.store.staleness() == (1, 0.0, 0)
 
 
 class Host:
@@ -607,7 +607,7 @@ def test_a_worker_waits_for_the_chief_for_longer_than_a_call_may_take(monkeypatc
     monkeypatch.setattr(transport.servers[0], "wait_until_ready", lambda secs: waits.append(secs) or wait(secs))
     with FakeClock(autojump_secs=0.001) as fake:
         start = fake.monotonic()
-        assert not worker.session.wait_until_ready(20.0)
+        assert not worker.session.lowlevel.wait_until_ready(20.0)
         assert fake.monotonic() - start == pytest.approx(20)
     assert 0 < max(waits) <= 1.0
 
@@ -619,7 +619,7 @@ def test_a_chief_with_a_plain_session_lets_workers_in_itself():
     manager = hl.train.SessionManager(graph=worker.graph)
     with pytest.raises(errors.DeadlineExceededError, match="the chief to make the model ready .*still initialises"):
         manager.wait_for_session(worker.session._target, max_wait_secs=0)
-    chief.session.publish()
+    chief.session.lowlevel.publish()
     assert manager.wait_for_session(worker.session._target, max_wait_secs=0).global_step == 0
 
 
@@ -649,7 +649,7 @@ def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
         losses = [float(model.run([model.loss, model.train])[0]) for _ in range(4)]
 
     assert losses[0] == losses[1] > losses[2] > losses[3]
-    assert model.session.store.staleness() == (4, 0.75, 1)
+    assert model.session.lowlevel.store.staleness() == (4, 0.75, 1)
 
 
 def test_variables_that_each_worker_has_for_itself_stay_at_home():

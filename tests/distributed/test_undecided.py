@@ -98,7 +98,7 @@ def test_a_part_that_a_dead_worker_left_holds_nobody_back(actors):
     handles = actors(2)
     transport = RayTransport(handles)
     pair = Pair(transport)
-    store = pair.session.store
+    store = pair.session.lowlevel.store
     ticket = store._members.ticket(1)
     # A worker that is killed between its two messages leaves this.
     transport.call(1, "stage", ticket, ("dead", 1), [], ["right"])

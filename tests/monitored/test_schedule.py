@@ -212,7 +212,7 @@ class GainingSession(ScriptedSession):
 
     says = True
 
-    def step_gain(self, fetches, feed_dict=None):
+    def gain(self, fetches, feed_dict=None):
         return sum(fetches) if self.says else None
 
     def _run(self, asked):
@@ -373,7 +373,7 @@ def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
 
 def test_the_gain_of_a_single_fetch_is_looked_up_once(monkeypatch, fires):
     asked = []
-    monkeypatch.setattr(ScriptedSession, "step_gain", lambda self, fetches, feed_dict: asked.append(fetches) or 1)
+    monkeypatch.setattr(ScriptedSession, "gain", lambda self, fetches, feed_dict: asked.append(fetches) or 1)
     session = HookedSession(ScriptedSession(), HookList([fires(train.every(10))]))
     for fetches in ["train"] * 20 + ["other"] * 20:
         session.run(fetches)

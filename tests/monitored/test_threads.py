@@ -232,7 +232,7 @@ def interrupt_at(instruction, files, work):
     "files",
     [
         ("monitored/turn.py", "monitored/lifecycle.py"),
-        ("session/device_stage.py", "local_store.py", "local_exchange.py"),
+        ("session/cached_step.py", "local_store.py", "slots.py"),
     ],
 )
 def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, caplog):

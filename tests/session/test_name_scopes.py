@@ -41,7 +41,7 @@ def test_a_person_finds_the_operations_in_the_compiled_program(model):
         sess.run(hl.global_variables_initializer())
         sess.run([loss, train_op], {x: np.ones((32, 8))}, hl.RunOptions(output_partition_graphs=True), metadata)
     (text,) = metadata.partition_graphs
-    assert scopes(text) == {"layer", "loss", "gradients", "optimizer", "buckets"}
+    assert scopes(text) == {"layer", "loss", "gradients", "optimizer"}
     assert 'op_name="jit(_trace)/layer/hidden/' in text
     assert 'op_name="jit(_trace)/optimizer/layer/w/apply/' in text
 

@@ -69,7 +69,7 @@ def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others)
             is_other = others is not None and session.global_step % others == 0
             session.run([train_op, total] if is_other else train_op, {times: jnp.int32(count)})
             # The program reads the global step, so no run takes it away.
-            return session.store.take([step])[0][0]
+            return session.lowlevel.store.take([step])[0][0]
 
         for _ in range(2):
             for _ in range(bound + 3):
@@ -104,7 +104,7 @@ def test_jax_does_not_make_the_host_wait_below_the_default_bound():
     assert most_ahead(run) >= hl.SessionConfig().max_runs_ahead + 2
 
 
-def test_looks_are_rare_where_the_device_keeps_up(monkeypatch):
+def test_the_session_looks_once_in_half_of_the_bound(monkeypatch):
     looks, look = [], latches.Latches.look
     monkeypatch.setattr(latches.Latches, "look", lambda self: looks.append(self) or look(self))
     weights = hl.Variable(jnp.ones(3), name="weights")
@@ -115,7 +115,7 @@ def test_looks_are_rare_where_the_device_keeps_up(monkeypatch):
         for _ in range(60):
             session.run(train_op)
             jax.block_until_ready(jax.live_arrays())
-    assert len(looks) == 1 + (60 - 4 - 1) // 6
+    assert len(looks) == 61 // 4
 
 
 def test_each_look_copies_a_latch_once(monkeypatch):

@@ -154,7 +154,7 @@ def test_a_key_of_several_tensors_takes_a_value_of_its_structure(fed, form):
     with hl.Session() as sess:
         assert sess.run(fed, {key: value}) == [1.0, 2.0, 3.0]
         assert sess.make_callable(fed, [key])(value) == [1.0, 2.0, 3.0]
-        assert sess.step_gain(fed, {key: value}) == 0
+        assert sess.lowlevel.gain(fed, {key: value}) == 0
 
 
 def test_keys_of_several_tensors_stand_beside_others(fed):

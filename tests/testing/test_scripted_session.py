@@ -5,7 +5,7 @@ from collections import namedtuple
 import pytest
 
 from hookline.errors import UnavailableError
-from hookline.session import RunOptions
+from hookline.session import RunOptions, Watched
 from hookline.testing import ScriptedSession
 
 
@@ -26,12 +26,12 @@ def test_values_come_in_the_structure_that_was_asked_for():
     session = ScriptedSession(values={"loss:0": 0.5})
     fetches = {"list": ["loss:0", "train"], "pair": pair("loss:0", ("loss:0",))}
     assert session.run(fetches) == {"list": [0.5, None], "pair": pair(0.5, (0.5,))}
-    assert session.run_watched("train", ("loss:0", None)) == (None, (0.5, None))
+    assert session.lowlevel.run_watched("train", Watched(("loss:0", None))) == (None, (0.5, None))
 
 
 def test_the_step_moves_with_the_runs_that_succeed():
     session = ScriptedSession([None, ValueError("bad")], global_step=5, gain=3)
-    assert session.step_gain("train") == 3
+    assert session.lowlevel.gain("train") == 3
     session.run("train")
     with pytest.raises(ValueError, match="bad"):
         session.run("train")
@@ -40,7 +40,7 @@ def test_the_step_moves_with_the_runs_that_succeed():
     assert session.global_step == 2
     with pytest.raises(RuntimeError, match="no global step"):
         _ = ScriptedSession(global_step=None).global_step
-    assert ScriptedSession(global_step=None).step_gain("train") is None
+    assert ScriptedSession(global_step=None).lowlevel.gain("train") is None
 
 
 def test_closing_may_fail_and_ends_the_runs():

@@ -312,12 +312,12 @@ class Saver:
         sess.settle()
         variables = self._of(sess)
         whole = _is_whole(sess, variables)
-        iterators = [name for name in sess.iterators() if whole and name not in variables]
-        values, positions = sess.snapshot_with_positions(list(variables.values()), iterators)
+        iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
+        values, positions = sess.lowlevel.snapshot_with_positions(list(variables.values()), iterators)
         contents = {name: values[variable.op.name] for name, variable in variables.items()}
         contents |= {name: position.value for name, position in positions.items()}
         if whole:
-            contents |= {f"{HOOK_STATES}{name}": state for name, state in sess.hook_states().items()}
+            contents |= {f"{HOOK_STATES}{name}": state for name, state in sess.lowlevel.hook_states().items()}
         return contents, positions, _step(sess, global_step, values)
 
     def _suffix(self, step: int | None) -> str:
@@ -344,7 +344,7 @@ class Saver:
         held = lease.of(directory)
         if held is not None and sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
-            sess.when_closed(held.share())
+            sess.lowlevel.when_closed(held.share())
         return give_back
 
     def _clean(self, path: str, state_file: str, lease: Lease) -> None:
@@ -525,7 +525,7 @@ class Saver:
 
     def _load(self, sess: Session, path: str, variables: Mapping[str, Variable], *, whole: bool) -> None:
         specs = {name: variable.spec for name, variable in variables.items()}
-        iterators = [name for name in sess.iterators() if whole and name not in variables]
+        iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
         was_read: list[Manifest] = []
 
         def choose(manifest: Manifest) -> dict[str, fitting.Match]:
@@ -551,9 +551,9 @@ class Saver:
                     name,
                 )
         # Nothing else refers to these arrays, so they need not be copied: a large model may not fit twice.
-        sess.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
+        sess.lowlevel.load(values, owned=True, positions={name: read[name] for name in iterators if name in read})
         if whole:
-            sess.restored_hook_states = {
+            sess.lowlevel.restored_hook_states = {
                 name.removeprefix(HOOK_STATES): state for name, state in read.items() if name.startswith(HOOK_STATES)
             }
 

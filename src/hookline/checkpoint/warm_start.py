@@ -195,7 +195,7 @@ def assign_from_checkpoint_fn(
     def assign(session: Session | Any) -> None:
         raw_session = getattr(session, "raw_session", None)
         values = _read(who, path, assignment, reshape_variables)
-        (session if raw_session is None else raw_session()).load(values, owned=True)
+        (session if raw_session is None else raw_session()).lowlevel.load(values, owned=True)
 
     return assign
 

@@ -74,7 +74,7 @@ class StalenessHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Fires only where there is something to measure."""
-        self.trigger = self._given_trigger if self._has_step and session.shared else None
+        self.trigger = self._given_trigger if self._has_step and session.lowlevel.shared else None
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the staleness."""
@@ -82,17 +82,17 @@ class StalenessHook(SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Writes the staleness since the last firing, and flushes."""
-        if self._has_step and session.shared:
+        if self._has_step and session.lowlevel.shared:
             self._report(session)
         if self._writer is not None:
             self._writer.flush()
 
     def _report(self, session: Session) -> None:
-        measure = getattr(session.store, "staleness", None)
+        measure = getattr(session.lowlevel.store, "staleness", None)
         count, mean, largest = measure() if measure is not None else (0, 0.0, 0)
         if not count:
             return
-        index, step = session.store.worker_index, session.global_step
+        index, step = session.lowlevel.store.worker_index, session.global_step
         tag = f"staleness/worker_{index - 1}" if index else "staleness/chief"
         _logger.info("%s: mean %.2f, max %d, over %d local steps; global step %d.", tag, mean, largest, count, step)
         if self._writer is not None:

@@ -25,9 +25,9 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
-from hookline.session.buckets import Bucket, Carrier, Leaves
 from hookline.session.local_store import local_store
-from hookline.session.store import Exchange, PlainExchange, VariableStore
+from hookline.session.slots import Leaves
+from hookline.session.store import VariableStore
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class RemoteStore:
         overlap: bool = False,
         deliver_secs: float = 60.0,
     ) -> None:
+        self.local = None
         self._graph = graph
         self._transport = transport
         self._remote: set[Variable] = set()
@@ -125,20 +126,6 @@ class RemoteStore:
             if self.is_remote(variable):
                 raise ValueError(f"Variable {variable.op.name!r} lives on a parameter server and cannot be put here.")
         self.local_store.put(values)
-
-    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        """Returns none: each variable goes to its server alone."""
-        return {}
-
-    def exchange(
-        self,
-        groups: Sequence[Sequence[Carrier]],
-        written: Sequence[Carrier],
-        gains: Sequence[int | None],
-        hosted: Mapping[Variable, int],
-    ) -> Exchange:
-        """Returns what `take` and `put` do for the variables of one program."""
-        return PlainExchange(self, groups, written, gains, hosted)
 
     def counter(self, variable: Variable) -> int:
         """Returns the value of an integer scalar; for the global step, the last known value."""

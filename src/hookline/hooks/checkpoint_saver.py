@@ -198,7 +198,7 @@ class CheckpointSaverHook(SessionRunHook):
         if global_step == self._on_disk:
             return self._call_listeners("after_save", session, global_step)
         # If others train too, the step comes from the copied values, not from the last report.
-        step: Any = get_global_step(session.graph) if session.shared else global_step
+        step: Any = get_global_step(session.graph) if session.lowlevel.shared else global_step
         with self._noting_failure():
             if self._in_background:
                 self._pending = pending = self._used_saver.save_async(session, self._save_path, global_step=step)
@@ -299,7 +299,7 @@ class CheckpointSaverHook(SessionRunHook):
                 context.request_stop()
         except Exception as failure:
             # Nothing is lost that lives on parameter servers.
-            if self._save_failed and not session.shared and not preemption.urgent():
+            if self._save_failed and not session.lowlevel.shared and not preemption.urgent():
                 self._save_after_failure(context, failure)
             raise
 
@@ -385,7 +385,7 @@ class CheckpointSaverHook(SessionRunHook):
         try:
             self._finish_pending()
         except Exception as exc:
-            if not isinstance(session.map_error(exc), PREEMPTION_ERRORS):
+            if not isinstance(session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
                 raise
             _logger.warning("The checkpoint that was being written when the session was lost is lost too: %s", exc)
 

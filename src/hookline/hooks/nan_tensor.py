@@ -138,7 +138,7 @@ class NanTensorHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Forgets the runs of a lost session: what they did has been undone."""
-        if self._reaction in (SKIP, ROLLBACK) and session.shared:
+        if self._reaction in (SKIP, ROLLBACK) and session.lowlevel.shared:
             raise ValueError(
                 f"NanTensorHook cannot do on_nan={self._reaction!r} where variables live on parameter servers: other "
                 f"workers go on from them. Use {RAISE!r} or {STOP!r}, or leave out such values in the updates."

@@ -115,7 +115,7 @@ class StepCounterHook(SessionRunHook):
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Has the session say when the global step does not move."""
-        session.expects_steps = True
+        session.lowlevel.expects_steps = True
 
     def on_trigger(self, firing: Firing) -> None:
         """Writes the rate, if it is known since when."""

@@ -64,12 +64,12 @@ class _Watch(LooperThread):
         super().__init__(coord, timeout_secs / _LOOKS_PER_STALL)
         self.name = "hookline-watchdog"
         self._session, self._stops, self._timeout_secs = session, stop, timeout_secs
-        self._seen = session.writes
+        self._seen = session.lowlevel.writes
         self._since_secs = clock.monotonic()
         self._told = False
 
     def run_loop(self) -> None:
-        seen, now = self._session.writes, clock.monotonic()
+        seen, now = self._session.lowlevel.writes, clock.monotonic()
         if seen != self._seen:
             if self._told:
                 _logger.warning("The stall is over: a step has come after %.0f s.", now - self._since_secs)
@@ -93,12 +93,12 @@ class _Watch(LooperThread):
 def _state(session: Session, coord: Coordinator) -> str:
     """Says what is known about a session without waiting, because a thread that hangs may hold its lock."""
     try:
-        step = session.known_global_step
+        step = session.lowlevel.known_step
     except RuntimeError:  # it is being closed
         step = None
     facts = [
         f"Global step: {'not known on the host' if step is None else step}",
-        f"runs that wrote variables: {session.writes}",
+        f"runs that wrote variables: {session.lowlevel.writes}",
         f"the model was {session.origin or 'made by hand'}",
         f"stop requested: {'yes' if coord.should_stop() else 'no'}",
         f"checkpoints being written: {', '.join(saves_under_way()) or 'none'}",

@@ -264,7 +264,7 @@ class Loop:
     def _finish(self, session: Session, last_step: int | None) -> None:
         source, step = self._batch.op, session.global_step
         is_short = last_step is not None and step < last_step
-        if is_short and isinstance(source, Source) and session.source(source).has_ended:
+        if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
             _logger.warning(
                 "Loop: the data ended at global step %d, before last_step=%d. Give more of them, or such as begin "
                 "again: hookline.data.arrays(..., epochs=None).",

@@ -68,7 +68,7 @@ class CoordinatedSession:
         try:
             return function()
         except Exception as exc:
-            mapped = self.hooked.raw.map_error(exc)
+            mapped = self.hooked.raw.lowlevel.map_error(exc)
             self._raise_root_cause(mapped)
             if mapped is exc:
                 raise
@@ -93,7 +93,7 @@ class CoordinatedSession:
             self.coord.raise_requested_exception()
         except BaseException as exc:
             if exc is not self._reported:
-                self._reported, self._mapped = exc, self.hooked.raw.map_error(exc)
+                self._reported, self._mapped = exc, self.hooked.raw.lowlevel.map_error(exc)
             return self._mapped
         return None
 
@@ -123,7 +123,7 @@ class CoordinatedSession:
         try:
             raw.close()
         except Exception as exc:
-            mapped = raw.map_error(exc)
+            mapped = raw.lowlevel.map_error(exc)
             if not isinstance(mapped, PREEMPTION_ERRORS):
                 raise
             logger.warning("Closing a lost session failed, which changes nothing: %s", mapped)

@@ -223,5 +223,5 @@ class _EvaluationSessionCreator(SessionCreator):
     def create_session(self) -> Session:
         """Returns a session with the checkpoint's model."""
         session = self._chief.create_session()
-        session.restored_hook_states = {}
+        session.lowlevel.restored_hook_states = {}
         return session

@@ -142,7 +142,7 @@ class HookList:
             try:
                 end(session)
             except BaseException as exc:
-                failure = session.map_error(exc)
+                failure = session.lowlevel.map_error(exc)
                 failure.add_note(f"Raised by end() of the {describe(hook)}.")
                 failures.append(failure)
         return failures

@@ -39,7 +39,7 @@ class HookedSession:
     def __init__(
         self, session: Session, hooks: HookList, stop: StopRequest | None = None, quiet: Quiet | None = None
     ) -> None:
-        self.raw = session
+        self.raw, self._low = session, session.lowlevel
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
         self._hooks = hooks
@@ -149,13 +149,13 @@ class HookedSession:
         if self._quiet.is_open:
             self.let_go()
         self._at_callbacks = self._failed_inside = False
-        writes = self.raw.writes
+        writes = self._low.writes
         try:
             schedule = self._schedule or self.use(self._hooks)
             passed, self._passed = self._passed, 0
             riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed)
             # A latch has latched, or late values have arrived.
-            has_news = self.raw.alarms != schedule.alarms or (schedule.awaited and _any_is_ready(schedule.awaited))
+            has_news = self._low.alarms != schedule.alarms or (schedule.awaited and _any_is_ready(schedule.awaited))
             if has_news or riders.riding or schedule.overdue:
                 result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
             else:
@@ -171,8 +171,8 @@ class HookedSession:
                 self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict))
             return result
         except BaseException as exc:
-            self._failed_inside = self._at_callbacks or self.raw.writes != writes
-            mapped = self.raw.map_error(exc)
+            self._failed_inside = self._at_callbacks or self._low.writes != writes
+            mapped = self._low.map_error(exc)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__ or exc
@@ -180,8 +180,8 @@ class HookedSession:
     def raise_as_run(self, error: BaseException) -> NoReturn:
         """Raises the error of a run that asked nobody, as `run` would have raised it."""
         self.let_go()
-        self._failed_inside = self.raw.writes != self._quiet.writes
-        mapped = self.raw.map_error(error)
+        self._failed_inside = self._low.writes != self._quiet.writes
+        mapped = self._low.map_error(error)
         if mapped is error:
             raise error
         raise mapped from mapped.__cause__ or error
@@ -196,7 +196,7 @@ class HookedSession:
         """Runs without calling a hook."""
         if not riders.watches:
             return self.raw.run(fetches, feed_dict, options, run_metadata)
-        return self.raw.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
+        return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
 
     def _run_with(
         self,
@@ -261,7 +261,7 @@ class HookedSession:
         if not riders.watches:
             return self.raw.run(fetches, feeds, merged, run_metadata), riders.watched.fetches, merged, run_metadata
         try:
-            result, watched = self.raw.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
+            result, watched = self._low.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
         except (KeyError, TypeError, ValueError) as exc:
             riders.blame(exc, self.raw.graph)
             raise

@@ -182,11 +182,11 @@ class MonitoredLifecycle:
             try:
                 with self._graph.as_default():
                     self._begin_late(hook)
-                    hooks.set_states(raw.restored_hook_states, [hook])
+                    hooks.set_states(raw.lowlevel.restored_hook_states, [hook])
                     create_for(hook, raw, self.coordinator)
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
-                mapped = raw.map_error(exc)
+                mapped = raw.lowlevel.map_error(exc)
                 added = HookList([hook])
                 added.on_exception(raw, mapped)
                 added.release()
@@ -299,10 +299,10 @@ class MonitoredLifecycle:
 
         def step(session: CoordinatedSession) -> Any:
             self._stepping, raw = session, session.hooked.raw
-            begun = self._written_in_step = raw.writes
+            begun = self._written_in_step = raw.lowlevel.writes
             run_with_hooks = functools.partial(self._run_in_step, session)
             # A training must not be left in the middle of a step function.
-            with preemption.finishing(lambda: raw.writes != begun):
+            with preemption.finishing(lambda: raw.lowlevel.writes != begun):
                 return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
 
         with self._alone("call a step function"):
@@ -326,7 +326,7 @@ class MonitoredLifecycle:
             return session.run(*args, **kwargs)
         finally:
             self._stepping = session
-            self._written_in_step = session.hooked.raw.writes
+            self._written_in_step = session.hooked.raw.lowlevel.writes
 
     def _should_stop(self) -> bool:
         """Looks whether the stop that something has asked for holds: a recovery may have done without it."""
@@ -519,11 +519,11 @@ class MonitoredLifecycle:
             try:
                 if isinstance(self._creator, ChiefSessionCreator):
                     # So no worker's update comes after the state that the hooks save and evaluate in `end`.
-                    raw.seal()
+                    raw.lowlevel.seal()
                 self._session.current.hooked.settle()
                 is_settled = True
             except BaseException as exc:
-                failure = raw.map_error(exc)
+                failure = raw.lowlevel.map_error(exc)
                 # Errors of late hooks count as errors of the run; the end of the input is not a failure, and the rest
                 # comes in another round.
                 if not isinstance(failure, END_OF_INPUT):
@@ -554,9 +554,9 @@ class MonitoredLifecycle:
             return
         savers = self._hooks.savers
         hooked = self._session.current.hooked
-        if not savers or hooked.raw.closed or hooked.raw.shared or not hooked.at_rest:
+        if not savers or hooked.raw.closed or hooked.raw.lowlevel.shared or not hooked.at_rest:
             return
-        if self._written_in_step is not None and hooked.raw.writes != self._written_in_step:
+        if self._written_in_step is not None and hooked.raw.lowlevel.writes != self._written_in_step:
             return  # The step function changed variables itself.
         try:
             hooked.settle()  # This reports a pending NaN: such a state is not worth keeping.
@@ -585,7 +585,7 @@ class MonitoredLifecycle:
 
     def _give_back(self) -> None:
         if self._raw is not None:
-            self._raw.hook_states = dict
+            self._raw.lowlevel.hook_states = dict
         self._hooks.release()
         finalized.release(self._graph, self)
         if failures := self._hooks.after_close():
@@ -602,13 +602,13 @@ class MonitoredLifecycle:
             hooked = HookedSession(raw, self._hooks, self._stop, self._quiet)
             session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:
-                raw.serve(coord)
-                raw.hook_states = lambda: self._hooks.states()
-                self._hooks.set_states(raw.restored_hook_states)
+                raw.lowlevel.serve(coord)
+                raw.lowlevel.hook_states = lambda: self._hooks.states()
+                self._hooks.set_states(raw.lowlevel.restored_hook_states)
                 self._hooks.after_create_session(raw, coord)
                 hooked.use(self._hooks)
             except BaseException as exc:
-                mapped = raw.map_error(exc)
+                mapped = raw.lowlevel.map_error(exc)
                 try:
                     session.close()
                 except Exception as closing:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import CHANGED, LateResults, Session, Watched
+from hookline.session import CHANGED, LateResults, RawSession, Watched
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
 NOT_RUN = object()
@@ -57,10 +57,11 @@ class Quiet:
         "_awaited",
         "_expected",
         "_gain",
-        "_prepared",
+        "_low",
         "_runs",
         "_scope",
         "_session",
+        "_step",
         "_until",
         "_watched",
         "fetches",
@@ -75,7 +76,7 @@ class Quiet:
         self.end()
 
     def begin(
-        self, session: Session, fetches: Any, watched: Watched | None, foreseen: Foreseen, *, feeds: bool
+        self, session: RawSession, fetches: Any, watched: Watched | None, foreseen: Foreseen, *, feeds: bool
     ) -> None:
         """Lets runs pass.
 
@@ -87,7 +88,8 @@ class Quiet:
             feeds: Whether they feed anything.
         """
         self._session, self._watched, self.is_open = session, watched, True
-        self._prepared = None if feeds else session.prepared(fetches, watched)
+        self._low = session.lowlevel
+        self._step = None if feeds else self._low.step(fetches, watched)
         self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
         self.fetches = fetches
 
@@ -96,9 +98,9 @@ class Quiet:
         made = self.made
         self.fetches: Any = _NOTHING
         self.is_open = False
-        self._session: Session | None = None
+        self._session: RawSession | None = None
         self._watched: Watched | None = None
-        self._prepared: Any = None
+        self._step: Any = None
         self._runs = self._until = 0.0
         self._expected: int | None = None
         self.made = self._gain = self._alarms = 0
@@ -127,31 +129,28 @@ class Quiet:
         for awaited in self._awaited:
             if awaited.is_ready():
                 return NOT_RUN
-        self.writes = session.writes
-        if session.alarms != self._alarms or (session.ahead.left <= 0 and session.look_back()):  # A latch has latched.
+        low = self._low
+        self.writes = low.writes
+        if low.alarms != self._alarms:  # A latch has latched.
             return NOT_RUN
-        prepared = None if feed_dict else self._prepared
-        results: Any = CHANGED
-        if prepared is not None and prepared.execution.repeat is not None:
-            results = prepared.execution.repeat.make(session, (), expected)
-        if results is CHANGED:
-            # Somebody else has set the step, or a run has gained more than was foreseen.
-            if expected is not None and session.known_global_step != expected:
+        if self._step is not None and not feed_dict:
+            results = self._step.run((), expected)
+            if results is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
                 return NOT_RUN
-            if prepared is None:
-                results = (self._run(session, feed_dict),)
-            else:
-                results = session.run_prepared(prepared, (), None, None)
+        elif expected is not None and low.known_step != expected:
+            return NOT_RUN
+        else:
+            results = (self._run(session, feed_dict),)
         self.made += 1
         if expected is not None:
             self._expected = expected + self._gain
         return results[0]
 
-    def _run(self, session: Session, feed_dict: Mapping[Any, Any] | None) -> Any:
+    def _run(self, session: RawSession, feed_dict: Mapping[Any, Any] | None) -> Any:
         outer = SCOPE.set(self._scope)
         try:
             if self._watched is None:
                 return session.run(self.fetches, feed_dict)
-            return session.run_watched(self.fetches, self._watched, feed_dict)[0]
+            return session.lowlevel.run_watched(self.fetches, self._watched, feed_dict)[0]
         finally:
             SCOPE.reset(outer)

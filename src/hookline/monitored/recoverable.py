@@ -46,7 +46,7 @@ class RecoverableSession:
             self._session = create()
         except PREEMPTION_ERRORS as exc:
             self._session = self._created_again(exc)
-        self._shared = self.raw.shared
+        self._shared = self.raw.lowlevel.shared
 
     @property
     def current(self) -> CoordinatedSession:

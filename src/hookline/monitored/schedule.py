@@ -60,7 +60,7 @@ class Schedule:
 
     def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None, *, runs: int = 0) -> None:
         hooks.check_triggers()
-        self._session, self._run = session, runs
+        self._session, self._low, self._run = session, session.lowlevel, runs
         self._has_step = _has_step(session)
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
@@ -71,7 +71,7 @@ class Schedule:
         self._read_riders()
         self._expect([rider for rider in self._riders if rider.timer is not None])
         # Where others take steps as well, how far a run gets is not for this session to foresee.
-        self._steady = not session.shared
+        self._steady = not self._low.shared
         self._last_step = step = self._step() or 0
         self._reach = step
         self._due_step = self._due_secs = -math.inf
@@ -86,10 +86,10 @@ class Schedule:
         self._fed: Any = None
         self._planned_gain: int | None = None
         self._changes = 1  # of the step by one of the caller's runs
-        self._expected_changes, self.alarms = -1, session.alarms
+        self._expected_changes, self.alarms = -1, self._low.alarms
         self._free: float = 0
         self._foreseen = False
-        self._counts_steps = session.expects_steps or any(timer.trigger.has_steps for timer in self._timers)
+        self._counts_steps = self._low.expects_steps or any(timer.trigger.has_steps for timer in self._timers)
         self.still, self._stood, self._seen_step = False, 0, self._step()
         self._recalled: list[Rider] = []
         self.overdue = True
@@ -126,7 +126,7 @@ class Schedule:
 
     def _expect(self, riders: Sequence[Rider]) -> None:
         """Says what these hooks may ever fetch, and refuses what is not in the graph before it is due."""
-        for place in self._session.expect([rider.fetches for rider in riders]):
+        for place in self._low.expect([rider.fetches for rider in riders]):
             if riders[place].before_trigger is None:
                 check_in_graph(riders[place].hook, riders[place].fetches, self._session.graph)
 
@@ -177,10 +177,10 @@ class Schedule:
             self.let_pass(passed)
         session = self._session
         gain = self._gain if self._planned_gain is None else self._planned_gain
-        known = session.known_global_step if self._has_step else self._last_step
+        known = session.lowlevel.known_step if self._has_step else self._last_step
         is_set, step = False, known
         if step is None:
-            step, changes = self._last_step + gain, session.step_changes
+            step, changes = self._last_step + gain, session.lowlevel.step_changes
             # Somebody else has set the step, and perhaps far past where hooks are due.
             is_set = changes != self._expected_changes
             self._expected_changes = changes + self._changes
@@ -246,7 +246,7 @@ class Schedule:
         return self._run
 
     def _known_step(self) -> int | None:
-        return self._session.known_global_step if self._has_step else self._last_step
+        return self._low.known_step if self._has_step else self._last_step
 
     @property
     def expected_step(self) -> int | None:
@@ -284,7 +284,7 @@ class Schedule:
             # What the hooks fed the last time they will feed again: without it, fetches may lack a placeholder.
             always = self._of(self._calls & self._here)
             feeds = always.merged_feeds(feed_dict, self._session.graph) if always.feeders else feed_dict
-            gain = self._session.step_gain(fetches, feeds)
+            gain = self._low.gain(fetches, feeds)
             self._planned_gain, self._changes = gain, int(gain != 0)
         except Exception:  # The run itself says what is wrong, after `before_run` as always.
             return
@@ -312,7 +312,7 @@ class Schedule:
         """
         if not self._has_step or not self._timers:
             return riders.after
-        step = self._session.known_global_step
+        step = self._low.known_step
         if step is None and self.overdue:  # The device says, whom `plan` would ask else.
             step = self._session.global_step
         self._came = step
@@ -433,7 +433,7 @@ class Schedule:
             context: Of the run under way, or a new one.
             wait: Whether to wait for all runs so far.
         """
-        alarms = self._session.alarms
+        alarms = self._low.alarms
         elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may have a trigger in common.
         for rider in self._riders:
             for leaf, known in rider.latches.items():
@@ -472,7 +472,7 @@ class Schedule:
                 try:
                     rider.on_trigger(Firing(values, *late[2:], context))
                 except Exception as exc:
-                    if not isinstance(context.session.map_error(exc), PREEMPTION_ERRORS):
+                    if not isinstance(context.session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
                         raise
                     _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
             dropped += len(waiting)
@@ -493,7 +493,7 @@ class Schedule:
                     rider.binding.runs += 1
         step, self._came = self._came, None
         if step is None and self._has_step:
-            step = self._session.global_step if self.overdue else self._session.known_global_step
+            step = self._session.global_step if self.overdue else self._low.known_step
         if self._counts_steps:
             self._stood = self._stood + 1 if step is not None and step == self._seen_step else 0
             self.still, self._seen_step = self._stood > 1, step

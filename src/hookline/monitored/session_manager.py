@@ -145,13 +145,13 @@ class SessionManager:
             _init_own(session)
             # Local variables do not show whether the servers are ready, because they are new in each process.
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-            if session.shared and session.wait_until_ready() and not session.uninitialized(shared):
+            if session.lowlevel.shared and session.lowlevel.wait_until_ready() and not session.uninitialized(shared):
                 logger.info("The model is ready on the parameter servers%s.", _at_step(session))
                 session.origin = _SHARED
                 self._run_local_init_op(session)
                 if saver is not None and checkpoint_dir:
                     _take_over(saver, checkpoint_dir)
-                session.publish()
+                session.lowlevel.publish()
                 return session
             sources = self._sources(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
@@ -174,7 +174,7 @@ class SessionManager:
             )
             self._run_local_init_op(session)
             self._require(session, self._ready_op, f"{did} did not make the model ready")
-            session.publish()
+            session.lowlevel.publish()
             return session
 
     def recover_session(
@@ -211,7 +211,7 @@ class SessionManager:
             if missing:
                 logger.warning("Restoring %r did not make the model ready. Not initialised: %s.", source, missing)
             else:
-                session.publish()
+                session.lowlevel.publish()
             return session, not missing
 
     def wait_for_session(
@@ -235,9 +235,9 @@ class SessionManager:
             def ready() -> bool | None:
                 nonlocal missing
                 missing = "it still initialises or restores it"
-                if not session.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
+                if not session.lowlevel.wait_until_ready(min(_WAIT_SECS, max_wait_secs)):
                     return None
-                if session.shared:
+                if session.lowlevel.shared:
                     # Raises if waiting cannot help: this worker's graph is not the chief's.
                     session.uninitialized()
                 names = _missing(session, self._ready_for_local_init_op)
@@ -248,7 +248,7 @@ class SessionManager:
                     missing = f"not initialised: {names}"
                     return None
                 # The chief may have started over since then; then this session is already lost, or the wait continues.
-                return True if session.wait_until_ready() else None
+                return True if session.lowlevel.wait_until_ready() else None
 
             self._await(ready, lambda: f"the chief to make the model ready ({missing})", max_wait_secs)
             session.origin = _SHARED
@@ -339,7 +339,7 @@ class SessionManager:
                 session.close()
             except InvalidArgumentError as closing:
                 exc.add_note(f"While closing the session: {closing}")
-            mapped = session.map_error(exc)
+            mapped = session.lowlevel.map_error(exc)
             if mapped is exc:
                 raise
             raise mapped from mapped.__cause__
@@ -347,7 +347,7 @@ class SessionManager:
 
 def _init_own(session: Session) -> None:
     """If variables are shared, initialises those that each worker has for itself, which nobody else can."""
-    if session.shared:
+    if session.lowlevel.shared:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
         session.run([variable.initializer for variable in variables if variable.per_worker])
 

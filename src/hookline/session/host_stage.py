@@ -87,7 +87,7 @@ class HostStage:
         for operation in operations:
             given = [*map(called, self._arguments[operation], repeat(run))]
             if isinstance(operation, SessionCall):
-                run.hosts[operation] = operation.fn(session, *given)
+                run.hosts[operation] = operation.fn(session.session, *given)
                 continue
             try:
                 with session.host_lock(operation):

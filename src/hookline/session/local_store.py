@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,11 @@ import numpy as np
 from hookline import clock
 from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
-from hookline.graph.global_step import counted_global_step, get_global_step
+from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable, check_value, is_counter
-from hookline.session.buckets import Bucket, Carrier, Leaves, bucket_for
-from hookline.session.local_exchange import BucketSlot, LocalExchange, Slot
-from hookline.session.store import Exchange, VariableStore
+from hookline.session.slots import Block, Leaves, Slot
+from hookline.session.store import VariableStore
 
 
 def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
@@ -58,21 +58,16 @@ class _LocalStore:
     def __init__(self, graph: Graph, lock: threading.RLock) -> None:
         self._graph = graph
         self._lock = lock
+        self.local = self
         self.step_changes = 0
-        self._slots: dict[Carrier, Slot] = {}
-        self._buckets: dict[Variable, Bucket] = {}
-        self._decided: set[Variable] = set()
-        self._exchanges: weakref.WeakValueDictionary[Any, LocalExchange] = weakref.WeakValueDictionary()
+        self._slots: dict[Variable, Slot] = {}
+        self._blocks: weakref.WeakValueDictionary[Any, Block] = weakref.WeakValueDictionary()
         self._global_step: Variable | None = None
-        self.step_slot: Slot | None = None
+        self._step_slot: Slot | None = None
         self._changed = threading.Condition()
-        self.waiting = 0
-        # Whose values were put last, as long as nothing else was put; and the same if the slots lack them yet.
-        self.latest: LocalExchange | None = None
-        self.unwritten: LocalExchange | None = None
+        self._waiting = 0
 
-    def take(self, variables: Iterable[Carrier]) -> tuple[Leaves, ...]:
-        self.flush()
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         slots = self._slots
         try:
             return tuple([slots[variable].values(variable) for variable in variables])
@@ -86,80 +81,33 @@ class _LocalStore:
             ) from None
 
     def structure(self, variable: Variable) -> Any:
-        self.flush()
-        return self._slots[variable].structure
+        return self._slots[variable].form()
 
     def put(self, values: Iterable[tuple[Variable, Leaves, Any, int | None]]) -> None:
-        self.supersede()
-        stepped = False
         for variable, leaves, structure, gain in values:
-            slot = self._slots.get(variable)
-            if slot is None:
-                slot = self._slots[variable] = Slot()
-            slot.leaves = leaves
-            if structure is not None:
-                slot.structure = structure
+            slot = self._slots.setdefault(variable, Slot())
+            slot.put(leaves, structure)
             slot.count(variable, gain)
-            stepped = stepped or variable is self._global_step
-        if stepped:
-            self.step_changes += 1
-            if self.waiting:
-                self.tell()
+            if variable is self._global_step:
+                self.stepped()
 
-    def tell(self) -> None:
-        """Wakes those that wait for a global step."""
-        with self._changed:
-            self._changed.notify_all()
+    def stepped(self) -> None:
+        self.step_changes += 1
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
 
-    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        for variables in together:
-            # One without a value would take the others with it: they could not be read as long as it has none.
-            bucket = bucket_for(v for v in variables if v in self._slots and v not in self._decided)
-            self._decided.update(variables)
-            if bucket is not None:
-                slots = self.slots(bucket.variables)
-                self._slots[bucket] = made = BucketSlot(bucket, slots)
-                for slot in slots:
-                    slot.bucket = made
-                self._buckets.update(dict.fromkeys(bucket.variables, bucket))
-        return self._buckets
-
-    def exchange(
-        self,
-        groups: Sequence[Sequence[Carrier]],
-        written: Sequence[Carrier],
-        gains: Sequence[int | None],
-        hosted: Mapping[Variable, int],
-    ) -> Exchange:
-        # Programs with the same variables share one, and no value moves when they take turns.
-        key = (*map(tuple, groups), tuple(written), tuple(gains), tuple(hosted.items()))
-        found = self._exchanges.get(key)
-        if found is None:
-            found = self._exchanges[key] = LocalExchange(self, groups, written, gains, hosted)
-        return found
-
-    def counted_step(self) -> Variable | None:
-        """Returns the global step, if it is a counter."""
-        return counted_global_step(self._graph)
-
-    def slots(self, variables: Iterable[Carrier]) -> list[Slot]:
-        """Returns where variables are kept."""
+    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
         return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
-    def supersede(self) -> None:
-        """Takes over the values of the latest exchange, which is it no more."""
-        self.flush()
-        latest, self.latest = self.latest, None
-        if latest is not None:
-            latest.release()
-
-    def flush(self) -> None:
-        """Takes over the values that only the latest exchange has."""
-        if self.unwritten is not None:
-            with self._lock:
-                if self.unwritten is not None:
-                    self.unwritten.write()
-                    self.unwritten = None
+    def block(self, *groups: Sequence[Variable]) -> Block:
+        key = tuple(map(tuple, groups))
+        found = self._blocks.get(key)
+        if found is None:
+            *written, hosted = groups
+            slots = self.slots(itertools.chain(*written))
+            found = self._blocks[key] = Block(slots, self.slots(hosted))
+        return found
 
     def counter(self, variable: Variable) -> int:
         slot = self._slots.get(variable)
@@ -179,9 +127,9 @@ class _LocalStore:
         return self.counter(self._global_step)
 
     def known_step(self) -> int | None:
-        if self.step_slot is None and self._global_step is not None:
-            self.step_slot = self._slots.get(self._global_step)
-        return None if self.step_slot is None else self.step_slot.mirror
+        if self._step_slot is None and self._global_step is not None:
+            self._step_slot = self._slots.get(self._global_step)
+        return None if self._step_slot is None else self._step_slot.mirror
 
     def wait_for_step(self, step: int, timeout_secs: float | None) -> int:
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
@@ -191,11 +139,11 @@ class _LocalStore:
                 return now
             left = None if deadline is None else deadline - clock.monotonic()
             with self._changed:
-                self.waiting += 1
+                self._waiting += 1
                 try:
                     moved = clock.wait_for(self._changed, lambda seen=generation: self.step_changes != seen, left)
                 finally:
-                    self.waiting -= 1
+                    self._waiting -= 1
             if not moved:
                 return self.step()
 
@@ -240,14 +188,12 @@ class _LocalStore:
         return [variable.op.name for variable in variables if variable not in self._slots]
 
     def destroyed(self) -> bool:
-        self.flush()
-        return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.leaves or ())
+        return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.held() or ())
 
     def broken(self) -> BaseException | None:
-        self.flush()
         for slot in list(self._slots.values()):
             try:
-                jax.block_until_ready(slot.leaves)
+                jax.block_until_ready(slot.held())
             except Exception as error:
                 return error
         return None
@@ -278,4 +224,8 @@ class _LocalStore:
         pass
 
     def close(self) -> None:
-        pass  # the session lets go of the store, which is all there is to it
+        # Whoever still holds a step of the session holds no values with it.
+        for block in list(self._blocks.values()):
+            block.groups = None
+        for slot in self._slots.values():
+            slot.block = slot.leaves = None

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
-from hookline.session.execution import Execution
+from hookline.session.cached_step import CachedStep
 from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
-from hookline.session.fetches import Assemble, fetch_key, flatten
+from hookline.session.fetches import fetch_key, flatten
 from hookline.session.getters import Run
-from hookline.session.latches import Latches
 from hookline.session.programs import Programs, Request
-from hookline.session.store import VariableStore
 from hookline.session.watched import Watched
 
 logger = logging.getLogger(__name__)
 
 _MANY = 64
 _NOTHING = Watched(())
-
-
-class Prepared(NamedTuple):
-    """An execution, and the functions that put its values into the structures of the caller and of the hooks.
-
-    Args:
-        execution: As above.
-        assemble: For the caller.
-        assemble_watched: For the hooks.
-        has_structures: Whether a key of the feeds is a structure of tensors.
-        nothing: The results of both, if each fetches operations, which have no values; else None.
-        late_alone: If nothing but what is late has a value, what gives the results of the hooks; else None.
-    """
-
-    execution: Execution
-    assemble: Assemble
-    assemble_watched: Callable[[Sequence[Any], Run, Any], tuple[Any, ...]]
-    has_structures: bool
-    nothing: tuple[None, tuple[Any, ...]] | None
-    late_alone: Callable[[Run, Any], tuple[Any, ...]] | None
 
 
 def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
@@ -58,14 +35,13 @@ class PlanCache:
     Args:
         graph: The graph that is run.
         max_plans: How many to remember at most.
-        latches: What the latches of the session hold.
     """
 
-    def __init__(self, graph: Graph, max_plans: int, latches: Latches) -> None:
-        self._graph, self._latches = graph, latches
+    def __init__(self, graph: Graph, max_plans: int) -> None:
+        self._graph = graph
         self._max_young = max(max_plans // 2, 1)
-        self._young: dict[Hashable, Prepared] = {}
-        self._old: dict[Hashable, Prepared] = {}
+        self._young: dict[Hashable, CachedStep] = {}
+        self._old: dict[Hashable, CachedStep] = {}
         self._programs = Programs()
         self._told: set[Operation] = set()
         self._made = 0
@@ -83,32 +59,32 @@ class PlanCache:
         self._programs.sharing.declare(found)
         return missing
 
-    def find(self, key: Hashable) -> Prepared | None:
+    def find(self, key: Hashable) -> CachedStep | None:
         """Returns one of either generation, which is young from then on; None if there is none."""
         found = self._young.get(key) or self._old.get(key)
         if found is not None:
             self._keep(key, found)
         return found
 
-    def _keep(self, key: Hashable, prepared: Prepared) -> None:
+    def _keep(self, key: Hashable, step: CachedStep) -> None:
         if len(self._young) >= self._max_young and key not in self._young:
             self._old, self._young = self._young, {}
             self.get = self._young.get
-        self._young[key] = prepared
+        self._young[key] = step
 
     def make(
         self,
         key: Hashable,
-        store: VariableStore,
+        session: Any,
         fetches: Any,
         watched: Watched | None,
         feed_dict: Mapping[Any, Any] | None,
-    ) -> Prepared:
+    ) -> CachedStep:
         """Plans a run and remembers the plan.
 
         Args:
             key: That of `plan_key`.
-            store: Where the variables live.
+            session: The engine that makes the run.
             fetches: What the caller asks for.
             watched: What hooks ask for, if they do.
             feed_dict: What is fed.
@@ -122,45 +98,36 @@ class PlanCache:
         by_hook = [flatten(self._graph, watched.fetches[i])[0] for i in asking]
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
-        step = counted_global_step(self._graph)
-        request = Request(elements, wanted, waiting, by_hook, fed)
-        execution = Execution(request, self._programs, self._latches, step, store)
-        self._warn_of_unknown_step(execution)
-        self._warn_of_lost_updates(execution)
 
-        def those_now(values: Sequence[Any]) -> list[Any]:
+        def of_hooks(values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
             results: list[Any] = [None] * len(watched.fetches)
             if now:
                 for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
                     results[place] = result
-            return results
-
-        def with_late(known: Sequence[Any], run: Run, session: Any) -> tuple[Any, ...]:
-            results = [*known]
-            if late:
-                whole = execution.late_results(run, session, assemble_late)
+            if late and run is not None:
+                whole = step.late_results(run, assemble_late)
                 for part, place in enumerate(late):
                     results[place] = whole.part(part)
             return tuple(results)
 
-        nothing = late_alone = None
-        if isinstance(fetches, Operation) and all(_is_constant(watched.fetches[i]) for i in now):
-            known = those_now([None] * (1 + len(wanted)))
-            nothing = None if late else (None, tuple(known))
-            late_alone = functools.partial(with_late, known) if late else None
+        nothing = None
+        if isinstance(fetches, Operation) and not late and all(_is_constant(watched.fetches[i]) for i in now):
+            nothing = None, of_hooks([None] * (1 + len(wanted)), None)
+        step = CachedStep(
+            session,
+            Request(elements, wanted, waiting, by_hook, fed),
+            self._programs,
+            lambda values, run: (assemble(values), of_hooks(values, run)),
+            nothing,
+            has_structures=flat is not feed_dict,
+        )
+        self._warn_of_unknown_step(step)
+        self._warn_of_lost_updates(step)
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )
-        prepared = Prepared(
-            execution,
-            assemble,
-            lambda values, run, session: with_late(those_now(values), run, session),
-            flat is not feed_dict,
-            nothing,
-            late_alone,
-        )
-        self._keep(key, prepared)
-        return prepared
+        self._keep(key, step)
+        return step
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
         self._made += 1
@@ -177,11 +144,11 @@ class PlanCache:
                 2 * self._max_young,
             )
 
-    def _warn_of_unknown_step(self, execution: Execution) -> None:
+    def _warn_of_unknown_step(self, made: CachedStep) -> None:
         step = counted_global_step(self._graph)
-        if execution.step_gain is not None or step is None or step.op in self._told:
+        if made.gain is not None or step is None or step.op in self._told:
             return
-        if not any(update.initialises for update in execution.plan.updates[step]):
+        if not any(update.initialises for update in made.plan.updates[step]):
             self._told.add(step.op)
             logger.warning(
                 "The global step %r changes in a way that only the device knows: runs wait for it where hooks fire at "
@@ -189,8 +156,8 @@ class PlanCache:
                 step.op.name,
             )
 
-    def _warn_of_lost_updates(self, execution: Execution) -> None:
-        for update in execution.plan.remote:
+    def _warn_of_lost_updates(self, made: CachedStep) -> None:
+        for update in made.plan.remote:
             if update in self._told or update.initialises or not update.overwrites:
                 continue
             if ancestors(update.inputs).isdisjoint(variable.op for variable in update.variables):

@@ -19,12 +19,12 @@ from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
-from hookline.session.buckets import Bucket, Carrier, Leaves, carriers_of, variables_of
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
 from hookline.session.sharing import Watch
-from hookline.session.store import Flat, VariableStore
+from hookline.session.slots import Flat, Leaves
+from hookline.session.store import VariableStore
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
@@ -50,9 +50,8 @@ class Program:
     Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
     written, whose old values are donated, as those of latches are; the counters that are written; and those that are
     only read. The new values come in the same form, so that they are the arguments of the next run as they are: the
-    written ones, the counters, and then those that are written without a look at their old value. A bucket is taken
-    and given back whole, also where some of it is only read. Counters that nobody on the device reads are left to the
-    host.
+    written ones, the counters, and then those that are written without a look at their old value. Counters that nobody
+    on the device reads are left to the host.
 
     Args:
         plan: What to compute.
@@ -60,7 +59,7 @@ class Program:
         outputs: Tensors that the caller or a host operation reads.
         watched: Tensors that only hooks read. They are computed behind an optimization barrier, so that XLA compiles
             the rest as if nobody were watching.
-        store: Where the variables live: their tree structures, who counts, and which travel together.
+        store: Where the variables live: their tree structures, and who counts.
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
 
@@ -102,17 +101,9 @@ class Program:
         needed = [v for v in updates if self._needs_old(v)]
         # The old value of a counter stays, for nothing is gained by giving it away: it tells when a run is computed.
         taken = [v for v in needed if not counts_runs(v)]
+        self.taken, self.counted, self.read = taken, [v for v in needed if counts_runs(v)], reads
         is_needed = set(needed)
-        unneeded = [v for v in updates if v not in is_needed]
-        in_bucket = store.assign_buckets(taken, reads)
-        self._updates = updates
-        self.taken = carriers_of(taken, in_bucket)
-        self.counted = [v for v in needed if counts_runs(v)]
-        is_taken = set(self.taken)
-        self.read = [carrier for carrier in carriers_of(reads, in_bucket) if carrier not in is_taken]
-        # What is overwritten travels alone, unless its bucket is taken anyway: a failure takes no others with it.
-        alone = [v for v in unneeded if in_bucket.get(v) not in is_taken]
-        self.written: list[Carrier] = [*self.taken, *self.counted, *alone]
+        self.written = [*self.taken, *self.counted, *(v for v in updates if v not in is_needed)]
         self.structure_in = store.structure
         self.structures_out: Sequence[Any] = []
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
@@ -157,14 +148,12 @@ class Program:
         return results
 
     def _structures_in(self) -> _Structures:
-        return _Structures(tuple(map(self.structure_in, variables_of((*self.taken, *self.counted, *self.read)))))
+        return _Structures(tuple(map(self.structure_in, (*self.taken, *self.counted, *self.read))))
 
     def _named(self, taken: Flat, counted: Flat, read: Flat, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Returns the arguments with their names, for the log."""
-        # Buckets are left out: their form never changes.
-        for carrier, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
-            if isinstance(carrier, Variable):
-                yield carrier.op.name, leaves
+        for variable, leaves in zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True):
+            yield variable.op.name, leaves
         yield from zip((tensor.name for tensor in self.inputs), inputs, strict=True)
 
     def _read_variables(self) -> list[Variable]:
@@ -218,19 +207,15 @@ class Program:
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
-            carriers = (*self.taken, *self.counted, *self.read)
-            given = dict(zip(carriers, (*taken, *counted, *read), strict=True))
-            traced = self._traced(given, inputs, latched, mask)
+            given = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
+            traced = self._traced(dict(given), inputs, latched, mask)
             return traced if structures is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
 
     def _traced(
-        self, given: dict[Carrier, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
+        self, old: dict[Variable, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
     ) -> Traced:
-        old: dict[Variable, Leaves] = {}
-        for carrier, leaves in given.items():
-            old |= {carrier: leaves} if isinstance(carrier, Variable) else carrier.given(leaves)
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
@@ -246,22 +231,13 @@ class Program:
         new: list[Leaves] = []
         structures = []
         skip = frame.skip()
-        final: dict[Variable, tuple[Leaves, Any]] = {}
-        for variable in self._updates:
+        for variable in self.written:
             leaves, structure = jax.tree.flatten(frame.final(variable))
             if self.plan.is_guarded(variable):
                 self._check_alike(variable, old[variable], leaves, structure)
                 leaves = [_unless(skip, *pair) for pair in zip(old[variable], leaves, strict=True)]
-            final[variable] = tuple(leaves), structure
-        for carrier in self.written:
-            if isinstance(carrier, Bucket):
-                changed = {variable: final[variable][0] for variable in carrier.variables if variable in final}
-                new.append(carrier.returned(changed, given[carrier]))
-                structures.append(None)
-            else:
-                leaves, structure = final[carrier]
-                new.append(tuple(distinct(leaf) for leaf in leaves))
-                structures.append(structure)
+            new.append(tuple(distinct(leaf) for leaf in leaves))
+            structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
             outputs += self._masked(frame, watch, wanted, distinct)

@@ -1,4 +1,4 @@
-"""How far the host runs ahead of the device."""
+"""How far the host runs ahead of the device, and what the device has found meanwhile."""
 
 from __future__ import annotations
 
@@ -6,67 +6,121 @@ from typing import Any
 
 import jax
 
-# About as long as copying a number takes: to sleep and be woken would take the host several times as long.
-_POLLS = 10
+from hookline import errors
+from hookline.graph.fault import Fault
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.latch import Latch
+from hookline.session.getters import Run
+from hookline.session.latches import Latches, Latching
 
 
 class RunAhead:
-    """Makes the host wait where it is too many runs ahead of the device.
+    """Bounds how far the host runs ahead of the device, and reads the latches.
 
-    Looking at each run would cost more than a short step. So a look marks a run each half of the bound, and lets the
-    host go on only when the device has passed the mark before. The host then starts half of the bound in a row: that
-    takes much less of the processor than to be woken for each run, as by JAX's own bound of 32 computations. Where the
-    device has computed everything there is nothing to mark, and the next look is after three quarters of the bound.
+    Looking at each run would cost more than a short step. So the session looks each half of the bound: a look marks the
+    run behind it, and lets the host go on when the device has passed the mark before. The host then starts half of the
+    bound in a row: that takes much less of the processor than to be woken for each run, as by JAX's own bound of 32
+    computations.
 
     Args:
+        session: The engine.
         max_runs: The bound.
 
     Attributes:
-        left: How many runs there may be until the next look. The session counts.
-        latest: The execution of the latest run that `Repeat` has made: it leaves the look to the run after it.
+        left: How many runs there may be until the next look; whoever makes a run counts.
+        latches: What the latches of the session hold.
     """
 
-    __slots__ = ("_long", "_mark", "_rest", "_short", "latest", "left")
+    def __init__(self, session: Any, max_runs: int) -> None:
+        self._session, self._half = session, max_runs // 2
+        self.left = self._half
+        self.latches = Latches()
+        self._mark: jax.Array | None = None
 
-    def __init__(self, max_runs: int) -> None:
-        self._short = self.left = max_runs // 2
-        self._long = max_runs * 3 // 4
-        self._rest = max_runs - self._long
-        self._mark: Any = None
-        self.latest: Any = None
-
-    def is_there(self, array: Any) -> bool:
-        """Whether an array of the latest run is computed. Where the device has kept up so far, it is given a moment."""
-        if _is_there(array):
-            return True
-        if hasattr(array, "is_ready") and (self._mark is None or _is_there(self._mark)):
-            for _ in range(_POLLS):
-                if array.is_ready():
-                    return True
-        return False
-
-    def mark(self, token: jax.Array | None) -> None:
-        """Marks a run, and waits for the one that was marked before.
+    def look(self, step: Any, run: Run) -> None:
+        """Waits where the device is too far behind, and reads the latches.
 
         Args:
-            token: An array that is there once the run is computed, and that no later run takes; None if all is there.
+            step: The `CachedStep` of the latest run.
+            run: That run.
+
+        Raises:
+            InvalidArgumentError: As of `settle`, as far as that is known.
         """
-        mark, self._mark = self._mark, token
-        if token is None:
-            self.left = self._long
-        elif mark is None:  # It may be `_long` runs since all was there.
-            self.left = self._rest
-        else:
-            self.left = self._short
-            if not mark.is_deleted():
-                mark.block_until_ready()
+        lock = self._session.lock
+        with lock:
+            token = step.token(run)
+            if token is None:  # Nothing was started; the next run looks.
+                return
+            mark, self._mark = self._mark, token
+        self.left = self._half
+        # Not under the lock: whoever reads or closes must not wait for the device. JAX crashes where it is asked
+        # whether a deleted array is there.
+        if mark is not None and not mark.is_deleted():
+            mark.block_until_ready()
+        with lock:
+            self.latches.look()
+            self._session.alarms = self.latches.news
+            self._raise_fault()
+
+    def settle(self) -> None:
+        """See `Session.settle`."""
+        self.await_latch(Fault)
+        with self._session.lock:
+            self._raise_fault()
+
+    def await_latch(self, latch: Latching) -> None:
+        """Waits for all runs so far, and reads a latch."""
+        lock = self._session.lock
+        with lock:
+            unread = self.latches.unread(latch)
+            self._session.alarms = self.latches.news
+        if unread is not None:
+            unread.value.block_until_ready()
+            with lock:
+                self.latches.read([unread])
+                self._session.alarms = self.latches.news
+
+    def latched(self, operation: Latch, wait: bool) -> int | None:
+        """See `Session.latched`."""
+        if not isinstance(operation, Latch):
+            raise TypeError(f"Session.latched requires an operation of hookline.latch, got {operation!r}.")
+        if wait:
+            self.await_latch(operation)
+        return self.latches.found(operation)
+
+    def raise_known_fault(self) -> None:
+        """Raises what a run has found whose results are there."""
+        with self._session.lock:
+            self.latches.peek(Fault)
+            self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        found = self.latches.take_fault()
+        if found is None:
+            return
+        step, (index, *details) = found
+        graph = self._session.graph
+        operation = graph.get_operations()[index]
+        assert operation.fault is not None, "It has found one."
+        when = "" if counted_global_step(graph) is None else f", in the run that led to global step {step}"
+        text = f"{operation.node_def}: {operation.fault.told(*details)}{when}."
+        error = errors.InvalidArgumentError(operation.node_def, operation, text)
+        self._session.session.condemn(error)
+        raise error
+
+    def last_fault(self) -> errors.InvalidArgumentError | None:
+        """Returns what `settle` raises, for a session that ends; None where it is lost."""
+        try:
+            if self._session.usable:
+                self.settle()
+        except errors.InvalidArgumentError as fault:
+            return fault
+        except jax.errors.JaxRuntimeError:
+            pass
+        return None
 
     def forget(self) -> None:
-        """Lets go of the run that is marked."""
-        self._mark = self.latest = None
-
-
-def _is_there(array: Any) -> bool:
-    """Whether an array is computed, or was deleted; False for a random key, which does not say."""
-    # JAX crashes where it is asked whether a deleted array is ready.
-    return array.is_deleted() or (hasattr(array, "is_ready") and array.is_ready())
+        """Lets go of the run that is marked, and of what latches hold."""
+        self._mark = None
+        self.latches.reset()

@@ -2,86 +2,52 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.buckets import Bucket, Carrier, Leaves, variables_of
-
-Flat = Sequence[Leaves]
+from hookline.session.slots import Block, Leaves, Slot
 
 
-class Exchange(Protocol):
-    """The variables of one program in a store: what a run takes out and puts back.
+class LocalStore(Protocol):
+    """Where a program of variables that all live in this process finds and leaves them without moving values.
 
-    They come in three groups, as `Program` has them.
-
-    Attributes:
-        step: The global step at the last `take`, as far as the host knows it.
+    The caller holds the session's lock.
     """
 
-    step: int | None
+    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
+        """Returns where variables are kept."""
+        ...
 
-    def take(self) -> tuple[Flat, Flat, Flat]:
-        """Returns the values that the program takes, flattened, and notes the `step`.
+    def block(self, *groups: Sequence[Variable]) -> Block:
+        """Returns what holds together what a program writes.
 
-        Raises:
-            FailedPreconditionError: A variable was never initialised.
+        Args:
+            *groups: The variables, in the groups in which it returns them; and those that it leaves to the host.
         """
         ...
 
-    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Sets the variables that the program writes, and counts on what counts."""
+    def stepped(self) -> None:
+        """Says that the global step was written."""
         ...
-
-
-class PlainExchange:
-    """An exchange that looks each variable up in each run.
-
-    Args:
-        store: The store.
-        groups: The variables whose values the program takes.
-        written: The ones that it writes.
-        gains: By how much each of those counts on in a run; None where the host does not know.
-        hosted: What the program leaves to the host to count; nothing here.
-    """
-
-    def __init__(
-        self,
-        store: VariableStore,
-        groups: Sequence[Sequence[Carrier]],
-        written: Sequence[Carrier],
-        gains: Sequence[int | None],
-        hosted: Mapping[Variable, int],
-    ) -> None:
-        assert not hosted, "a store that is shared counts on the device"
-        self._store, self._gains = store, gains
-        self._groups, self._written = [*map(variables_of, groups)], variables_of(written)
-        self.step: int | None = None
-
-    def take(self) -> tuple[Flat, Flat, Flat]:
-        """Returns the values that the program takes."""
-        self.step = self._store.known_step()
-        taken, counted, read = [list(self._store.take(variables)) for variables in self._groups]
-        return taken, counted, read
-
-    def put(self, new: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Sets the variables that the program writes."""
-        self._store.put(zip(self._written, itertools.chain(*new), structures, self._gains, strict=True))
 
 
 class VariableStore(Protocol):
     """What a session needs of the place where its variables live.
 
-    A run is an exchange: `take` hands out the values that the run's program reads, `put` takes the new ones and
-    advances the counters. The caller holds the session's lock between the two.
+    `take` hands out the values that a run's program reads, `put` takes the new ones and advances the counters. The
+    caller holds the session's lock between the two.
     """
 
-    def take(self, variables: Iterable[Any]) -> tuple[Leaves, ...]:
-        """Returns the current values of variables, or buckets, flattened.
+    @property
+    def local(self) -> LocalStore | None:
+        """The short way, where no variable lives elsewhere; else None."""
+        ...
+
+    def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
+        """Returns the current values of variables, flattened.
 
         Raises:
             FailedPreconditionError: One was never initialised; the message names it.
@@ -97,27 +63,6 @@ class VariableStore(Protocol):
 
         The last item is the amount by which a counter advanced, `None` if the host does not know it.
         """
-        ...
-
-    def assign_buckets(self, *together: Sequence[Variable]) -> Mapping[Variable, Bucket]:
-        """Decides which of the variables that a new program is given travel together; returns all buckets so far.
-
-        A variable stays in its bucket, or alone, as was decided for the first program that was given it; alone, if it
-        had no value then.
-
-        Args:
-            *together: Variables that may travel together.
-        """
-        ...
-
-    def exchange(
-        self,
-        groups: Sequence[Sequence[Carrier]],
-        written: Sequence[Carrier],
-        gains: Sequence[int | None],
-        hosted: Mapping[Variable, int],
-    ) -> Exchange:
-        """Returns what `take` and `put` do for the variables of one program; see `PlainExchange`."""
         ...
 
     def counter(self, variable: Variable) -> int:

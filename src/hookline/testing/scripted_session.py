@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from hookline import arguments, errors
+from hookline import arguments
 from hookline.graph import Graph
-from hookline.session import LateResults, RunMetadata, RunOptions, SessionConfig, Watched
+from hookline.session import LowLevel, RawSession, RunMetadata, RunOptions, Watched, answers
 from hookline.session.fetches import mapped
-from hookline.session.run_ahead import RunAhead
 
 
 class Asked(NamedTuple):
@@ -31,7 +29,7 @@ class Asked(NamedTuple):
     run_metadata: RunMetadata | None = None
 
 
-class ScriptedSession:
+class ScriptedSession(RawSession, LowLevel):
     """A raw session without an engine: each run returns or raises what the script says.
 
     Give it to a `SessionCreator` of your test to see how hooks and monitored sessions behave when things go wrong.
@@ -72,18 +70,10 @@ class ScriptedSession:
         gain: int = 1,
         closing_raises: BaseException | None = None,
     ) -> None:
-        self.graph = arguments.instance("ScriptedSession", "graph", graph, Graph) or Graph()
+        super().__init__(arguments.instance("ScriptedSession", "graph", graph, Graph) or Graph())
+        LowLevel.__init__(self, self)
+        self.lowlevel = self
         self.asked: list[Asked] = []
-        self.closed = False
-        self.origin = ""
-        self.writes = self.alarms = 0
-        self.fault: Any = None
-        self.ahead = RunAhead(SessionConfig().max_runs_ahead)  # Of no device.
-        self.step_limit: int | None = None
-        self.hook_data: dict[Any, Any] = {}
-        self.expects_steps = False
-        self.hook_states: Any = dict
-        self.restored_hook_states: dict[str, Any] = {}
         self._script = iter(arguments.having("ScriptedSession", "script", script, "a list", "__iter__"))
         self._values = dict(arguments.mapping("ScriptedSession", "values", values, optional=True) or {})
         self._global_step = global_step
@@ -91,53 +81,9 @@ class ScriptedSession:
         self._closing_raises = closing_raises
 
     @property
-    def known_global_step(self) -> int | None:
-        """The global step, which is always known here."""
-        return self._global_step
-
-    @property
-    def step_changes(self) -> int:
-        """Always 0, because the step is always known."""
-        return 0
-
-    def settle(self) -> None:
-        """Nothing to look at."""
-
-    def prepared(self, fetches: Any, watched: Any) -> None:
-        """There is no short way: each run is asked for."""
-
-    def step_gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
-        """The gain, whatever is fetched; None without a global step."""
-        return None if self._global_step is None else self._gain
-
-    def limit_step(self, last_step: int | None, owner: object = None) -> None:
-        """Notes the limit in `step_limit`."""
-        self.step_limit = last_step
-
-    def condemn(self, error: BaseException) -> None:
-        """Notes the error in `fault`."""
-        self.fault = error
-
-    def latched(self, operation: Any, *, wait: bool = False) -> None:
-        """No condition has held."""
-
-    @property
-    def shared(self) -> bool:
-        """False: nobody else changes its variables."""
-        return False
-
-    def seal(self) -> None:
-        """Does nothing: there are no other workers."""
-
-    def serve(self, coord: Any) -> None:
-        """Does nothing: it has no iterators."""
-
-    @property
     def global_step(self) -> int:
         """The global step; `RuntimeError` without one."""
-        if self._global_step is None:
-            raise RuntimeError("This ScriptedSession has no global step.")
-        return self._global_step
+        return super().global_step if self._global_step is None else self._global_step
 
     def run(
         self,
@@ -152,41 +98,28 @@ class ScriptedSession:
     def run_watched(
         self,
         fetches: Any,
-        watched: tuple[Any, ...] | Watched,
+        watched: Watched,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Like `run`, but also returns the values that the hooks asked for."""
-        asked, late = (watched.fetches, watched.late) if isinstance(watched, Watched) else (watched, ())
-        result, results = self._run(Asked(fetches, asked, feed_dict, options, run_metadata))
-        return result, tuple(LateResults.of(item) if i in late else item for i, item in enumerate(results))
+        """Does the same, and returns what hooks asked for as well."""
+        result, results = self._run(Asked(fetches, watched.fetches, feed_dict, options, run_metadata))
+        return result, answers(watched, results)
 
-    def expect(self, watched: Any) -> list[int]:
-        """Takes what hooks may fetch, and makes nothing of it: everything is there."""
-        return []
+    def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """Returns the gain, whatever is fetched; None without a global step."""
+        return None if self._global_step is None else self._gain
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets the global step if `values` has one, and forgets the rest."""
         self._global_step = values.get("global_step", self._global_step)
-
-    def map_error(self, exc: BaseException) -> BaseException:
-        """Maps errors of the engine, as a session does."""
-        return errors.from_exception(exc)
 
     def close(self) -> None:
         """Notes that it was called."""
         self.closed = True
         if self._closing_raises is not None:
             raise self._closing_raises
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, asked: Asked) -> tuple[Any, tuple[Any, ...]]:
         if self.closed:

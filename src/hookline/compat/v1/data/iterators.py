@@ -167,7 +167,7 @@ class HandledIterator:
 
         def read(session: Session, handle: Any) -> Any:
             source: Any = session.graph.get_operation_by_name(as_word(handle))
-            reader = session.source(source)
+            reader = session.lowlevel.source(source)
             reader.wait()
             reader.check()
             item = reader.take()
@@ -223,7 +223,7 @@ class _Reader(Reader):
 
 def _turn(session: Session, source: Source, stream: _Stream) -> None:
     """Lets an operation of an iterator read from a stream in a session."""
-    reader: Any = session.source(source)
+    reader: Any = session.lowlevel.source(source)
     reader.turn_to(stream)
 
 

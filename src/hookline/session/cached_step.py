@@ -1,0 +1,351 @@
+"""The cached step: what a run does, decided once for what is asked for, and made as often as that is asked again."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline.errors import FailedPreconditionError
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.graph import Operation, Tensor, ancestors
+from hookline.graph.variable import Update, Variable, is_counter
+from hookline.session.feeds import feeder
+from hookline.session.fetches import called
+from hookline.session.getters import Run, counter, fetch_getter, input_getter
+from hookline.session.host_stage import HostStage
+from hookline.session.latches import copied
+from hookline.session.late import LateResults
+from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.plan import Plan, input_tensors
+from hookline.session.programs import Programs, Request
+from hookline.session.slots import Block, Slot
+
+CHANGED = object()
+"""In place of results: nothing was run, for the global step is not where it was expected."""
+
+_value = operator.attrgetter("value")
+
+
+class CachedStep:
+    """All that a run needs: its plan, its host stages, its program, and where values come from and go to.
+
+    `run` makes a run that is nothing but a program (`is_program`). Of any other the session makes the stages around the
+    program, and `dispatch` starts it.
+
+    Args:
+        session: The engine that makes the runs.
+        request: What is asked for.
+        programs: The programs of the session.
+        answer: Puts the values of a run's getters, the caller's and the hooks', into what they are returned as.
+        nothing: What is returned, if nothing that is asked for has a value; else None.
+        has_structures: Whether a key of the feeds is a structure of tensors.
+
+    Attributes:
+        plan: The plan.
+        hosts: Its host operations.
+        fed_tensors: The tensors that are fed.
+        has_structures: Whether a key of the feeds is a structure of tensors.
+        counters: The counters whose value the run needs from the host.
+        gain: By how much it advances the global step; None if only the device knows.
+        has_faults: Whether one of its operations can have a fault.
+        writes: Whether it changes a variable.
+        exchanges: Whether it has to do with variables that live elsewhere.
+        is_program: Whether it is nothing but a program, of variables that live here.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        request: Request,
+        programs: Programs,
+        answer: Callable[[Sequence[Any], Run], tuple[Any, Any]],
+        nothing: tuple[None, Any] | None,
+        *,
+        has_structures: bool,
+    ) -> None:
+        fetched, watched, late = request.fetched, request.watched, request.late
+        self._session, self._store, self._lock = session, session.store, session.lock
+        store = session.store
+        global_step = counted_global_step(session.graph)
+        self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
+        self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
+        self.fed_tensors = request.fed
+        self.has_structures = has_structures
+        self._feeders = [feeder(tensor) for tensor in request.fed]
+        choice = programs.choose(plan, request, hosts.pulled, store)
+        self.program, self._mask, places = choice.program, choice.mask, choice.places()
+        hosts.find_outputs(places)
+        self._getters = [fetch_getter(plan, element, places) for element in (*fetched, *watched)]
+        self._late_getters = [fetch_getter(plan, element, places) for element in late]
+        self._answer, self._nothing = answer, nothing
+        self.counters = _counters(plan, [*fetched, *watched, *late])
+        self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
+        program = self.program
+        written = program.written if program else []
+        hosted = program.hosted if program else []
+        self.writes = bool(written or plan.remote)
+        self.has_faults = program is not None and bool(program.faults)
+        read = [v for v in self.counters if v is not global_step]
+        if program is not None:
+            read += [*program.counted, *program.read]
+        self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
+        more = self.exchanges or plan.early or hosts.after or plan.sources or self.counters
+        self.is_program = program is not None and not more
+        if program is None:
+            return
+        computed = frozenset(program.plan.operations)
+        self._inputs = [input_getter(plan, tensor, programs.constants, computed) for tensor in program.inputs]
+        self._states = session.ahead.latches.of(program.latches)
+        # What a remote update made of its variables is asked for only where somebody wants it.
+        results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))
+        self._pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
+        self._gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
+        # The last global step from which a run can still count on, where that is counted here.
+        self._last_step: int | None = None
+        if global_step is not None and self.gain and global_step in (*written, *hosted):
+            self._last_step = int(np.iinfo(global_step.dtype).max) - self.gain
+        # Known when the values that a first run has left are kept.
+        self._block: Block | None = None
+        self._read: list[tuple[Slot, Variable]] = []
+        self._counts: list[tuple[Slot, Variable, int | None]] = []
+        self._moves_step = False
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run(self, values: Iterable[Any] = (), expected: int | None = None) -> Any:
+        """Makes the run, where that `is_program`.
+
+        Args:
+            values: What is fed, in the order of the plan.
+            expected: The global step from which it is to start; None for any.
+
+        Returns:
+            The results of the caller, and those of the hooks; or `CHANGED`.
+        """
+        session, run = self._session, self.fed(values)
+        try:
+            with self._lock:
+                if not session.usable:
+                    session.check_usable()
+                if expected is not None and self._store.known_step() != expected:
+                    return CHANGED
+                self.dispatch(run)
+            ahead = session.ahead
+            ahead.left -= 1
+            if ahead.left <= 0:
+                ahead.look(self, run)
+        except jax.errors.JaxRuntimeError as error:
+            raise session.map_error(error) from error
+        return self.results(run)
+
+    def fed(self, values: Iterable[Any]) -> Run:
+        """Returns a run that is fed these values, once they are checked."""
+        run = Run()
+        run.feeds = [*map(called, self._feeders, values)] if values else ()
+        run.applied, run.outputs = False, ()
+        return run
+
+    def results(self, run: Run) -> tuple[Any, Any]:
+        """Returns the results of a run, the caller's and the hooks'."""
+        session = self._session
+        if session.checks_runs:
+            session.session.check_run()
+        if self._nothing is not None:
+            return self._nothing
+        values = [*map(called, self._getters, repeat(run))]
+        if session.converts:
+            values = session.session.returned(values)
+            if self.has_faults:
+                session.ahead.raise_known_fault()
+        return self._answer(values, run)
+
+    def dispatch(self, run: Run, last_step: int | None = None) -> None:
+        """Starts the program, and keeps what it leaves, without waiting for it. The caller holds the session's lock.
+
+        Args:
+            run: The run. It gets to know its outputs, and whether its updates were applied.
+            last_step: As of `RunOptions`.
+        """
+        program, store, states = self.program, self._store, self._states
+        assert program is not None
+        try:
+            # First what may refuse the run: a step that is too far, a variable without a value.
+            step = store.known_step()
+            if self._last_step is not None and (step is None or step > self._last_step):
+                self._check_countable(self._last_step)
+            block = self._block
+            if block is not None and block.groups is not None:  # Nobody else has written the variables since.
+                taken, counted, _ = block.groups
+                read = [slot.leaves or slot.values(variable) for slot, variable in self._read] if self._read else []
+            else:
+                taken, counted, read = self._gathered()
+            remote = self.plan.remote
+            is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
+            # Values that were given away could not be kept, where the run may still be refused elsewhere.
+            keeps_later = last_step is not None and bool(remote and program.written)
+            start = program.dry if is_held_back or keeps_later else program.run
+            inputs = [get(run) for get in self._inputs] if self._inputs else ()
+            latched = tuple(map(_value, states)) if states else ()
+            new, run.outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask)
+            # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.
+            gain = 0 if is_held_back else self.gain
+            if step is not None and gain is not None and not remote:
+                step += gain
+                for state, value in zip(states, latched, strict=True):
+                    state.put(value, step)
+                states = ()
+            if not is_held_back and not keeps_later:
+                self._keep(new)
+            run.applied = not is_held_back
+            if remote:
+                given = [list(values) for values in jax.device_get(sent)]
+                run.applied = store.submit(list(zip(remote, given, strict=True)), last_step)
+                if run.applied and keeps_later:
+                    self._keep(new)
+            if states:
+                step = self._session.step_or_none()
+                for state, value in zip(states, latched, strict=True):
+                    state.put(value, step)
+            if self.writes:
+                self._session.writes += 1
+            if program.compilations.untold:
+                program.compilations.end()
+        except Exception as error:
+            self._session.explain(error, self, run.feeds)
+            raise
+
+    def _gathered(self) -> tuple[Any, Any, Any]:
+        """Returns the values that the program takes, wherever they are."""
+        program, store = self.program, self._store
+        assert program is not None
+        try:
+            for variable in program.hosted:
+                store.counter(variable)
+            taken, counted, read = [[*store.take(group)] for group in (program.taken, program.counted, program.read)]
+        except FailedPreconditionError as error:
+            raise explained(self.plan, error) from None
+        return taken, counted, read
+
+    def _keep(self, new: tuple[Any, Any, Any]) -> None:
+        """Keeps the values that the program has written, and counts on what counts."""
+        program, local = self.program, self._store.local
+        assert program is not None
+        if local is None:
+            self._store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))
+            return
+        if self._block is None:
+            self._find(local)
+        block = self._block
+        assert block is not None
+        if block.groups is None:
+            block.take_over()
+        for slot, variable, gain in self._counts:
+            slot.count(variable, gain)
+        block.groups, block.structures = new, program.structures_out
+        if self._moves_step:
+            local.stepped()
+
+    def _find(self, local: Any) -> None:
+        """Finds where the variables are, which all have values now."""
+        program = self.program
+        assert program is not None
+        alone = program.written[len(program.taken) + len(program.counted) :]
+        gains: Mapping[Variable, int | None] = {
+            **dict(zip(program.written, self._gains, strict=True)),
+            **{variable: self.plan.gain(variable) for variable in program.hosted},
+        }
+        counting = [variable for variable in gains if is_counter(variable)]
+        self._counts = [(s, v, gains[v]) for s, v in zip(local.slots(counting), counting, strict=True)]
+        self._moves_step = counted_global_step(self._session.graph) in counting
+        self._read = [*zip(local.slots(program.read), program.read, strict=True)]
+        self._block = local.block(program.taken, program.counted, alone, program.hosted)
+
+    def _check_countable(self, last_step: int) -> None:
+        step = self._store.step()
+        if step <= last_step:
+            return
+        variable = next(v for v in self.plan.updates if v is counted_global_step(v.graph))
+        raise FailedPreconditionError(
+            variable.op.node_def,
+            variable.op,
+            f"The global step {variable.op.name!r} cannot count to {step + (self.gain or 0)}: its dtype is "
+            f"{variable.dtype}. Set jax_enable_x64 before the graph is built; it is then one of int64, also when this "
+            f"model is restored.",
+        )
+
+    # Around a program -------------------------------------------------------------------------------------------
+
+    def dispatch_with(self, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
+        """Does what `dispatch` does for a run with more around it than a program."""
+        program = self.program
+        if program is None:
+            run.applied = True
+            return
+        last_step = None if options is None else options.last_step
+        if options is not None and options.output_partition_graphs and metadata is not None:
+            inputs, latched = [get(run) for get in self._inputs], tuple(map(_value, self._states))
+            lowered = program.lower(*self._gathered(), inputs, latched, self._mask)
+            metadata.partition_graphs.append(str(lowered.compile().as_text()))
+        self.dispatch(run, last_step)
+        for update in self._pulled:
+            run.hosts[update] = self._result(update)
+        if metadata is not None and (self.plan.remote or not run.applied):
+            metadata.applied = run.applied
+        if options is not None and options.trace_level and metadata is not None:
+            jax.block_until_ready((self._store.take(program.written), run.outputs))
+
+    def _result(self, update: Update) -> Any:
+        """Returns the values that the variables of an update have now, in its structure."""
+        leaves, structure = self._store.take(update.variables), self._store.structure
+        pairs = zip(update.variables, leaves, strict=True)
+        return jax.tree.unflatten(update.structure, [jax.tree.unflatten(structure(v), taken) for v, taken in pairs])
+
+    def late_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
+        """Returns the results that the run has not waited for."""
+        if self.is_program:  # It has made no room for what the host computes.
+            run.begin()
+        results = lambda: assemble([*map(called, self._late_getters, repeat(run))])  # noqa: E731
+        return self.hosts.late_results(run, self._session, results)
+
+    def token(self, run: Run) -> jax.Array | None:
+        """Returns an array that is there once a run is computed, and that no later run takes; None of no program."""
+        program = self.program
+        if program is None:
+            return None
+        held = jax.tree.leaves(run.outputs)
+        if not held and program.counted:
+            held = jax.tree.leaves(self._store.take(program.counted[:1]))
+        if held:
+            return min(held, key=lambda leaf: leaf.size)
+        if self._states:
+            return self._states[0].copy()
+        held = jax.tree.leaves(self._store.take(program.written))
+        return copied(min(held, key=lambda leaf: leaf.size)) if held else None
+
+
+def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:
+    """Returns the error of a variable without a value, with other advice if it is a variable's initial value's."""
+    for operation in plan.operations:
+        if isinstance(operation, Update) and operation.initialises and error.op in ancestors(operation.inputs):
+            name = error.op.name
+            return FailedPreconditionError(
+                operation.node_def,
+                operation,
+                f"The initial value of {operation.variables[0].op.name!r} reads variable {name!r}, which has no value "
+                f"before this run is over. Compute it from the initial value, `{name}.initialized_value()` in place of "
+                f"`{name}`, or initialise {name!r} in an earlier run.",
+            )
+    return error
+
+
+def _counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
+    """Returns the counters whose value some result or host operation needs."""
+    arguments = input_tensors((*plan.early, *plan.late), lambda tensor: True)
+    tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
+    found = (counter(plan, tensor) for tensor in tensors)
+    return list(dict.fromkeys(variable for variable in found if variable is not None))

@@ -1,0 +1,354 @@
+"""The engine of a session: plans what is asked for, keeps the state, and says what its errors mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+
+from hookline import arguments, errors
+from hookline.graph.global_step import counted_global_step
+from hookline.graph.graph import Graph, Operation, Tensor
+from hookline.graph.keys import GraphKeys
+from hookline.graph.nodes import Source
+from hookline.graph.variable import Variable
+from hookline.session.cached_step import CachedStep
+from hookline.session.config import SessionConfig
+from hookline.session.feeds import check_alive, flat_feeds
+from hookline.session.local_store import local_store
+from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.plan_cache import PlanCache, plan_key
+from hookline.session.raw_session import LowLevel
+from hookline.session.run_ahead import RunAhead
+from hookline.session.sources import OpenSource, Position
+from hookline.session.staged_run import StagedRuns
+from hookline.session.store import StoreTarget, VariableStore
+from hookline.session.watched import Watched
+
+_MOST_LATEST = 16
+
+
+class Engine(LowLevel):
+    """What a `Session` has under its surface, for monitored sessions, savers and experts: `session.lowlevel`.
+
+    Args:
+        session: The session.
+        target: Where its variables live; None for this process.
+        config: Its bounds.
+
+    Attributes:
+        graph: The graph.
+        lock: Held while values of variables change hands.
+        ahead: How far the host is ahead of the device.
+        staged: Makes the runs that are more than a program.
+        usable: Whether the session is neither closed nor lost.
+        checks_runs: Whether its `check_run` does anything.
+        converts: Whether its `returned` does.
+        at_close: What is called when the session is closed, or collected.
+    """
+
+    usable = True
+    checks_runs = converts = False
+
+    def __init__(self, session: Any, target: StoreTarget | None, config: SessionConfig) -> None:
+        super().__init__(session)
+        self.graph: Graph = session.graph
+        self.lock = threading.RLock()
+        self.ahead = RunAhead(self, config.max_runs_ahead)
+        self.staged = StagedRuns(self)
+        self._target, self._max_plans = target, config.max_plans
+        self._plans = PlanCache(self.graph, config.max_plans)
+        self._store: VariableStore | None = None
+        self._lost: BaseException | None = None
+        # By hooks the latest fetches, and the tensors that were fed, with their step: a training loop asks for the same
+        # each time.
+        self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
+        self.at_close: list[Callable[[], None]] = []
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> VariableStore:
+        """Where the variables live."""
+        if self._store is None:
+            with self.lock:
+                self.check_usable()
+                if self._store is None:
+                    graph, target = self.graph, self._target
+                    self._store = target.open_store(graph) if target else local_store(graph, self.lock)
+        return self._store
+
+    def check_usable(self) -> None:
+        """Raises what a run of a session that is closed or lost raises."""
+        if self.session.closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        if self._lost is not None:
+            raise self._aborted() from self._lost
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        try:
+            fault = self.ahead.last_fault()
+        finally:  # A Ctrl-C may end the wait for the device.
+            with self.lock:
+                self.session.closed, self.usable = True, False
+                self.staged.sources.close()
+                if self._store is not None:
+                    self._store.close()
+                self._store, self._latest = None, {}
+                self._plans = PlanCache(self.graph, self._max_plans)
+                self.ahead.forget()
+            call_all(self.at_close)
+        if fault is not None:
+            raise fault
+
+    def when_closed(self, function: Callable[[], None]) -> None:
+        """Has a function called when the session is closed, or collected: to give back what was held for its sake."""
+        self.at_close.append(function)
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run_watched(
+        self,
+        fetches: Any,
+        watched: Watched | tuple[Any, ...] | None,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Runs, with the fetches of hooks beside those of the caller; returns the results of both.
+
+        What is only watched is computed behind an optimization barrier: the rest gives the same bits as without it.
+        """
+        if watched is not None and not isinstance(watched, Watched):
+            watched = Watched(tuple(watched), once=True)
+        if options is not None:
+            arguments.instance("Session.run", "options", options, RunOptions)
+            if options.debug_tensor_watches and run_metadata is not None:
+                return self._run_recorded(fetches, watched, feed_dict, options, run_metadata)
+        step = self.planned(fetches, watched, feed_dict)
+        if not feed_dict:
+            return self.run_step(step, (), options, run_metadata)
+        feeds = (flat_feeds(feed_dict) or {}) if step.has_structures else feed_dict
+        return self.run_step(step, feeds.values(), options, run_metadata)
+
+    def run_step(
+        self, step: CachedStep, values: Iterable[Any], options: RunOptions | None, metadata: RunMetadata | None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Runs what `planned` has returned, with the values that it is fed, in the order of the plan."""
+        if step.is_program and options is None and metadata is None:
+            return step.run(values)
+        run = step.fed(values)
+        try:
+            self.staged.make(step, run, options, metadata)
+        except jax.errors.JaxRuntimeError as error:
+            raise self.map_error(error) from error
+        return step.results(run)
+
+    def _run_recorded(
+        self, fetches: Any, watched: Watched | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata
+    ) -> tuple[Any, Any]:
+        """Runs with the tensors of `debug_tensor_watches` watched as well."""
+        names = options.debug_tensor_watches
+        options = dataclasses.replace(options, debug_tensor_watches=())
+        asked, late = (watched.fetches, watched.late) if watched else ((), frozenset())
+        every = Watched((*asked, *names), late, once=True)
+        result, results = self.run_watched(fetches, every, feed_dict, options, metadata)
+        metadata.watched.update(zip(names, results[-len(names) :], strict=True))
+        return result, results[: -len(names)]
+
+    def planned(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
+        """Returns the step of a request, made now or before."""
+        # None: only the plan key tells these feeds from others.
+        fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
+        if self.usable and (latest := self._latest.get(watched)) and latest[0] is fetches and latest[1] == fed:
+            return latest[2]
+        key = plan_key(fetches, watched, feed_dict)
+        found = self._plans.get(key)
+        if found is None or not self.usable:
+            with self.lock:
+                self.check_usable()
+                found = self._plans.find(key) or self._plans.make(key, self, fetches, watched, feed_dict)
+        # A structure may be changed in place.
+        lasts = watched is None or not watched.once
+        if lasts and fed is not None and isinstance(fetches, Tensor | Operation | str):
+            if len(self._latest) >= min(_MOST_LATEST, self._max_plans):
+                self._latest.clear()
+            self._latest[watched] = fetches, fed, found
+        return found
+
+    def step(
+        self, fetches: Any, watched: Watched | None = None, feed_dict: Mapping[Any, Any] | None = None
+    ) -> CachedStep | None:
+        """Returns what makes the run again in one call; None where it is more than a program."""
+        found = self.planned(fetches, watched, feed_dict)
+        return found if found.is_program else None
+
+    def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
+        """Returns by how much a run of these fetches advances the global step; None if only the device knows."""
+        return self.planned(fetches, None, flat_feeds(feed_dict)).gain
+
+    def expect(self, watched: Iterable[Any]) -> list[int]:
+        """Says what hooks may ever fetch; see `LowLevel.expect`."""
+        with self.lock:
+            return self._plans.expect(watched)
+
+    def host_lock(self, operation: Operation) -> Any:
+        """Returns the lock that keeps other threads out of a host operation."""
+        return self.staged.host_lock(operation)
+
+    # Errors -----------------------------------------------------------------------------------------------------
+
+    def explain(self, error: Exception, step: CachedStep, feeds: Iterable[Any]) -> None:
+        """Raises what the error of a run means, where it does not say so itself. The caller holds the lock.
+
+        Raises:
+            AbortedError: The run took the variables with it, or found them gone: the session is lost.
+            InvalidArgumentError: Something that was fed is gone.
+        """
+        store = self.store
+        if store.destroyed():
+            self._lost = error
+        elif errors.from_exception(error) is not error:
+            self._lost = store.broken()
+        if self._lost is not None:
+            self.usable = False
+            raise self._aborted() from error
+        if not isinstance(error, errors.OpError):
+            check_alive(zip(step.fed_tensors, feeds, strict=True))
+
+    def map_error(self, error: BaseException) -> BaseException:
+        """Returns the error of `hookline.errors` that an error of the engine means; other errors as they are.
+
+        Where a program that was to write variables has failed, the session is lost: that and every later run is an
+        `AbortedError`.
+        """
+        mapped = errors.from_exception(error)
+        if mapped is error or self.session.closed:
+            return mapped
+        with self.lock:
+            if self._lost is None and self._store is not None:
+                self._lost = self._store.broken()
+            if self._lost is None:
+                return mapped
+            self.usable = False
+            aborted = self._aborted()
+            aborted.__cause__ = error
+            return aborted
+
+    def _aborted(self) -> errors.AbortedError:
+        # The engine's message may hold a whole traceback, which stays readable on the cause.
+        lines = str(self._lost).splitlines() or [repr(self._lost)]
+        reason = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        return errors.AbortedError(
+            None,
+            None,
+            f"The session is lost: a program that was to write its variables failed, and their values are gone "
+            f"({reason}). Make a new session and restore a checkpoint; a MonitoredSession does so.",
+        )
+
+    # State ------------------------------------------------------------------------------------------------------
+
+    @property
+    def known_step(self) -> int | None:
+        """The global step where looking at it waits for nothing; None where the device alone knows it."""
+        return (self._store or self.store).known_step()
+
+    @property
+    def step_changes(self) -> int:  # type: ignore[override]
+        """How often the global step has been written so far, by whatever way."""
+        return (self._store or self.store).step_changes
+
+    def step_or_none(self) -> int | None:
+        """Returns the global step; None where the graph has none that counts, or it has no value."""
+        try:
+            return self.store.step() if counted_global_step(self.graph) is not None else None
+        except errors.FailedPreconditionError:
+            return None
+
+    def variables(self, *keys: Any) -> list[Variable]:
+        """Returns the graph's variables in some collections; by default all global and local ones."""
+        every = keys or (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+        return [variable for key in every for variable in self.graph.get_collection(key)]
+
+    def snapshot_with_positions(
+        self, variables: Iterable[Variable], iterators: Iterable[str]
+    ) -> tuple[dict[str, Any], dict[str, Position]]:
+        """Returns what `Session.snapshot` does, and how far the session had come in iterators at that moment."""
+        with self.lock:
+            self.check_usable()
+            return self.store.snapshot(variables), self.staged.sources.positions(iterators)
+
+    def load(
+        self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None
+    ) -> None:
+        """Does what `Session.load` does.
+
+        Args:
+            values: New values by variable name.
+            owned: The caller gives the arrays away: they are not copied, and must not be used again.
+            positions: Where iterators go on, by name: values of `snapshot_with_positions`.
+        """
+        arguments.mapping("Session.load", "values", values)
+        known = {variable.op.name: variable for variable in self.variables()}
+        model = {variable.op.name for variable in self.variables(GraphKeys.TRAINABLE_VARIABLES)} or known.keys()
+        for name in values:
+            if name not in known:
+                raise KeyError(f"The graph has no variable {name!r} to load a value into.")
+        is_model = model <= values.keys()
+        if is_model:
+            self.ahead.settle()
+        with self.lock:
+            self.check_usable()
+            self.store.load({known[name]: value for name, value in values.items()}, owned=owned)
+            self.writes += 1
+            if is_model:
+                self.ahead.latches.reset()
+                self.session.fault = None
+            self.staged.sources.go_to(positions or {})
+
+    def iterators(self) -> list[str]:
+        """Returns the names of the graph's iterators (`hookline.data.iterator`) whose positions checkpoints hold."""
+        return self.staged.sources.names()
+
+    def source(self, iterator: Source) -> OpenSource:
+        """Returns what the session reads from for an iterator's operation."""
+        with self.lock:
+            self.check_usable()
+            return self.staged.sources.of(iterator)
+
+    def serve(self, coord: Any) -> None:
+        """Lets the threads that read the data of iterators ahead stop with a `Coordinator`."""
+        with self.lock:
+            self.staged.sources.serve(coord)
+
+    # Variables that are shared ----------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:  # type: ignore[override]
+        """Whether others may change its variables: they live on parameter servers."""
+        return self.store.shared
+
+    def seal(self) -> None:
+        """Ends the training for all workers that share the variables; returns when their last update is applied."""
+        self.store.seal()
+
+    def publish(self) -> None:
+        """Lets the workers in that share the variables: the model is ready, or an ended training goes on."""
+        self.store.publish()
+
+    def wait_until_ready(self, timeout_secs: float = 0.0) -> bool:
+        """Blocks until the chief has published the model or the time is over, and returns whether it has.
+
+        Where nobody shares the variables there is nothing to wait for.
+        """
+        return self.store.wait_until_ready(timeout_secs)
+
+
+def call_all(functions: list[Callable[[], None]]) -> None:
+    """Calls functions, the last first, and forgets them."""
+    while functions:
+        functions.pop()()

@@ -1,0 +1,121 @@
+"""Where the values of variables in this process are: each alone, or together as a program has returned them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline.graph.variable import Variable
+
+Leaves = tuple[jax.Array, ...]
+"""The arrays of one variable."""
+
+Flat = Sequence[Leaves]
+
+# What every counter holds: it has 32 bits or 64.
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+class Slot:
+    """The value of one variable: its leaves, and for an integer scalar the host's copy (`None`: ask the device).
+
+    Attributes:
+        leaves: The leaves; None if they are in the block, or if the host alone has counted.
+        structure: Their tree, unless that is in the block, too.
+        block: The block that the value is in, if it is in one.
+        place: Its place there; None for a counter that the host alone counts.
+    """
+
+    __slots__ = ("block", "leaves", "mirror", "place", "structure")
+
+    def __init__(self) -> None:
+        self.leaves: Leaves | None = None
+        self.structure: Any = None
+        self.mirror: int | None = None
+        self.block: Block | None = None
+        self.place: int | None = None
+
+    def held(self) -> Leaves | None:
+        """Returns the leaves; None where the host alone has counted."""
+        if self.block is not None and self.place is not None:
+            return self.block.leaves(self.place)
+        return self.leaves
+
+    def values(self, variable: Variable) -> Leaves:
+        """Returns the leaves, made anew where the host alone has counted."""
+        held = self.held()
+        return (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),) if held is None else held
+
+    def form(self) -> Any:
+        """Returns the tree of the leaves."""
+        return self.structure if self.block is None or self.place is None else self.block.structures[self.place]
+
+    def put(self, leaves: Leaves, structure: Any) -> None:
+        """Sets the value."""
+        if self.block is not None:
+            self.block.dissolve()
+        self.leaves, self.structure = leaves, structure
+
+    def count(self, variable: Variable, gain: int | None) -> None:
+        """Advances the host's copy; it is lost where the host does not know by how much."""
+        if gain is None or self.mirror is None:
+            self.mirror = None
+            return
+        mirror = self.mirror + gain
+        self.mirror = mirror if _LEAST <= mirror <= _MOST else int(np.asarray(mirror).astype(variable.dtype))
+
+
+class Block:
+    """The values that a program has left, in the form in which its next run takes them.
+
+    As long as nobody else writes one of these variables, a run moves no value. Programs that write the same variables
+    share one.
+
+    Args:
+        slots: Those of the variables that the program writes, in its order.
+        hosted: Those that it leaves to the host to count.
+
+    Attributes:
+        groups: The values; None where they are in the slots.
+        structures: Of each variable.
+    """
+
+    __slots__ = ("__weakref__", "_hosted", "_slots", "groups", "structures")
+
+    def __init__(self, slots: Sequence[Slot], hosted: Sequence[Slot]) -> None:
+        self._slots, self._hosted = slots, hosted
+        self.groups: tuple[Flat, Flat, Flat] | None = None
+        self.structures: Sequence[Any] = ()
+
+    def leaves(self, place: int) -> Leaves:
+        """Returns the value at a place."""
+        assert self.groups is not None
+        for group in self.groups[:2]:
+            if place < len(group):
+                return group[place]
+            place -= len(group)
+        return self.groups[2][place]
+
+    def take_over(self) -> None:
+        """Makes this the block of its variables. What others held together is apart then."""
+        self.groups = None
+        for place, slot in [*enumerate(self._slots), *((None, slot) for slot in self._hosted)]:
+            if slot.block is not None:
+                slot.block.dissolve()
+            slot.block, slot.place, slot.leaves = self, place, None
+
+    def dissolve(self) -> None:
+        """Puts each value into its slot."""
+        if self.groups is not None:
+            for slot, leaves, structure in zip(
+                self._slots, itertools.chain(*self.groups), self.structures, strict=True
+            ):
+                slot.leaves, slot.structure = leaves, structure
+        for slot in (*self._slots, *self._hosted):
+            slot.block = None
+        self.groups = None

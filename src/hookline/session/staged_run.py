@@ -1,0 +1,162 @@
+"""Staged runs: what is around a program, where a run is more than that."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hookline import clock
+from hookline.errors import FailedPreconditionError
+from hookline.graph.graph import Operation
+from hookline.session.cached_step import CachedStep, explained
+from hookline.session.getters import Run
+from hookline.session.options import RunMetadata, RunOptions
+from hookline.session.retry import RETRY
+from hookline.session.sources import Sources
+
+
+class StagedRuns:
+    """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere.
+
+    Args:
+        session: The engine.
+
+    Attributes:
+        sources: What the session reads from.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.sources = Sources(session.graph, lambda: session.shared)
+        # Of the host operation that runs under the lock, if one does.
+        self._host_thread: int | None = None
+        self._host_locks: dict[Operation, Any] = {}
+
+    def make(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
+        """Makes a run.
+
+        Args:
+            step: What it does.
+            run: The run, which knows its feeds.
+            options: As of `Session.run`.
+            metadata: As of `Session.run`.
+        """
+        session, hosts, plan = self._session, step.hosts, step.plan
+        run.begin()
+        traced = metadata is not None and options is not None and options.trace_level > 0
+        start = clock.monotonic() if traced else 0.0
+        if hosts.early and not hosts.early_is_inside:
+            hosts.compute(hosts.early, run, session)
+        if step.exchanges:
+            # Not under the lock: whoever reads or closes must not wait for slower workers.
+            nested = self._host_thread == threading.get_ident()
+            self._wait_for_sources(step)
+            with session.store.turn(plan.remote, nested=nested):
+                begun = self._exchange(step, run, options, metadata)
+        else:
+            begun = self._exchange(step, run, options, metadata)
+        if not step.exchanges or (step.program is not None and step.program.latches):
+            ahead = session.ahead
+            ahead.left -= 1
+            if ahead.left <= 0:
+                ahead.look(step, run)
+        done = clock.monotonic() if traced else 0.0
+        if hosts.after:
+            hosts.compute(hosts.after, run, session)
+        if traced and metadata is not None:
+            times = {"before": begun - start, "device": done - begun, "after": clock.monotonic() - done}
+            metadata.stage_secs.update(times)
+
+    def _wait_for_sources(self, step: CachedStep) -> None:
+        if step.plan.sources:
+            with self._session.lock:
+                self._session.check_usable()
+                awaited = [self.sources.of(node) for node in step.plan.sources]
+            for source in awaited:
+                source.wait()
+
+    def _exchange(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> float:
+        """Carries out what needs the variables, and returns when the device stage began."""
+        hosts, plan = step.hosts, step.plan
+        while True:
+            with self._session.lock, contextlib.ExitStack() as entered:
+                self._session.check_usable()
+                awaited: Any = self.sources.awaited(plan.sources)
+                if awaited is None and hosts.early_is_inside:
+                    awaited = self._enter(plan.early, entered)
+                if awaited is None:
+                    return self._exchange_batches(step, run, options, metadata)
+            # Not under the session's lock: whoever is inside may need that to come out, and a batch may take its time.
+            awaited.wait()
+
+    def _exchange_batches(
+        self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> float:
+        """Exchanges with a batch of each source, which is used up if the run is applied, and otherwise is not."""
+        taken = self.sources.take(step.plan.sources)
+        try:
+            run.hosts.update(zip(step.plan.sources, [item.value for _, item in taken], strict=True))
+            return self._exchange_now(step, run, options, metadata)
+        finally:
+            used = run.applied and not (taken and self._counted_before(step))
+            for source, item in taken:
+                source.use(item) if used else source.give_back(item)
+
+    def _counted_before(self, step: CachedStep) -> bool:
+        """Whether the run was tried before, and was applied then, with a batch that was used up for it."""
+        retry = RETRY.get() if step.plan.remote else None
+        sent = retry.latest if retry is not None else None
+        if sent is None:
+            return False
+        counted, sent.counted = sent.counted, True
+        return counted
+
+    def _enter(self, operations: Iterable[Operation], entered: contextlib.ExitStack) -> Any:
+        """Takes the locks of host operations without waiting; returns one to wait for, if another thread has it."""
+        for operation in operations:
+            lock = self.host_lock(operation)
+            if not lock.acquire(blocking=False):
+                return _Free(lock)
+            entered.callback(lock.release)
+        return None
+
+    def _exchange_now(
+        self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
+    ) -> float:
+        session = self._session
+        store = session.store
+        if step.exchanges:
+            store.begin_run(step.plan.remote)
+        try:
+            for variable in step.counters:
+                run.counters[variable] = store.counter(variable)
+        except FailedPreconditionError as error:
+            raise explained(step.plan, error) from None
+        if step.hosts.early_is_inside:
+            outer, self._host_thread = self._host_thread, threading.get_ident()
+            try:
+                step.hosts.compute(step.hosts.early, run, session)
+            finally:
+                self._host_thread = outer
+        begun = clock.monotonic() if options is not None and options.trace_level > 0 else 0.0
+        session.check_usable()  # A host operation may have closed it.
+        step.dispatch_with(run, options, metadata)
+        if metadata is not None:
+            metadata.global_step = session.step_or_none()
+        return begun
+
+    def host_lock(self, operation: Operation) -> Any:
+        """Returns the lock that keeps other threads out of a host operation: an iterator cannot serve two at once."""
+        return self._host_locks.get(operation) or self._host_locks.setdefault(operation, threading.RLock())
+
+
+class _Free(NamedTuple):
+    """A lock to wait for, to take it later."""
+
+    lock: Any
+
+    def wait(self) -> None:
+        with self.lock:
+            pass
