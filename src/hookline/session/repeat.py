@@ -74,7 +74,8 @@ class Repeat:
         exchange = device.exchange
         if not isinstance(exchange, LocalExchange) or not exchange.is_cycle():
             return None
-        if any(tensor.op.compiled_in for tensor in device.program.inputs):
+        computed = device.program.plan.operations
+        if any(tensor.graph.dialect.is_compiled_in(tensor.op, computed) for tensor in device.program.inputs):
             return None
         return cls(lock, execution, exchange, results)
 
@@ -138,5 +139,5 @@ class Repeat:
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         if session.checks_runs:
-            session.check_run()
+            session.graph.dialect.check_run(session.graph)
         return self._results

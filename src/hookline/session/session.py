@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hookline import arguments, clock, errors
+from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, get_default_graph
@@ -43,15 +44,7 @@ _NO_RESULTS.outputs = ()
 _MOST_LATEST = 16
 
 
-class _OfGraph:
-    """What the graph makes a session of; apart, so that a session's arguments are those of its constructor."""
-
-    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made_for = graph if isinstance(graph, Graph) else get_default_graph()
-        return super().__new__(made_for.class_of(cls))
-
-
-class Session(_OfGraph):
+class Session(InDialect):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
@@ -66,7 +59,7 @@ class Session(_OfGraph):
     Attributes:
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         usable: Whether it is neither closed nor lost.
-        checks_runs: Whether `check_run` does anything.
+        checks_runs: Whether the dialect of its graph looks at runs.
         fault: Why the state is not worth a last checkpoint: the latest error of a `hookline.graph.fault.Fault` since
             the model was loaded, or what `condemn` was given; else None.
         ahead: How far the host is ahead of the device.
@@ -108,8 +101,9 @@ class Session(_OfGraph):
         self._host_locks: dict[Operation, Any] = {}
         self._sources = Sources(self._graph, lambda: self.shared)
         self.ahead = RunAhead(config.max_runs_ahead)
-        self.checks_runs = type(self).check_run is not Session.check_run
-        self._converts = type(self).returned is not Session.returned
+        dialect = type(self._graph.dialect)
+        self.checks_runs = dialect.check_run is not Dialect.check_run
+        self._converts = dialect.returned is not Dialect.returned
         # By hooks the latest fetches, the tensors that were fed, and what was prepared for them.
         self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], Prepared | None]] = {}
         self.origin = ""
@@ -126,6 +120,10 @@ class Session(_OfGraph):
         self.expects_steps = False
         self._at_close: list[Callable[[], None]] = []
         weakref.finalize(self, _call_all, self._at_close).atexit = False
+
+    @classmethod
+    def _made_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
+        return graph if isinstance(graph, Graph) else get_default_graph()
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -410,7 +408,7 @@ class Session(_OfGraph):
         except jax.errors.JaxRuntimeError as error:
             raise self.map_error(error) from error
         if self.checks_runs:
-            self.check_run()
+            self._graph.dialect.check_run(self._graph)
         if prepared.nothing is not None:
             if run.applied and not execution.has_run:
                 execution.has_run, execution.repeat = True, Repeat.of(self._lock, execution, prepared.nothing)
@@ -419,7 +417,7 @@ class Session(_OfGraph):
             return None, watched and prepared.late_alone(run, self)
         results = [*map(called, execution.getters, repeat(run))]
         if self._converts:
-            results = self.returned(results)
+            results = self._graph.dialect.returned(results)
             if execution.program is not None and execution.program.faults:
                 with self._lock:
                     self._latches.peek(Fault)  # If the results have come from the device, it is there.
@@ -430,13 +428,6 @@ class Session(_OfGraph):
         """Returns the plan of these fetches for `run_prepared`; None where a run is more than a program."""
         prepared = self._prepared(fetches, watched, None)
         return prepared if prepared.execution.launch is not None else None
-
-    def check_run(self) -> None:
-        """Is called when a run has been made; a subclass may raise what the run has found."""
-
-    def returned(self, values: list[Any]) -> list[Any]:
-        """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
-        return values
 
     def _run_recorded(
         self,
