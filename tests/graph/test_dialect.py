@@ -99,7 +99,7 @@ def test_a_dialect_looks_at_each_run_once_it_has_been_made_and_may_raise():
 
     with speaking(Wary()) as graph:
         count = hl.Variable(0.0)
-        add = count.assign_add(1.0).op
+        add = hl.group(count.assign_add(1.0), train.create_global_step().assign_add(1))
         with hl.Session() as sess:
             sess.run(hl.global_variables_initializer())
             for _ in range(3):
@@ -124,6 +124,23 @@ def test_a_fed_number_is_compiled_in_where_the_dialect_says_that_the_program_nee
             assert caplog.text.count("Compiling a program") == 2
             assert [sess.run(more, {size: number}) for number in (3, 2)] == [4, 3]
             assert caplog.text.count("Compiling a program") == 3
+
+
+def test_a_step_that_is_repeated_compiles_fed_numbers_in():
+    class Sized(Dialect):
+        def is_compiled_in(self, op, computed):
+            return op.name == "size"
+
+    with speaking(Sized()):
+        size = hl.placeholder("int32", name="size")
+        total = hl.Variable(0.0)
+        more = total.assign_add(hl.op(lambda size: jnp.ones(size).sum())(size))
+        add = hl.group(more, train.create_global_step().assign_add(1))
+        with hl.Session() as sess:
+            sess.run(hl.global_variables_initializer())
+            for number in (3, 3, 3, 2):
+                sess.run(add, {size: number})
+            assert sess.run(total) == 11
 
 
 class Servers(DirectTransport):
