@@ -1,6 +1,7 @@
 """What to compute: graphs, operations, tensors, variables and their updates."""
 
 from hookline.graph.default import add_to_collection, control_dependencies, get_collection, name_scope
+from hookline.graph.dialect import Dialect
 from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.graph.global_step import (
     assert_global_step,
@@ -38,6 +39,7 @@ from hookline.graph.random import random_key
 from hookline.graph.variable import Variable, update
 
 __all__ = [
+    "Dialect",
     "ExponentialMovingAverage",
     "Graph",
     "GraphKeys",

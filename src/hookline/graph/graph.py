@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from hookline import arguments
 from hookline.graph import spec as specs
+from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
 from hookline.graph.names import check_name
 from hookline.graph.operators import NoValue, Operators
@@ -38,6 +39,9 @@ class Graph(Registry):
     Args:
         seed: Seed from which the graph's random operations derive their keys.
 
+    Attributes:
+        dialect: What its users see otherwise than in the core. A subclass may name another.
+
     Example:
         >>> import hookline as hl
         >>> graph = hl.Graph()
@@ -51,6 +55,8 @@ class Graph(Registry):
         `tf.Graph`. `reopen` is our addition.
     """
 
+    dialect = Dialect()
+
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
@@ -58,14 +64,6 @@ class Graph(Registry):
         self._blocks = threading.local()
 
     # Building ---------------------------------------------------------------------------------------------------
-
-    def class_of(self, kind: type) -> type:
-        """Returns the class of which something is made, for this graph, where `kind` is asked for.
-
-        A subclass overrides it to give operations, tensors, variables and sessions further methods: it returns a
-        subclass of `kind`, and of that subclass the subclass itself.
-        """
-        return kind
 
     def unique_name(self, name: str) -> str:
         """See `Registry`. A name that ends in a slash (a prefix that `name_scope` yielded) is the scope's own name."""
@@ -181,7 +179,7 @@ class Graph(Registry):
         return "\n".join(lines) + "\n"
 
 
-class Operation:
+class Operation(InDialect):
     """A node of the graph.
 
     Users make operations with `op`, `host_op`, `update` and the like, and use them as fetches and in
@@ -199,7 +197,6 @@ class Operation:
         control_inputs: Operations that run before this one.
         output: The tensor of its value. `outputs` is a list of this one.
         host_only: Whether its value is text, or an object that no device holds.
-        compiled_in: Operations for which XLA has to know a value that is fed for it: with them each is compiled anew.
         fault: What it must not be given, and only the device can see.
         outside: A copy that waits for nothing, if an initial value needs one.
         location: `file:line` of the code that made it.
@@ -210,11 +207,11 @@ class Operation:
 
     type = "Operation"
     host_only = False
-    compiled_in: Sequence[Operation] = ()
     fault: Fault | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        return super().__new__(get_default_graph().class_of(cls))
+    @classmethod
+    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+        return get_default_graph()
 
     def __init__(self, name: str, args: Any = (), spec: Any = specs.UNKNOWN) -> None:
         check_name(name.removesuffix("/") if isinstance(name, str) else name)
@@ -328,7 +325,7 @@ class Function(Operation):
             raise
 
 
-class Tensor(Operators["Tensor"], NoValue):
+class Tensor(InDialect, Operators["Tensor"], NoValue):
     """The value of an operation, or a part of it: any pytree, known only when a session runs it.
 
     Arithmetic, comparison and indexing with tensors make new operations. Indexing with plain values, attributes and
@@ -352,9 +349,9 @@ class Tensor(Operators["Tensor"], NoValue):
 
     __array_priority__ = 100
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        graph = args[0].graph if args and isinstance(args[0], Operation) else get_default_graph()
-        return super().__new__(graph.class_of(cls))
+    @classmethod
+    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+        return args[0].graph if args and isinstance(args[0], Operation) else get_default_graph()
 
     def __init__(self, op: Operation, path: Path = (), spec: Any = specs.UNKNOWN) -> None:
         self.op = op

@@ -14,13 +14,7 @@ from hookline.graph.variable import Variable
 
 
 class Guard(Function):
-    """The node behind `skip_updates_if`: a bool of the device, true where the run is to be skipped.
-
-    Attributes:
-        spares_remote: Whether a run may update parameter servers all the same: those updates it does not hold back.
-    """
-
-    spares_remote = False
+    """The node behind `skip_updates_if`: a bool of the device, true where the run is to be skipped."""
 
     def __init__(self, condition: Any, name: str) -> None:
         super().__init__(as_one_bool, name, (condition,))

@@ -15,6 +15,7 @@ from hookline import arguments, preemption
 from hookline.coordination import Coordinator
 from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
+from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
 from hookline.monitored import finalized
 from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
@@ -48,14 +49,15 @@ _CLOSED_INSIDE = (
 )
 
 
-class MonitoredLifecycle:
+class MonitoredLifecycle(InDialect):
     """The common part of both monitored sessions: hooks around a session, closed in order.
 
     A lost session is created again if there is a policy for it; without one every error passes.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102
-        return super().__new__(get_default_graph().class_of(cls))
+    @classmethod
+    def _made_for(cls, *args: Any, **kwargs: Any) -> Graph:
+        return get_default_graph()
 
     def __init__(
         self,

@@ -154,12 +154,12 @@ class CachedStep:
         """Returns the results of a run, the caller's and the hooks'."""
         session = self._session
         if session.checks_runs:
-            session.session.check_run()
+            session.graph.dialect.check_run(session.graph)
         if self._nothing is not None:
             return self._nothing
         values = [*map(called, self._getters, repeat(run))]
         if session.converts:
-            values = session.session.returned(values)
+            values = session.graph.dialect.returned(values)
             if self.has_faults:
                 session.ahead.raise_known_fault()
         return self._answer(values, run)

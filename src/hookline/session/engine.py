@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from hookline import arguments, errors
+from hookline.graph.dialect import Dialect
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor
 from hookline.graph.keys import GraphKeys
@@ -45,17 +46,19 @@ class Engine(LowLevel):
         ahead: How far the host is ahead of the device.
         staged: Makes the runs that are more than a program.
         usable: Whether the session is neither closed nor lost.
-        checks_runs: Whether its `check_run` does anything.
-        converts: Whether its `returned` does.
+        checks_runs: Whether the dialect of the graph looks at runs.
+        converts: Whether it converts results.
         at_close: What is called when the session is closed, or collected.
     """
 
     usable = True
-    checks_runs = converts = False
 
     def __init__(self, session: Any, target: StoreTarget | None, config: SessionConfig) -> None:
         super().__init__(session)
         self.graph: Graph = session.graph
+        dialect = type(self.graph.dialect)
+        self.checks_runs = dialect.check_run is not Dialect.check_run
+        self.converts = dialect.returned is not Dialect.returned
         self.lock = threading.RLock()
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
 
 
 def input_getter(
-    plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Container[Operation]
+    plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Collection[Operation]
 ) -> Getter:
     """Returns a function that finds the value of an input of the program.
 
@@ -80,8 +80,7 @@ def input_getter(
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
         get = _getter(plan, tensor, {})
-        readers = tensor.op.compiled_in if plan.fed_place(tensor) is not None else ()
-        is_known = any(reader in computed for reader in readers)
+        is_known = plan.fed_place(tensor) is not None and tensor.graph.dialect.is_compiled_in(tensor.op, computed)
         return (lambda run: CompiledIn(get(run))) if is_known else get
     if tensor.op not in constants:
         constants[tensor.op] = tensor.op.on_device()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookline import arguments, errors
+from hookline.graph.dialect import InDialect
 from hookline.graph.graph import Graph, Operation, get_default_graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Variable
@@ -18,15 +19,7 @@ from hookline.session.raw_session import RawSession
 from hookline.session.store import StoreTarget, resolve_target
 
 
-class _OfGraph:
-    """What the graph makes a session of; apart, so that a session's arguments are those of its constructor."""
-
-    def __new__(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made_for = graph if isinstance(graph, Graph) else get_default_graph()
-        return super().__new__(made_for.class_of(cls))
-
-
-class Session(_OfGraph, RawSession):
+class Session(InDialect, RawSession):
     """Runs a graph and keeps the values of its variables.
 
     `run` compiles what the fetches need into one program, remembers it, and returns without waiting for the device:
@@ -68,9 +61,11 @@ class Session(_OfGraph, RawSession):
         super().__init__(graph or get_default_graph())
         self.lowlevel = engine = Engine(self, resolve_target(target), config or SessionConfig())
         self._contexts: list[Any] = []
-        engine.checks_runs = type(self).check_run is not Session.check_run
-        engine.converts = type(self).returned is not Session.returned
         weakref.finalize(self, call_all, engine.at_close).atexit = False
+
+    @classmethod
+    def _made_for(cls, target: Any = "", graph: Any = None, *args: Any, **kwargs: Any) -> Graph:
+        return graph if isinstance(graph, Graph) else get_default_graph()
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -191,13 +186,6 @@ class Session(_OfGraph, RawSession):
             return engine.run_step(step, values, options, run_metadata)[0]
 
         return call if accept_options else lambda *values: call(*values)
-
-    def check_run(self) -> None:
-        """Is called when a run has been made; a subclass may raise what the run has found."""
-
-    def returned(self, values: list[Any]) -> list[Any]:
-        """Returns what `run` gives its callers for the values of their fetches; a subclass may convert them."""
-        return values
 
     # The state --------------------------------------------------------------------------------------------------
 

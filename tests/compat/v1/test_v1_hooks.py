@@ -40,7 +40,7 @@ def scalars(folder):
     return [(e.step, v.tag, v.simple_value) for e in read_events(str(folder)) for v in e.summary.value]
 
 
-def test_log_and_record_of_a_step_counter(model, tmp_path):
+def test_log_and_record_of_a_step_counter(model, tmp_path, caplog):
     recorded = []
 
     class Own(tf.train.StepCounterHook):
@@ -48,6 +48,7 @@ def test_log_and_record_of_a_step_counter(model, tmp_path):
             recorded.append((elapsed_steps, global_step, self._summary_tag))
             super()._log_and_record(elapsed_steps, elapsed_time, global_step)
 
+    assert not caplog.messages, "as a subclass of hookline's own hook is told"
     with FakeClock() as clock:
 
         class Tick(tf.train.SessionRunHook):

@@ -32,6 +32,7 @@ with _held_back():
         control,
         csv_lines,
         data,
+        dialect,
         distributions,
         dtypes,
         estimator,
@@ -105,6 +106,7 @@ globals().update(_public(*_PARTS))
 VERSION = __version__ = "1.15.0"
 GIT_VERSION, COMPILER_VERSION = "hookline", "XLA"
 NotDifferentiable = NoGradient = lambda op_type: None
+graphs.Graph.dialect = dialect.ScriptDialect()  # Here, for it knows all that graphs make.
 compat = _Namespace("tf.compat", {"v1": _sys.modules[__name__], **_public(switches)})
 device = config.device
 dtypes.FUNCTIONS.update({name: math.FUNCTIONS[name] for name in ("cast", "saturate_cast")})

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.compat.v1.graphs import get_default_graph, name_scope, stands_for
+from hookline.compat.v1.graphs import get_default_graph, name_scope
 from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import TAKEN, argument, constant, convert_to_tensor, node
 from hookline.compat.v1.tensors import Operation
@@ -23,7 +23,6 @@ from hookline.graph.nodes import Source
 from hookline.graph.variable import Update
 
 
-@stands_for(Update)
 class BranchedUpdate(Operation, Update):
     """An update that leaves its variables as they are where the branch in which it was made is not taken."""
 

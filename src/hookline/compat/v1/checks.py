@@ -78,19 +78,17 @@ def _few(value: Any, summarize: int) -> str:
     return f"[{' '.join(words)}{'...' if flat.size > summarize else ''}]"
 
 
-class _Check(Guard):
+class Check(Guard):
     """The node behind a check: true where it has failed, and the run changes nothing."""
-
-    spares_remote = True
 
     def __init__(self, failed: Any, name: str) -> None:
         super().__init__(failed, name)
         self.type = "Assert"
 
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> _Check:
+    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Check:
         """See `Operation.copied`."""
         ((failed,), _) = self.bind(resolve)
-        return _Check(failed, name)
+        return Check(failed, name)
 
 
 def _failures(graph: Graph) -> deque[InvalidArgumentError]:
@@ -116,7 +114,7 @@ def raise_failed(graph: Graph) -> None:
 
 def _check(
     holds: Callable[..., Any], operands: Sequence[Any], name: str, shown: Sequence[Any], told: Callable[..., str]
-) -> _Check:
+) -> Check:
     """Adds a check.
 
     Args:
@@ -137,7 +135,7 @@ def _check(
         return ~is_well
 
     found = node(failed, f"{name}/failed", {"operands": [argument(item) for item in operands], "values": list(shown)})
-    made.append(_Check(found, name))
+    made.append(Check(found, name))
     return made[0]
 
 

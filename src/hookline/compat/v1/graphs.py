@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 from hookline import graph as core
 from hookline.compat.v1.config import say_once
 from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.namespace import Offers
-
-Kind = TypeVar("Kind", bound=type)
-
-_STANDS_FOR: dict[type, type] = {}
-
-
-def stands_for(kind: type) -> Callable[[Kind], Kind]:
-    """Registers a class as the one of which a graph makes what the core calls `kind`, and its subclasses."""
-
-    def register(own: Kind) -> Kind:
-        _STANDS_FOR[kind] = own
-        return own
-
-    return register
-
-
-@functools.cache
-def _class_of(kind: type) -> type:
-    for base in kind.__mro__:
-        if base in _STANDS_FOR.values():
-            return kind
-        if base in _STANDS_FOR:
-            own = _STANDS_FOR[base]
-            return own if base is kind else type(kind.__name__, (own, kind), {"__module__": own.__module__})
-    return kind
 
 
 class Graph(core.Graph):
@@ -44,10 +18,6 @@ class Graph(core.Graph):
     References:
         `tf.Graph`.
     """
-
-    def class_of(self, kind: type) -> type:
-        """See `hookline.Graph.class_of`."""
-        return _class_of(kind)
 
     def get_all_collection_keys(self) -> list[Hashable]:
         """Returns the names of the collections that hold something."""

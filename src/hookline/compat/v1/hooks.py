@@ -91,7 +91,6 @@ class StepCounterHook(_Writes, _AsksForStep, core.StepCounterHook):
         `tf.train.StepCounterHook`.
     """
 
-    _renamed = ()
     _summary_tag = also_called("_tag")
     _last_global_step: int | None = None
     _still_warnings = 0
@@ -162,7 +161,6 @@ class CheckpointSaverHook(_AsksForStep, core.CheckpointSaverHook):  # type: igno
         `tf.train.CheckpointSaverHook`.
     """
 
-    _renamed = ()
     _summary_writer = also_called("_writer")
     _graph: Graph | None = None
 
@@ -213,7 +211,6 @@ class SummarySaverHook(_Writes, OwnCallbacks, core.SummarySaverHook):
         `tf.train.SummarySaverHook`.
     """
 
-    _renamed = ()
     _published = ("_get_summary_op",)
     _global_step_tensor: Tensor | None = None
     _summary_op: Any = None

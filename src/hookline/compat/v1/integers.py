@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -132,9 +132,14 @@ def say_sizes(tensor: Tensor, reader: Operation) -> None:
     left = [tensor]
     while left:
         op = left.pop().op
-        op.compiled_in = [*op.compiled_in, reader]
+        vars(op).setdefault("says_sizes_of", set()).add(reader)
         if isinstance(op, Function) and not isinstance(op, Sizes) and getattr(op, "twin", None) is not None:
             left += op.inputs
+
+
+def says_a_size(op: Operation, computed: Collection[Operation]) -> bool:
+    """Whether XLA has to know the value of an operation for one of those that a program computes; see `say_sizes`."""
+    return not vars(op).get("says_sizes_of", set()).isdisjoint(computed)
 
 
 def build_in(tensor: Tensor) -> None:

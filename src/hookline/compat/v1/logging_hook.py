@@ -34,7 +34,6 @@ class LoggingTensorHook(OwnCallbacks, core.LoggingTensorHook):  # type: ignore[m
         `tf.train.LoggingTensorHook`.
     """
 
-    _renamed = ()
     _published = ("_log_tensors",)
     _log_at_end = also_called("_at_end")
     _items: Any = None

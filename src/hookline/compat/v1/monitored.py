@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hookline import monitored as core
-from hookline.compat.v1.graphs import stands_for
 
 
 class _Inside:
@@ -27,7 +26,6 @@ class _Inside:
         return getattr(self._raw, name)
 
 
-@stands_for(core.MonitoredSession)
 class MonitoredSession(core.MonitoredSession):
     """`hookline.train.MonitoredSession`.
 
@@ -45,7 +43,6 @@ class MonitoredSession(core.MonitoredSession):
         return self.raw_session()
 
 
-@stands_for(core.SingularMonitoredSession)
 class SingularMonitoredSession(core.SingularMonitoredSession):
     """`hookline.train.SingularMonitoredSession`.
 

@@ -36,6 +36,8 @@ class OwnCallbacks(SessionRunHook):
 
     # Further methods that TensorFlow's hook calls on the run itself.
     _published: ClassVar[tuple[str, ...]] = ()
+    # Here they are called by TensorFlow's names.
+    _renamed = ()
     _is_overridden: ClassVar[bool] = False
 
     _kept: Any = None

@@ -11,13 +11,12 @@ import numpy as np
 
 from hookline import session as core
 from hookline.compat.v1 import default_session
-from hookline.compat.v1.checks import raise_failed
 from hookline.compat.v1.config import say_once
-from hookline.compat.v1.graphs import get_default_graph, stands_for
+from hookline.compat.v1.graphs import get_default_graph
+from hookline.graph import Graph
 from hookline.session import SessionConfig
 
 
-@stands_for(core.Session)
 class Session(core.Session):
     """A session: `run` returns NumPy values, of which arrays may be written to.
 
@@ -37,24 +36,14 @@ class Session(core.Session):
     """
 
     def __init__(self, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        graph = get_default_graph() if graph is None else graph
+        with graph.as_default() if isinstance(graph, Graph) else contextlib.nullcontext():
+            own = get_default_graph()
+        graph = own if graph is None else graph  # A graph that the core has made became one of TensorFlow's.
         super().__init__(_local(target), graph, config if isinstance(config, SessionConfig) else None)
         if config is not None and not isinstance(config, SessionConfig):
             say_once("tf.ConfigProto")
         self._draws = itertools.count()
         self._blocks: list[contextlib.ExitStack] = []
-
-    def check_run(self) -> None:
-        """Raises what `tf.Assert` and its kind have found."""
-        raise_failed(self.graph)
-
-    def returned(self, values: list[Any]) -> list[Any]:
-        """Returns the values as NumPy's."""
-        arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array) and leaf.is_fully_addressable]
-        if len(arrays) > 1:  # They travel at the same time.
-            for array in arrays:
-                array.copy_to_host_async()
-        return [jax.tree.map(_as_numpy, value) for value in values]
 
     def next_draw(self) -> np.uint32:
         """Returns a number that is new in each run, for random operations."""
@@ -119,17 +108,3 @@ class InteractiveSession(Session):
 def _local(target: Any) -> Any:
     """Returns the target without what names this process: `local`, or a server's empty address."""
     return "" if target in ("local", None) else target
-
-
-def _as_numpy(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return value[()]
-    if not isinstance(value, jax.Array) or jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
-        # Text may be that of a constant, and a caller may write into what it is given.
-        return value.copy() if isinstance(value, np.ndarray) and _is_kept(value) else value
-    found = np.array(value)
-    return found[()] if found.ndim == 0 else found
-
-
-def _is_kept(array: np.ndarray) -> bool:
-    return array.dtype == object or not array.flags.writeable

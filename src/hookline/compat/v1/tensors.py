@@ -14,7 +14,6 @@ from hookline import graph as core
 from hookline.compat.v1 import default_session, integers, texts
 from hookline.compat.v1.bounds import Divides, indexes
 from hookline.compat.v1.dtypes import DType, as_dtype, canonical, narrowed, string
-from hookline.compat.v1.graphs import stands_for
 from hookline.compat.v1.nodes import TAKEN
 from hookline.compat.v1.shapes import TensorShape, as_ints
 from hookline.compat.v1.statics import in_order, known, made
@@ -43,7 +42,6 @@ _NAMES = {
 _DIVISOR = (Divides("operand_1", lambda operand_0, operand_1: operand_0),)
 
 
-@stands_for(core.Operation)
 class Operation(core.Operation):
     """An operation.
 
@@ -65,7 +63,6 @@ class Operation(core.Operation):
         return ""
 
 
-@stands_for(ConstantOperation)
 class Constant(Operation, ConstantOperation):
     """A constant. A few whole numbers stay NumPy's, as shapes are: XLA may have to know them."""
 
@@ -75,7 +72,6 @@ class Constant(Operation, ConstantOperation):
         return self.value.copy() if is_known else super().on_device()
 
 
-@stands_for(core.Tensor)
 class Tensor(core.Tensor):
     """A tensor.
 

@@ -10,7 +10,7 @@ import numpy as np
 from hookline import graph as core
 from hookline.compat.v1 import bounds, default_session, dtypes, texts
 from hookline.compat.v1.bounds import Within
-from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph, stands_for
+from hookline.compat.v1.graphs import GraphKeys, get_collection, get_default_graph
 from hookline.compat.v1.ignored import ignored, unknown
 from hookline.compat.v1.nodes import argument, convert_to_tensor, node
 from hookline.compat.v1.tensors import Tensor
@@ -175,7 +175,6 @@ class Variable(Tensor, core.Variable):
         return f"<tf.Variable {self.name!r} shape={self.shape} dtype={dtype.name if dtype else None}>"
 
 
-@stands_for(core.Variable)
 class CoreVariable(Variable):
     """A variable that the core makes: the global step, an average. Its arguments are those of `hookline.Variable`."""
 
