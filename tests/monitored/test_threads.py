@@ -251,16 +251,6 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
     assert ("values are gone" in caplog.text) == ("local_store.py" in files)
 
 
-def test_a_turn_that_was_left_taken_is_noticed_by_its_thread(training, recorder, events):
-    """The moment between the last instruction of a run and its caller: the turn is taken and nobody is inside."""
-    with MonitoredSession(hooks=[recorder()]) as session:
-        assert session._turn.take()
-        session.run(training.train_op)
-        assert session._turn.take()
-        assert not session.should_stop()
-    assert events[-1] == "a.end"
-
-
 def test_a_turn_is_taken_by_one():
     turn, taken = Turn(), []
     barrier = threading.Barrier(8)
@@ -268,9 +258,9 @@ def test_a_turn_is_taken_by_one():
     def work():
         for _ in range(200):
             barrier.wait()
-            taken.append(turn.take())
-            barrier.wait()
-            turn.give_back()
+            with turn.held() as mine:
+                taken.append(mine)
+                barrier.wait()
 
     threads = [started(work) for _ in range(8)]
     for thread in threads:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -95,26 +94,24 @@ class MonitoredLifecycle(InDialect):
         self._raw: Session | None = None
         self._hooks.claim(self)
         finalized.hold(self._graph, self)
-        self._turn.take()
-        try:
-            self._heed_signals()
-            self._hooks.begin()
-            self._session = RecoverableSession(self._create, recovery)
-            if self._preemption.number is not None:
-                self._wake()
-        except BaseException as exc:
-            self._closed = True
-            if self._raw is not None:
-                self._notify(exc)
-            self._preemption.close()
-            for part in (self._give_back, lambda: FileWriterCache.release(self._writers)):
-                try:
-                    part()
-                except Exception as closing:
-                    exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
-            raise
-        finally:
-            self._turn.give_back()
+        with self._turn.held():
+            try:
+                self._heed_signals()
+                self._hooks.begin()
+                self._session = RecoverableSession(self._create, recovery)
+                if self._preemption.number is not None:
+                    self._wake()
+            except BaseException as exc:
+                self._closed = True
+                if self._raw is not None:
+                    self._notify(exc)
+                self._preemption.close()
+                for part in (self._give_back, lambda: FileWriterCache.release(self._writers)):
+                    try:
+                        part()
+                    except Exception as closing:
+                        exc.add_note(f"Giving up what the session held failed as well: {closing!r}")
+                raise
 
     @property
     def graph(self) -> Graph:
@@ -237,35 +234,28 @@ class MonitoredLifecycle(InDialect):
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
-        if not self._turn.enter():
-            if self._turn.is_mine and self._stepping is not None:
-                return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
-            if self._left_over():
-                return self.run(fetches, feed_dict, options, run_metadata)
-            raise self._occupied("be run")
+        turn, claim = self._turn, [threading.get_ident()]
         try:
-            quiet = self._quiet
-            if (
-                fetches is quiet.fetches
-                and options is None
-                and run_metadata is None
-                and self._preemption.signals.number is None
-            ):
-                try:
+            try:
+                if not turn.enter(claim):
+                    if turn.is_mine and self._stepping is not None:
+                        return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
+                    raise self._occupied("be run")
+                quiet, is_plain = self._quiet, options is None and run_metadata is None
+                if fetches is quiet.fetches and is_plain and self._preemption.signals.number is None:
                     result = quiet.run(fetches, feed_dict)
-                except BaseException as error:
-                    return self._run_with_hooks(fetches, feed_dict, None, None, failed=error)
-                if result is not NOT_RUN:
-                    return result
-            return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+                    if result is not NOT_RUN:
+                        return result
+                return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+            finally:
+                turn.leave(claim)
         finally:
-            self._turn.leave()
+            turn.leave(claim)  # Where a Ctrl-C has come before it was left.
 
-    def _run_with_hooks(
-        self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None = None
-    ) -> Any:
+    def _run_with_hooks(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """Makes a run that hooks may ride on; or goes on with one that asked nobody and has failed."""
         outer = SCOPE.get()
+        failed, self._quiet.failed = self._quiet.failed, None
         try:
             SCOPE.set(self._writers)
             if self._closed:
@@ -336,12 +326,8 @@ class MonitoredLifecycle(InDialect):
             return True
         if self._session.goes_on():
             return False
-        if self._turn.take():
-            try:
-                return self._session.should_stop()
-            finally:
-                self._turn.give_back()
-        return self._session.looks_stopped()
+        with self._turn.held() as taken:
+            return self._session.should_stop() if taken else self._session.looks_stopped()
 
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
@@ -368,12 +354,9 @@ class MonitoredLifecycle(InDialect):
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
-        self._wait_for_turn()
-        try:
+        with self._last_turn():
             # Other code may have closed it in the meantime, as desired.
             failures = [] if self._closed else self._finish(None)
-        finally:
-            self._turn.give_back()
         if failures:
             raise _first(failures)
         self._leave()
@@ -404,44 +387,35 @@ class MonitoredLifecycle(InDialect):
             return "the start of the session"
         return "the run under way" if self._turn.is_taken else "the next run"
 
-    def _wait_for_turn(self) -> None:
-        if self._turn.is_mine and not self._left_over():
+    @contextlib.contextmanager
+    def _last_turn(self) -> Iterator[None]:
+        """Keeps other threads out, for good; waits for the run of one that is inside."""
+        if self._turn.is_mine:
             raise RuntimeError(_CLOSED_INSIDE)
-        if self._turn.take():
-            return
+        with self._turn.held() as taken:
+            if taken:
+                yield
+                return
         if not self._closed:
             self._session.request_stop()
-        if not self._turn.wait(self._grace_secs):
-            raise RuntimeError(
-                f"The session cannot be closed: a run in {self._turn.owner} did not end within {self._grace_secs:g} s."
-            )
-
-    def _left_over(self) -> bool:
-        """Returns whether a Ctrl-C at a bad moment left the turn with this thread; if so, gives it back."""
-        if not self._turn.is_mine:
-            return False
-        frame, inside = sys._getframe(1), 0
-        while frame is not None:
-            inside += frame.f_code in _AT_WORK and frame.f_locals.get("self") is self
-            frame = frame.f_back
-        if inside > 1:  # The first of them is the call that checks.
-            return False
-        self._turn.give_back()
-        self._stepping = None
-        return True
+        with self._turn.held(self._grace_secs) as taken:
+            if not taken:
+                raise RuntimeError(
+                    f"The session cannot be closed: a run in {self._turn.owner} did not end within "
+                    f"{self._grace_secs:g} s."
+                )
+            yield
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[None]:
         """Keeps other threads out of this session."""
-        if not self._turn.take():
-            raise self._occupied(what)
-        try:
+        with self._turn.held() as taken:
+            if not taken:
+                raise self._occupied(what)
             if self._closed:
                 raise RuntimeError(_CLOSED)
             self._session.live()
             yield
-        finally:
-            self._turn.give_back()
 
     def _occupied(self, what: str) -> RuntimeError:
         """Returns the error for a call that comes while the session is busy."""
@@ -465,18 +439,16 @@ class MonitoredLifecycle(InDialect):
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         ended = exception is None or isinstance(exception, _IN_ORDER)
-        try:
-            self._wait_for_turn()
-        except BaseException as waiting:
-            if ended or exception is None:
-                raise
-            self._notify(exception)
-            exception.add_note(f"While leaving the session: {waiting}")
-            return False
-        try:
+        with contextlib.ExitStack() as turn:
+            try:
+                turn.enter_context(self._last_turn())
+            except BaseException as waiting:
+                if ended or exception is None:
+                    raise
+                self._notify(exception)
+                exception.add_note(f"While leaving the session: {waiting}")
+                return False
             failures = [] if self._closed else self._finish(exception)
-        finally:
-            self._turn.give_back()
         if exception is not None and (not ended or isinstance(exception, Preempted)):
             _first([exception, *failures])
             return False
@@ -622,11 +594,6 @@ class MonitoredLifecycle(InDialect):
             return session
 
 
-# Frames of this code show that a session is at work in this thread.
-_AT_WORK = frozenset(
-    getattr(MonitoredLifecycle, name).__code__
-    for name in ("__init__", "run", "run_step_fn", "add_hook", "close", "__exit__", "_should_stop")
-)
 _TOLD = "_hookline_told"
 # Exceptions that leave a session in order, so that `end` is called.
 _IN_ORDER = (*END_OF_INPUT, Preempted)

@@ -49,6 +49,7 @@ class Quiet:
         fetches: What these runs ask for.
         is_open: Whether it lets runs pass, or has: until `end`.
         made: How many were made since the last `begin`.
+        failed: The error of the latest of them, until somebody takes it.
         writes: The session's count of writes before the latest of them.
     """
 
@@ -64,6 +65,7 @@ class Quiet:
         "_step",
         "_until",
         "_watched",
+        "failed",
         "fetches",
         "is_open",
         "made",
@@ -73,6 +75,7 @@ class Quiet:
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
         self.writes = self.made = 0
+        self.failed: BaseException | None = None
         self.end()
 
     def begin(
@@ -119,7 +122,7 @@ class Quiet:
             feed_dict: As of `Session.run`.
 
         Returns:
-            The results of the caller; or `NOT_RUN`.
+            The results of the caller; or `NOT_RUN`, also where the run has `failed`.
         """
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
@@ -129,22 +132,26 @@ class Quiet:
         for awaited in self._awaited:
             if awaited.is_ready():
                 return NOT_RUN
-        low = self._low
-        self.writes = low.writes
-        if low.alarms != self._alarms:  # A latch has latched.
-            return NOT_RUN
-        if self._step is not None and not feed_dict:
-            results = self._step.run((), expected)
-            if results is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
+        try:
+            low = self._low
+            self.writes = low.writes
+            if low.alarms != self._alarms:  # A latch has latched.
                 return NOT_RUN
-        elif expected is not None and low.known_step != expected:
+            if self._step is not None and not feed_dict:
+                results = self._step.run((), expected)
+                if results is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
+                    return NOT_RUN
+            elif expected is not None and low.known_step != expected:
+                return NOT_RUN
+            else:
+                results = (self._run(session, feed_dict),)
+            self.made += 1
+            if expected is not None:
+                self._expected = expected + self._gain
+            return results[0]
+        except BaseException as error:
+            self.failed = error
             return NOT_RUN
-        else:
-            results = (self._run(session, feed_dict),)
-        self.made += 1
-        if expected is not None:
-            self._expected = expected + self._gain
-        return results[0]
 
     def _run(self, session: RawSession, feed_dict: Mapping[Any, Any] | None) -> Any:
         outer = SCOPE.set(self._scope)

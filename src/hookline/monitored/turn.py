@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 
 from hookline import clock
 from hookline.summary.writer_cache import SCOPE, WriterScope
@@ -13,21 +15,24 @@ _HOLDER = "holder"
 class Turn:
     """Records which thread is inside a session, if any. Taking a free turn costs as much as a lock.
 
+    Who takes it brings a claim, a list with the number of the thread, and gives it back with that. The claim is there
+    before the turn is taken, and giving it back twice does nothing: so it is given back in two `finally`s, and a Ctrl-C
+    at any moment leaves nobody inside.
+
     Args:
         scope: The owner of the writers that the thread inside takes from `FileWriterCache`.
 
     Example:
         >>> turn = Turn()
-        >>> turn.take(), turn.is_mine, turn.take()
-        (True, True, False)
-        >>> turn.give_back()
+        >>> with turn.held() as mine, turn.held() as again:
+        ...     mine, again, turn.is_mine
+        (True, False, True)
         >>> turn.is_mine
         False
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
-        self._outer: WriterScope | None = None
         # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
         self._inside: dict[str, list[int]] = {}
         self._given_back = threading.Condition()
@@ -56,41 +61,43 @@ class Turn:
         names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
         return next(names, "another thread")
 
-    def take(self) -> bool:
+    def enter(self, claim: list[int]) -> bool:
         """Takes the turn if it is free and no thread is waiting for it; returns whether it did."""
-        return not self._waiting and self._take()
+        return not self._waiting and self._inside.setdefault(_HOLDER, claim) is claim
 
-    def enter(self) -> bool:
-        """Takes the turn as `take` does, for who takes no writers, or says itself whose they are."""
-        mine = [threading.get_ident()]
-        return not self._waiting and self._inside.setdefault(_HOLDER, mine) is mine
+    def leave(self, claim: list[int]) -> None:
+        """Lets other threads in, if the turn is held with this claim."""
+        if self._inside.get(_HOLDER) is claim:
+            self._inside.clear()
+            if self._waiting:
+                with self._given_back:
+                    self._given_back.notify_all()
 
-    def leave(self) -> None:
-        """Gives back a turn that `enter` has taken."""
-        self._inside.clear()
-        if self._waiting:
-            with self._given_back:
-                self._given_back.notify_all()
+    @contextlib.contextmanager
+    def held(self, wait_secs: float | None = None) -> Iterator[bool]:
+        """Holds the turn and its writers inside the block; gives whether it could be taken.
 
-    def wait(self, timeout_secs: float) -> bool:
-        """Waits until the turn is free, at most this long, and takes it; returns whether it did."""
+        Args:
+            wait_secs: How long to wait for it at most, and before all others; None to take it only if it is free.
+        """
+        claim, outer = [threading.get_ident()], SCOPE.get()
+        try:
+            taken = self.enter(claim) if wait_secs is None else self._wait(claim, wait_secs)
+            try:
+                if taken:
+                    SCOPE.set(self._scope)
+                yield taken
+            finally:
+                SCOPE.set(outer)
+                self.leave(claim)
+        finally:
+            self.leave(claim)
+
+    def _wait(self, claim: list[int], timeout_secs: float) -> bool:
         with self._given_back:
             self._waiting += 1
             try:
-                return clock.wait_for(self._given_back, self._take, timeout_secs)
+                free = lambda: self._inside.setdefault(_HOLDER, claim) is claim  # noqa: E731
+                return clock.wait_for(self._given_back, free, timeout_secs)
             finally:
                 self._waiting -= 1
-
-    def give_back(self) -> None:
-        """Lets other threads in."""
-        if SCOPE.get() is self._scope:
-            SCOPE.set(self._outer)
-        self.leave()
-
-    def _take(self) -> bool:
-        mine = [threading.get_ident()]
-        if self._inside.setdefault(_HOLDER, mine) is not mine:
-            return False
-        self._outer = SCOPE.get()
-        SCOPE.set(self._scope)
-        return True

@@ -113,7 +113,7 @@ class CachedStep:
         self._block: Block | None = None
         self._read: list[tuple[Slot, Variable]] = []
         self._counts: list[tuple[Slot, Variable, int | None]] = []
-        self._moves_step = False
+        self._step_slot: Slot | None = None
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -127,14 +127,14 @@ class CachedStep:
         Returns:
             The results of the caller, and those of the hooks; or `CHANGED`.
         """
-        session, run = self._session, self.fed(values)
+        session, run = self._session, Run()
+        run.feeds = [*map(called, self._feeders, values)] if values else ()
         try:
             with self._lock:
                 if not session.usable:
                     session.check_usable()
-                if expected is not None and self._store.known_step() != expected:
+                if self.dispatch(run, expected=expected) is CHANGED:
                     return CHANGED
-                self.dispatch(run)
             ahead = session.ahead
             ahead.left -= 1
             if ahead.left <= 0:
@@ -164,50 +164,54 @@ class CachedStep:
                 session.ahead.raise_known_fault()
         return self._answer(values, run)
 
-    def dispatch(self, run: Run, last_step: int | None = None) -> None:
+    def dispatch(self, run: Run, *, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program, and keeps what it leaves, without waiting for it. The caller holds the session's lock.
 
         Args:
             run: The run. It gets to know its outputs, and whether its updates were applied.
+            expected: As of `run`.
             last_step: As of `RunOptions`.
+
+        Returns:
+            `CHANGED` if nothing was run.
         """
-        program, store, states = self.program, self._store, self._states
+        program, store, states, remote = self.program, self._store, self._states, self.plan.remote
         assert program is not None
         try:
-            # First what may refuse the run: a step that is too far, a variable without a value.
-            step = store.known_step()
+            # Where the step is.
+            step = store.known_step() if self._step_slot is None else self._step_slot.mirror
+            if expected is not None and step != expected:
+                return CHANGED
             if self._last_step is not None and (step is None or step > self._last_step):
                 self._check_countable(self._last_step)
+            is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
+            # Who has written since: if nobody has, the values are those that the last run left.
             block = self._block
-            if block is not None and block.groups is not None:  # Nobody else has written the variables since.
+            if block is not None and block.groups is not None:
                 taken, counted, _ = block.groups
                 read = [slot.leaves or slot.values(variable) for slot, variable in self._read] if self._read else []
             else:
                 taken, counted, read = self._gathered()
-            remote = self.plan.remote
-            is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
-            # Values that were given away could not be kept, where the run may still be refused elsewhere.
-            keeps_later = last_step is not None and bool(remote and program.written)
-            start = program.dry if is_held_back or keeps_later else program.run
+            # What is fed, and which latches there are.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple(map(_value, states)) if states else ()
+            # What may come to nothing gives no values away.
+            start = program.dry if is_held_back or (remote and program.written) else program.run
             new, run.outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask)
+            run.applied = not is_held_back
+            if remote:
+                given = [list(values) for values in jax.device_get(sent)]
+                run.applied = store.submit(list(zip(remote, given, strict=True)), last_step)
             # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.
-            gain = 0 if is_held_back else self.gain
+            gain = self.gain if run.applied else 0
             if step is not None and gain is not None and not remote:
                 step += gain
                 for state, value in zip(states, latched, strict=True):
                     state.put(value, step)
                 states = ()
-            if not is_held_back and not keeps_later:
+            if run.applied:
                 self._keep(new)
-            run.applied = not is_held_back
-            if remote:
-                given = [list(values) for values in jax.device_get(sent)]
-                run.applied = store.submit(list(zip(remote, given, strict=True)), last_step)
-                if run.applied and keeps_later:
-                    self._keep(new)
-            if states:
+            if states:  # Only the device knows where the run has led.
                 step = self._session.step_or_none()
                 for state, value in zip(states, latched, strict=True):
                     state.put(value, step)
@@ -247,7 +251,7 @@ class CachedStep:
         for slot, variable, gain in self._counts:
             slot.count(variable, gain)
         block.groups, block.structures = new, program.structures_out
-        if self._moves_step:
+        if self._step_slot is not None:
             local.stepped()
 
     def _find(self, local: Any) -> None:
@@ -261,7 +265,8 @@ class CachedStep:
         }
         counting = [variable for variable in gains if is_counter(variable)]
         self._counts = [(s, v, gains[v]) for s, v in zip(local.slots(counting), counting, strict=True)]
-        self._moves_step = counted_global_step(self._session.graph) in counting
+        step = counted_global_step(self._session.graph)
+        self._step_slot = local.slots([step])[0] if step in counting else None
         self._read = [*zip(local.slots(program.read), program.read, strict=True)]
         self._block = local.block(program.taken, program.counted, alone, program.hosted)
 
@@ -291,7 +296,7 @@ class CachedStep:
             inputs, latched = [get(run) for get in self._inputs], tuple(map(_value, self._states))
             lowered = program.lower(*self._gathered(), inputs, latched, self._mask)
             metadata.partition_graphs.append(str(lowered.compile().as_text()))
-        self.dispatch(run, last_step)
+        self.dispatch(run, last_step=last_step)
         for update in self._pulled:
             run.hosts[update] = self._result(update)
         if metadata is not None and (self.plan.remote or not run.applied):
