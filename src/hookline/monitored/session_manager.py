@@ -193,7 +193,7 @@ class SessionManager:
 
         Arguments and errors are those of `prepare_session`. If there is no checkpoint, or if it lacks something that
         the model needs, the second item is False. The caller must then initialise the model and, if workers wait for
-        it, call `Session.publish`. `local_init_op` runs in any case, if the variables it needs are ready.
+        it, call `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
         check_one_source(checkpoint_dir, checkpoint_filename_with_path)
         check_restore(restore)

@@ -27,7 +27,7 @@ def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any]
 
 
 class PlanCache:
-    """Executions by what was asked for, and the programs that they share.
+    """Cached steps by what was asked for, and the programs that they share.
 
     It has two generations, so that finding one costs one look: what was made or used since the older one was closed,
     and that one, which is forgotten when the younger one is full.
@@ -49,7 +49,7 @@ class PlanCache:
         self.get = self._young.get
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
-        """Says what hooks may ever fetch; see `Session.expect`."""
+        """Says what hooks may ever fetch; see `LowLevel.expect`."""
         found, missing = [], []
         for place, fetches in enumerate(watched):
             try:
