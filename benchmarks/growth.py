@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import interleaved
+import jax
 import jax.numpy as jnp
 import tiny_step
 
@@ -57,6 +58,28 @@ def leaves(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
     return interleaved.stepwise(lambda: session.run(add.op))
 
 
+def variables(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
+    """The same, each array a variable of its own."""
+    with hl.Graph().as_default():
+        held = [hl.Variable(jnp.zeros(8), name=f"state_{number}") for number in range(count)]
+        add = hl.group(*(variable.assign_add(1.0) for variable in held))
+        session = stack.enter_context(hl.Session())
+        session.run(hl.global_variables_initializer())
+    return interleaved.stepwise(lambda: session.run(add))
+
+
+def bare(count: int) -> interleaved.Run:
+    """The same arrays in a jitted step that gives them away."""
+    step = jax.jit(lambda held: [leaf + 1 for leaf in held], donate_argnums=0)
+    held = [jnp.zeros(8) for _ in range(count)]
+
+    def run() -> None:
+        nonlocal held
+        held = step(held)
+
+    return interleaved.stepwise(run)
+
+
 def fetches(count: int, stack: contextlib.ExitStack) -> interleaved.Run:
     """The step, and a list of so many scalars."""
     with hl.Graph().as_default():
@@ -71,9 +94,13 @@ Part = Callable[[int, contextlib.ExitStack], interleaved.Run]
 PARTS: dict[str, tuple[Part, tuple[int, ...]]] = {
     "idle hooks": (idle_hooks, (0, 1, 10, 30, 100)),
     "nodes in the graph": (nodes, (10, 100, 1000, 10_000)),
-    "leaves of the state": (leaves, (1, 10, 100, 1000)),
+    "leaves of the state": (leaves, (10, 100, 300, 1000)),
+    "variables": (variables, (10, 100, 300)),
     "fetches in a list": (fetches, (1, 10, 30, 100)),
 }
+
+
+OF_THE_STATE = ("leaves of the state", "variables")
 
 
 def draw(parts: dict[str, dict[int, interleaved.Row]], path: Path) -> None:
@@ -101,12 +128,18 @@ def main() -> None:
     for name, (make, sizes) in PARTS.items():
         with contextlib.ExitStack() as stack:
             runs = {str(size): make(size, stack) for size in sizes}
-            rows = interleaved.measure(runs, rounds=args.rounds, steps=args.steps)
-        parts[name] = {int(size): row for size, row in rows.items()}
+            rivals = {f"bare, {size}": bare(size) for size in sizes} if name in OF_THE_STATE else {}
+            rows = interleaved.measure(runs | rivals, rounds=args.rounds, steps=args.steps, references=tuple(rivals))
+        parts[name] = {int(size): rows[size] for size in runs}
         (low, first), *_, (high, last) = parts[name].items()
         slope = (last.micros - first.micros) / (high - low) * 1000
         cells = ", ".join(f"{size}: {row.micros:.1f} ± {row.spread:.1f}" for size, row in parts[name].items())
-        text += f"- {name}: {cells} µs; {slope:.1f} ns for each one more.\n"
+        text += f"- {name}: {cells} µs; {slope:.1f} ns for each one more."
+        if rivals:
+            pairs = ((size, rows[size], f"bare, {size}") for size in runs)
+            ratios = (f"{size}: {row.ratios[by]:.3f} ± {row.errors[by]:.3f}" for size, row, by in pairs)
+            text += f" To a bare step with as many arrays: {', '.join(ratios)}."
+        text += "\n"
     print(text)
     if args.results:
         args.results.mkdir(parents=True, exist_ok=True)
