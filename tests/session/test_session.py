@@ -12,7 +12,7 @@ import pytest
 
 import hookline as hl
 from hookline import errors, train
-from hookline.session import engine as session_module
+from hookline.session import plan_cache
 from hookline.session.local_store import local_store
 
 
@@ -638,8 +638,8 @@ def test_a_loop_that_feeds_the_same_tensors_gets_what_each_run_asks_for():
 
 def test_a_loop_that_feeds_the_same_tensors_looks_for_its_plan_once(monkeypatch):
     keys = []
-    plan_key = session_module.plan_key
-    monkeypatch.setattr(session_module, "plan_key", lambda *args: keys.append(args) or plan_key(*args))
+    plan_key = plan_cache.plan_key
+    monkeypatch.setattr(plan_cache, "plan_key", lambda *args: keys.append(args) or plan_key(*args))
     x = hl.placeholder("float32", (), name="x")
     double = x + x
     with hl.Session() as sess:

@@ -12,7 +12,7 @@ import jax
 from hookline import arguments, errors
 from hookline.graph.dialect import Dialect
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Graph, Operation, Tensor
+from hookline.graph.graph import Graph, Operation
 from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Source
 from hookline.graph.variable import Variable
@@ -21,15 +21,13 @@ from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
 from hookline.session.local_store import local_store
 from hookline.session.options import RunMetadata, RunOptions
-from hookline.session.plan_cache import PlanCache, plan_key
+from hookline.session.plan_cache import PlanCache
 from hookline.session.raw_session import LowLevel
 from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import OpenSource, Position
 from hookline.session.staged_run import StagedRuns
 from hookline.session.store import StoreTarget, VariableStore
 from hookline.session.watched import Watched
-
-_MOST_LATEST = 16
 
 
 class Engine(LowLevel):
@@ -66,9 +64,6 @@ class Engine(LowLevel):
         self._plans = PlanCache(self.graph, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
-        # By hooks the latest fetches, and the tensors that were fed, with their step: a training loop asks for the same
-        # each time.
-        self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
         self.at_close: list[Callable[[], None]] = []
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -101,7 +96,7 @@ class Engine(LowLevel):
                 self.staged.sources.close()
                 if self._store is not None:
                     self._store.close()
-                self._store, self._latest = None, {}
+                self._store = None
                 self._plans = PlanCache(self.graph, self._max_plans)
                 self.ahead.forget()
             call_all(self.at_close)
@@ -165,23 +160,7 @@ class Engine(LowLevel):
 
     def planned(self, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
         """Returns the step of a request, made now or before."""
-        # None: only the plan key tells these feeds from others.
-        fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
-        if self.usable and (latest := self._latest.get(watched)) and latest[0] is fetches and latest[1] == fed:
-            return latest[2]
-        key = plan_key(fetches, watched, feed_dict)
-        found = self._plans.get(key)
-        if found is None or not self.usable:
-            with self.lock:
-                self.check_usable()
-                found = self._plans.find(key) or self._plans.make(key, self, fetches, watched, feed_dict)
-        # A structure may be changed in place.
-        lasts = watched is None or not watched.once
-        if lasts and fed is not None and isinstance(fetches, Tensor | Operation | str):
-            if len(self._latest) >= min(_MOST_LATEST, self._max_plans):
-                self._latest.clear()
-            self._latest[watched] = fetches, fed, found
-        return found
+        return self._plans.find(self, fetches, watched, feed_dict)
 
     def step(
         self, fetches: Any, watched: Watched | None = None, feed_dict: Mapping[Any, Any] | None = None

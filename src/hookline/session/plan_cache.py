@@ -18,6 +18,7 @@ from hookline.session.watched import Watched
 logger = logging.getLogger(__name__)
 
 _MANY = 64
+_MOST_LATEST = 16
 _NOTHING = Watched(())
 
 
@@ -29,8 +30,9 @@ def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any]
 class PlanCache:
     """Cached steps by what was asked for, and the programs that they share.
 
-    It has two generations, so that finding one costs one look: what was made or used since the older one was closed,
-    and that one, which is forgotten when the younger one is full.
+    A training loop asks for the same each time, so what was asked for last needs no key. The others are in two
+    generations, so that finding one costs one look: what was made or used since the older one was closed, and that one,
+    which is forgotten when the younger one is full.
 
     Args:
         graph: The graph that is run.
@@ -45,8 +47,10 @@ class PlanCache:
         self._programs = Programs()
         self._told: set[Operation] = set()
         self._made = 0
-        self._latest: Any = None
-        self.get = self._young.get
+        self._last_made: Any = None
+        # By hooks the latest fetches, and the tensors that were fed, with their step.
+        self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
+        self._most_latest = min(_MOST_LATEST, max_plans)
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
         """Says what hooks may ever fetch; see `LowLevel.expect`."""
@@ -59,36 +63,43 @@ class PlanCache:
         self._programs.sharing.declare(found)
         return missing
 
-    def find(self, key: Hashable) -> CachedStep | None:
-        """Returns one of either generation, which is young from then on; None if there is none."""
-        found = self._young.get(key) or self._old.get(key)
-        if found is not None:
-            self._keep(key, found)
-        return found
-
-    def _keep(self, key: Hashable, step: CachedStep) -> None:
-        if len(self._young) >= self._max_young and key not in self._young:
-            self._old, self._young = self._young, {}
-            self.get = self._young.get
-        self._young[key] = step
-
-    def make(
-        self,
-        key: Hashable,
-        session: Any,
-        fetches: Any,
-        watched: Watched | None,
-        feed_dict: Mapping[Any, Any] | None,
-    ) -> CachedStep:
-        """Plans a run and remembers the plan.
+    def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
+        """Returns the step of a request, made now or before.
 
         Args:
-            key: That of `plan_key`.
             session: The engine that makes the run.
             fetches: What the caller asks for.
             watched: What hooks ask for, if they do.
             feed_dict: What is fed.
         """
+        # None: only the plan key tells these feeds from others.
+        fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
+        latest = self._latest.get(watched)
+        if latest is not None and latest[0] is fetches and latest[1] == fed and session.usable:
+            return latest[2]
+        key = plan_key(fetches, watched, feed_dict)
+        found = self._young.get(key)
+        if found is None or not session.usable:
+            with session.lock:
+                session.check_usable()
+                found = self._young.get(key) or self._old.get(key) or self._make(session, fetches, watched, feed_dict)
+                self._keep(key, found)
+        # A structure may be changed in place.
+        lasts = (watched is None or not watched.once) and isinstance(fetches, Tensor | Operation | str)
+        if lasts and fed is not None:
+            if len(self._latest) >= self._most_latest:
+                self._latest.clear()
+            self._latest[watched] = fetches, fed, found
+        return found
+
+    def _keep(self, key: Hashable, step: CachedStep) -> None:
+        if len(self._young) >= self._max_young and key not in self._young:
+            self._old, self._young = self._young, {}
+        self._young[key] = step
+
+    def _make(
+        self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None
+    ) -> CachedStep:
         elements, assemble = flatten(self._graph, fetches)
         watched = watched or _NOTHING
         asking = [i for i, asked in enumerate(watched.fetches) if asked is not None]
@@ -126,12 +137,11 @@ class PlanCache:
         self._warn_of_many(
             {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
         )
-        self._keep(key, step)
         return step
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
         self._made += 1
-        latest, self._latest = self._latest, asked
+        latest, self._last_made = self._last_made, asked
         if self._made == _MANY:
             changes = ((name, latest[name], now) for name, now in asked.items() if now != latest[name])
             different = [f"{name} ({_names(before)}, then {_names(now)})" for name, before, now in changes]
