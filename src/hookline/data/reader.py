@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import threading
 import weakref
 from collections import deque
@@ -28,7 +29,7 @@ class Item(NamedTuple):
     Attributes:
         way: The pass on which it was read.
         number: Its number on that pass.
-        value: The value that a run gets.
+        value: What a run gets.
         position: Returns the position after it.
         error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
         trace: The traceback of that error, which lengthens each time it is raised.
@@ -112,17 +113,13 @@ class _Ahead:
     # By the runs ------------------------------------------------------------------------------------------------
 
     @property
-    def is_ready(self) -> bool:
-        return len(self._items) > 0 or self.has_stopped
-
-    @property
     def front(self) -> Item | None:
         return self._items[0] if self._items else None
 
     def wait(self) -> None:
         with self._changed:
-            while not self.is_ready:
-                clock.wait_for(self._changed, lambda: self.is_ready)
+            while not (self._items or self.has_stopped):
+                clock.wait_for(self._changed, lambda: bool(self._items) or self.has_stopped)
 
     def take(self) -> Item:
         with self._changed:
@@ -170,8 +167,8 @@ class Reader:
         node: The iterator in the graph.
         sequence: The sequence to read.
         form: The form of the value that a run gets.
-        prefetch: The number of batches to read ahead; 0 reads in the run that needs one.
-        device: Where to put them.
+        prefetch: As in `iterator`.
+        device: As in `iterator`.
         begun: The batches already read from the beginning, and those that follow.
     """
 
@@ -192,12 +189,9 @@ class Reader:
 
     def _set_out(self, stream: Iterator[Read] | None = None) -> None:
         """Starts a pass after the position."""
-        sequence, position = self._sequence, self._position()
+        position = self._position()
         self._used, self._before = 0, position["count"]
-
-        def begin(is_wanted: Callable[[], bool]) -> Iterator[Read]:
-            return sequence.read(position, is_wanted)
-
+        begin = functools.partial(self._sequence.read, position)
         ahead = self._ahead = _Ahead(begin, stream, self._form, self._device, self._prefetch)
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False
@@ -215,16 +209,14 @@ class Reader:
         """Blocks until it is ready, or until reading has been stopped."""
         if self.is_ready():
             return
-        if self._ahead.has_stopped:
-            self._ahead.read_on()
-            return
-        if not self._prefetch:
-            self._ahead.read_one()
-            return
         ahead = self._ahead
-        if ahead.thread is None:
+        if ahead.has_stopped:
+            ahead.read_on()
+        elif not self._prefetch:
+            ahead.read_one()
+        else:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
-        ahead.wait()
+            ahead.wait()
 
     def check(self) -> None:
         """Raises the error in place of the next batch, if any.
