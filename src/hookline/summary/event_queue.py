@@ -28,12 +28,7 @@ class EventQueue:
     If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. While no new
     file can be made, it loses its events.
 
-    Args:
-        logdir: Directory of its files, absolute; made if absent.
-        max_queue: The number of pending events that wakes the thread.
-        flush_secs: The longest time for which an event is pending.
-        suffix: Last part of the files' names.
-        strict: Whether failures are raised.
+    The arguments are those of `FileWriter`; the directory is absolute.
 
     Raises:
         OpError: The directory or the file cannot be made; the class says why. A full disk is an error only if strict.
@@ -85,13 +80,7 @@ class EventQueue:
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
-        """Queues an event.
-
-        Args:
-            wall_time: When it happened, in seconds since the epoch.
-            step: Global step, or None.
-            field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
-            payload: Serialized value of that field.
+        """Queues an event; the arguments are those of `Pending`.
 
         Raises:
             RuntimeError: The queue is closed.

@@ -19,10 +19,6 @@ def masked_checksum(data: bytes) -> bytes:
     """Returns the CRC-32C of `data`, rotated and shifted by a constant, as 4 bytes.
 
     The mask is part of the format. Without it, checksums of bytes that contain checksums would be weak.
-
-    Example:
-        >>> masked_checksum(b"").hex()
-        'd8ea82a2'
     """
     checksum = google_crc32c.value(data)
     return _CHECKSUM.pack(((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -38,13 +34,6 @@ def _header(length: int) -> bytes:
 def frame(data: bytes) -> bytes:
     """Returns the record that holds `data`: its length, the length's checksum, `data`, the checksum of `data`.
 
-    Args:
-        data: Any bytes; an event file holds serialized `Event` messages.
-
-    Example:
-        >>> frame(b"abc").hex()
-        '0300000000000000b099490e6162636e57f121'
-
     References:
         The TFRecord format of TensorFlow's documentation.
     """
@@ -52,14 +41,7 @@ def frame(data: bytes) -> bytes:
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    """Returns the record of an event.
-
-    Args:
-        wall_time: When it happened, in seconds since the epoch.
-        step: Global step, or None.
-        field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
-        payload: Serialized value of that field.
-    """
+    """Returns the record of an event, from what stands in `hookline.summary.event_file.Pending`."""
     if not field:
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)
