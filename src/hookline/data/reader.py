@@ -61,7 +61,7 @@ class _Ahead:
         self._count = 0
         self._changed = threading.Condition()
         self._items: deque[Item] = deque()
-        self._stopped = threading.Event()
+        self.has_stopped = False
         self.thread: threading.Thread | None = None
 
     # By the thread ----------------------------------------------------------------------------------------------
@@ -75,10 +75,6 @@ class _Ahead:
             while not self.has_stopped and len(self._items) >= self._limit:
                 clock.wait_for(self._changed, lambda: self.has_stopped or len(self._items) < self._limit)
             return not self.has_stopped
-
-    @property
-    def has_stopped(self) -> bool:
-        return self._stopped.is_set()
 
     def read_one(self) -> bool:
         """Reads a batch, and returns whether there may be more."""
@@ -143,7 +139,7 @@ class _Ahead:
 
     def stop(self) -> None:
         with self._changed:
-            self._stopped.set()
+            self.has_stopped = True
             self._changed.notify_all()
 
     def read_on(self) -> None:
@@ -156,7 +152,7 @@ class _Ahead:
 
     def go_on(self) -> None:
         with self._starting:
-            self._stopped.clear()
+            self.has_stopped = False
             self.thread = None
 
 
