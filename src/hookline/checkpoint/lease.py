@@ -289,12 +289,10 @@ class Lease:
                 self._traces = found
 
     def _is_gone(self, found: Owner, locked: bool) -> bool:
-        if found.is_numbered_alike:
-            # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock.
-            return found.has_ended or self._is_silent(found)
-        if found.shares_locks and locked:
-            return True  # It would have the lock.
-        return self._is_silent(found)
+        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. Only
+        # where its number says nothing is it asked whether it would have the lock.
+        ended = found.has_ended if found.is_numbered_alike else found.shares_locks and locked
+        return ended or self._is_silent(found)
 
     def _is_silent(self, found: Owner) -> bool:
         now = clock.monotonic()

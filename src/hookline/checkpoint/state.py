@@ -148,32 +148,26 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
     failures.refuse_url("Looking for checkpoints", checkpoint_dir)
     state = recorded(checkpoint_dir, latest_filename or STATE_FILE_NAME)
-    listed: list[tuple[str, float]] = []
-    newest, since = None, float("-inf")
-    if state is not None:
-        everything = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
-        listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
-        since = max(state.timestamps, default=since)
-        if layout.locate(state.model_checkpoint_path):
-            newest = state.model_checkpoint_path
-    known = set(state.all_model_checkpoint_paths) if state else set()
-    later = _later(checkpoint_dir, known, since if listed else float("-inf"))
+    before = state or CheckpointState("")
+    everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
+    listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
+    since = max(before.timestamps) if listed else float("-inf")
+    later = _later(checkpoint_dir, before.all_model_checkpoint_paths, since)
     if state is not None:  # Others may save beside it under other names.
         own = base_of(state.model_checkpoint_path)
         later = [(path, timestamp) for path, timestamp in later if base_of(path) == own]
     listed += later
-    if later or (newest is None and listed):
+    newest = before.model_checkpoint_path
+    if later or state is None or not layout.locate(newest):
+        if not listed:
+            return None
         newest = listed[-1][0]
-    if newest is None:
-        return None
-    paths = tuple(path for path, _ in listed)
-    good = state.last_good if state is not None and state.last_good in paths else None
-    best = state.best if state is not None and state.best in paths else None
-    preserved = None if state is None else state.last_preserved_timestamp
-    return CheckpointState(newest, paths, tuple(time for _, time in listed), good, preserved, best)
+    paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
+    good, best = (path if path in paths else None for path in (before.last_good, before.best))
+    return CheckpointState(newest, paths, timestamps, good, before.last_preserved_timestamp, best)
 
 
-def _later(checkpoint_dir: str, known: set[str], since: float) -> list[tuple[str, float]]:
+def _later(checkpoint_dir: str, known: Sequence[str], since: float) -> list[tuple[str, float]]:
     found = []
     for name in layout.names(checkpoint_dir):
         path = os.path.join(checkpoint_dir, name)

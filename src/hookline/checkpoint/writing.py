@@ -94,8 +94,7 @@ class Writing:
         try:
             return part()
         except Exception as error:
-            if self._directory:
-                layout.abandon(self._directory)
+            self.abandon()
             self._directory, self._wait_for_orbax = "", None
             self._failures += 1
             mapped = failures.not_written(error, self._path)
