@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline import errors
 from hookline.graph import Graph
-from hookline.summary import wire
+from hookline.summary import records
 
 _FLOAT = struct.Struct("<f")
 
@@ -42,8 +42,8 @@ def scalar(tag: str, value: Any) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _before_number(tag: str) -> bytes:
     """All of a scalar's `Summary` except its last four bytes, which is the same at every step."""
-    head = wire.length_delimited(1, tag.encode()) + wire.key(2, 5)
-    return wire.key(1, 2) + wire.varint(len(head) + _FLOAT.size) + head
+    head = records.length_delimited(1, tag.encode()) + records.key(2, 5)
+    return records.key(1, 2) + records.varint(len(head) + _FLOAT.size) + head
 
 
 def _real_number(value: Any) -> float:

@@ -11,13 +11,12 @@ import threading
 from contextlib import suppress
 
 from hookline import clock
-from hookline.summary import wire
-from hookline.summary.records import event_record
+from hookline.summary import records
 
-_FILE_VERSION = wire.key(3, 2)
-_SUMMARY = wire.key(5, 2)
+_FILE_VERSION = records.key(3, 2)
+_SUMMARY = records.key(5, 2)
 # The key of a value's metadata: a byte that is somewhere in every summary with metadata, and in few others.
-_METADATA = wire.key(9, 2)
+_METADATA = records.key(9, 2)
 _STAMP = re.compile(r"events\.out\.tfevents\.(\d{10})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
@@ -77,12 +76,14 @@ class EventFile:
     def append(self, events: list[Pending]) -> int:
         """Appends the records of events, and returns how many are in the file; if not all, `failure` says why."""
         # Nearly all summaries are scalars. They have no metadata and should not pay for it.
-        records = [
-            event_record(secs, step, key, self._slim(value) if key == _SUMMARY and _METADATA in value else value)
+        framed = [
+            records.event_record(
+                secs, step, key, self._slim(value) if key == _SUMMARY and _METADATA in value else value
+            )
             for secs, step, key, value in events
         ]
-        data = memoryview(b"".join(records))
-        written, whole = 0, len(records)
+        data = memoryview(b"".join(framed))
+        written, whole = 0, len(framed)
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
@@ -91,7 +92,7 @@ class EventFile:
                 raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was being written")
         except OSError as error:
             self.failure = error
-            ends = [end for end in itertools.accumulate(map(len, records)) if end <= written]
+            ends = [end for end in itertools.accumulate(map(len, framed)) if end <= written]
             written, whole = max(ends, default=0), len(ends)
             # A torn record is cut off, so that even strict readers can read the records before it.
             with suppress(OSError):

@@ -34,13 +34,11 @@ def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def image(tag: str, images: Any, max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of what `hookline.summary.image` takes, each image as a PNG."""
+    """Returns the serialized `Summary` of images that are checked and chosen, each as a PNG."""
     from hookline.summary.protos import Summary
 
-    images = np.asarray(images)
-    check_images(tag, images.shape, images.dtype)
     summary = Summary()
-    for place, pixels in enumerate(images[:max_outputs]):
+    for place, pixels in enumerate(np.asarray(images)):
         message = summary.value.add(tag=_tag(tag, "image", place, max_outputs)).image
         message.height, message.width, message.colorspace = pixels.shape
         message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescaled(pixels))
@@ -82,13 +80,12 @@ def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of what `hookline.summary.audio` takes, each clip as a WAV of 16 bits."""
+    """Returns the serialized `Summary` of clips that are checked and chosen, and their rate, as WAVs of 16 bits."""
     from hookline.summary.protos import Summary
 
     clips, rate = np.asarray(clips_and_rate[0]), _sample_rate(tag, clips_and_rate[1])
-    check_clips(tag, clips.shape, clips.dtype)
     summary = Summary()
-    for place, clip in enumerate(clips[:max_outputs]):
+    for place, clip in enumerate(clips):
         frames = clip[:, None] if clip.ndim == 1 else clip
         message = summary.value.add(tag=_tag(tag, "audio", place, max_outputs)).audio
         message.length_frames, message.num_channels = frames.shape

@@ -1,4 +1,9 @@
-"""Records: the frames around the bytes of each event in a file, which reveal damage and a torn end."""
+"""Records: the bytes of each event in a file, and the frames around them, which reveal damage and a torn end.
+
+Scalars and events are written by hand because they are many and tiny. A message object for each would cost several
+times as much, and importing the message classes takes longer than importing this whole package. Rare or large messages
+(histograms, text, graphs) use the message classes in `hookline.summary.protos`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,35 @@ import struct
 
 import google_crc32c
 
-from hookline.summary import wire
-
 # Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are written out because every event has them.
 _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
+_UINT64 = (1 << 64) - 1
+_ONE_GROUP = [bytes((number,)) for number in range(0x80)]
+
+
+def varint(number: int) -> bytes:
+    """Returns a 64-bit integer in base 128, least significant group first; a negative one as its two's complement."""
+    if 0 <= number < 0x80:
+        return _ONE_GROUP[number]
+    number &= _UINT64
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def key(field: int, wire_type: int) -> bytes:
+    """Returns the key of a field; type 0 is a varint, 1 means 8 bytes, 2 a length and bytes, 5 means 4 bytes."""
+    return varint(field << 3 | wire_type)
+
+
+def length_delimited(field: int, payload: bytes) -> bytes:
+    """Returns a field that holds bytes, text or a message."""
+    return key(field, 2) + varint(len(payload)) + payload
 
 
 def masked_checksum(data: bytes) -> bytes:
@@ -46,5 +74,5 @@ def event_record(wall_time: float, step: int | None, field: bytes, payload: byte
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)
     if step is not None:
-        head += b"\x10" + wire.varint(step)
-    return frame(head + field + wire.varint(len(payload)) + payload)
+        head += b"\x10" + varint(step)
+    return frame(head + field + varint(len(payload)) + payload)
