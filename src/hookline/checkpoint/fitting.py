@@ -41,16 +41,10 @@ def fit(
 ) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
-    A checkpoint may hold more variables: a graph for evaluation has no optimizer.
-
-    Args:
-        path: The checkpoint, for messages.
-        manifest: What is in it.
-        wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
-        reshape: Another shape with as many elements fits too.
-        what: What the error says that the checkpoint does not fit.
-        where: Where the error says that something is otherwise.
-        advice: What the error says at its end.
+    A checkpoint may hold more variables: a graph for evaluation has no optimizer. `wanted` has, by name in the
+    checkpoint, the spec of the variable to restore, or `UNKNOWN`. With `reshape` another shape with as many elements
+    fits too. The error says that the checkpoint does not fit `what`, that something is otherwise in `where`, and at its
+    end `advice`.
 
     Raises:
         NotFoundError: Something is missing in the checkpoint.

@@ -159,13 +159,7 @@ class _Ahead:
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    Args:
-        node: The iterator in the graph.
-        sequence: The sequence to read.
-        form: The form of the value that a run gets.
-        prefetch: As in `iterator`.
-        device: As in `iterator`.
-        begun: The batches already read from the beginning, and those that follow.
+    It may begin with a stream of batches that were read already, and of those that follow.
     """
 
     def __init__(

@@ -36,12 +36,7 @@ def check_source(source: Any, who: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Returns a value in short, for messages: of arrays their dtypes and shapes.
-
-    Example:
-        >>> shown({"x": np.zeros((9, 2)), "name": "train"})
-        "{'x': float64[9,2], 'name': 'train'}"
-    """
+    """Returns a value in short, for messages: of arrays their dtypes and shapes, as in "float64[9,2]"."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {shown(part)}' for key, part in value.items())}}}"
     if isinstance(value, np.ndarray | jax.Array):

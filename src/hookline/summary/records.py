@@ -1,8 +1,7 @@
 """Records: the bytes of each event in a file, and the frames around them, which reveal damage and a torn end.
 
-Scalars and events are written by hand because they are many and tiny. A message object for each would cost several
-times as much, and importing the message classes takes longer than importing this whole package. Rare or large messages
-(histograms, text, graphs) use the message classes in `hookline.summary.protos`.
+Scalars and events are written by hand because they are many and tiny: a message object for each would cost several
+times as much. Rare or large messages (histograms, text, graphs) use the message classes in `hookline.summary.protos`.
 """
 
 from __future__ import annotations
