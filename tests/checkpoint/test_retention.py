@@ -87,7 +87,7 @@ def test_a_path_written_anew_is_the_newest_and_stands_once(numbers):
     for moment, number in enumerate(numbers):
         assert str(number) not in retention.add(str(number), float(moment))
         assert retention.paths[-1] == str(number)
-        assert len(set(retention.paths)) == len(retention.paths) == len(retention.timestamps) <= 3
+        assert len(set(retention.paths)) == len(retention.paths) == len(retention.state("").timestamps) <= 3
 
 
 def test_the_best_stays_until_another_is_and_then_goes_with_its_age():

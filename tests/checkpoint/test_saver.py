@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import gc
@@ -44,6 +45,14 @@ def started(*variables: hl.Variable) -> hl.Session:
     sess = hl.Session()
     sess.run(hl.global_variables_initializer())
     return sess
+
+
+@pytest.fixture
+def sess() -> Iterator[hl.Session]:
+    """A session with one variable, `w`."""
+    hl.Variable(1.0, name="w")
+    with started() as sess:
+        yield sess
 
 
 def names_in(directory) -> list[str]:
@@ -191,9 +200,7 @@ def test_saving_over_a_checkpoint_replaces_it_and_the_old_one_stays_readable_unt
     assert names_in(os.path.dirname(path)) == ["checkpoint", "model.ckpt"]
 
 
-def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir, sess):
     first = Saver(max_to_keep=2)
     for step in range(3):
         first.save(sess, path, step)
@@ -205,9 +212,7 @@ def test_only_the_newest_are_kept_and_an_earlier_run_counts(path, logdir):
     assert names_in(logdir) == ["checkpoint", "model.ckpt-2", "model.ckpt-3"]
 
 
-def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_a_broken_old_checkpoint_is_left_alone_with_a_warning(path, caplog, sess):
     first = Saver()
     for step in range(3):
         first.save(sess, path, step)
@@ -241,9 +246,7 @@ def test_what_orbax_logs_of_a_failure_is_kept_to_itself_and_nothing_else(path, c
     assert [record.getMessage() for record in caplog.records if record.name == "absl"] == ["of the user's program"]
 
 
-def test_one_checkpoint_every_n_hours_is_kept_for_good(path, logdir):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_one_checkpoint_every_n_hours_is_kept_for_good(path, logdir, sess):
     saver = Saver(max_to_keep=1, keep_checkpoint_every_n_hours=1)
     with FakeClock() as fake:
         for step in range(8):
@@ -297,23 +300,18 @@ def no_thread_is_left() -> Iterator[None]:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("hookline-save")]
 
 
-class small_files:
+@contextlib.contextmanager
+def small_files(most_bytes: int = 100_000) -> Iterator[None]:
     """A full disk, as far as one process can make one: no file may grow past 100 kB."""
-
-    def __init__(self, most_bytes: int = 100_000) -> None:
-        self.most_bytes = most_bytes
-
-    def __enter__(self) -> None:
-        self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.most_bytes, self.limits[1]))
-
-    def __exit__(self, *_: object) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_directory_that_may_not_be_written_to(tmp_path):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_a_directory_that_may_not_be_written_to(tmp_path, sess):
     Saver().save(sess, str(tmp_path / "first" / "model.ckpt"))  # Orbax and its modules are read as this user.
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
@@ -334,9 +332,7 @@ def test_a_directory_that_may_not_be_written_to(tmp_path):
     assert not list(locked.iterdir())
 
 
-def test_a_file_where_a_directory_should_be_and_the_other_way_round(tmp_path):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_a_file_where_a_directory_should_be_and_the_other_way_round(tmp_path, sess):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(errors.AlreadyExistsError, match="Something else of that name is in the way"):
         Saver().save(sess, str(tmp_path / "file" / "model.ckpt"))
@@ -369,9 +365,10 @@ def left_as_a_file(place: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("again", [True, False])
-def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_the_way(path, damage, again, caplog):
-    hl.Variable(1.0, name="w")
-    sess, saver, place = started(), Saver(), pathlib.Path(path + "-2")
+def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_the_way(
+    path, damage, again, caplog, sess
+):
+    saver, place = Saver(), pathlib.Path(path + "-2")
     for step in (1, 2):
         saver.save(sess, path, step)
     damage(place)
@@ -392,10 +389,9 @@ def test_what_is_left_of_a_checkpoint_is_told_to_readers_and_does_not_stand_in_t
 
 @pytest.mark.parametrize("damage", [left_without_manifest, left_empty, left_as_a_file])
 @pytest.mark.parametrize("step", [1, 2])
-def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, damage, step, caplog):
+def test_remains_in_the_place_of_a_complete_checkpoint_make_room_for_it(path, damage, step, caplog, sess):
     """A process was killed before the last of its renames, and somebody has put something in that place."""
-    hl.Variable(1.0, name="w")
-    sess, place = started(), pathlib.Path(path + "-1")
+    place = pathlib.Path(path + "-1")
     Saver().save(sess, path, 1)
     shutil.copytree(place, f"{place}.hookline-saving")
     damage(place)
@@ -414,8 +410,12 @@ def test_a_save_under_way_does_not_keep_its_session(path):
     saver.call_before_commit(may_commit.wait)
     pending, forgotten = saver.save_async(sess, path, 1), weakref.ref(sess)
     del sess
-    gc.collect()
     try:
+        for _ in range(100):
+            gc.collect()  # Does nothing while another thread collects.
+            if forgotten() is None:
+                break
+            threading.Event().wait(0.05)
         assert forgotten() is None
     finally:
         may_commit.set()
@@ -486,9 +486,7 @@ def test_a_variable_only_in_the_checkpoint_is_no_mistake(path):
         assert sess.run(w) == 1.0
 
 
-def test_what_is_no_checkpoint_is_told_from_what_is_not_there(path, logdir, tmp_path):
-    hl.Variable(1.0, name="w")
-    sess = started()
+def test_what_is_no_checkpoint_is_told_from_what_is_not_there(path, logdir, tmp_path, sess):
     Saver().save(sess, path, 5)
     with pytest.raises(errors.NotFoundError, match=r"no checkpoint '.*model.ckpt-6'.*Checkpoints in .*: model.ckpt-5"):
         Saver().restore(sess, path + "-6")
@@ -688,19 +686,17 @@ def test_a_save_for_which_there_is_no_room_is_tried_again(small_disk):
     sess.close()
 
 
-def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_next(path, logdir, monkeypatch):
-    hl.Variable(1.0, name="w")
-    with started() as sess:
-        saver = Saver(max_to_keep=2)
-        saver.save(sess, path, 1)
-        saver.save(sess, path, 2)
-        with monkeypatch.context() as killed:
-            killed.setattr(layout, "remove", lambda old: None)
-            saver.save(sess, path, 3)
-        assert names_in(logdir) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
-        again = Saver(max_to_keep=2)
-        again.recover_last_checkpoints(checkpoint.get_checkpoint_state(logdir).all_model_checkpoint_paths)
-        again.save(sess, path, 4)
+def test_what_was_to_be_removed_when_the_process_was_killed_is_removed_by_the_next(path, logdir, monkeypatch, sess):
+    saver = Saver(max_to_keep=2)
+    saver.save(sess, path, 1)
+    saver.save(sess, path, 2)
+    with monkeypatch.context() as killed:
+        killed.setattr(layout, "remove", lambda old: None)
+        saver.save(sess, path, 3)
+    assert names_in(logdir) == ["checkpoint", "model.ckpt-1", "model.ckpt-2", "model.ckpt-3"]
+    again = Saver(max_to_keep=2)
+    again.recover_last_checkpoints(checkpoint.get_checkpoint_state(logdir).all_model_checkpoint_paths)
+    again.save(sess, path, 4)
     assert names_in(logdir) == ["checkpoint", "model.ckpt-3", "model.ckpt-4"]
 
 
@@ -755,7 +751,7 @@ def test_the_best_is_left_to_the_next_save_where_the_state_file_cannot_be_writte
     assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
 
 
-def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch):
+def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, logdir, monkeypatch, sess):
     writes, writing, named = saver_module.write_state, threading.Event(), threading.Event()
 
     def held_up(*given):
@@ -763,16 +759,14 @@ def test_naming_the_best_does_not_wait_for_a_save_that_waits_for_the_disk(path, 
         assert named.wait(30)
         writes(*given)
 
-    hl.Variable(1.0, name="w")
-    with started() as sess:
-        saver = Saver()
-        saver.save(sess, path, 1)
-        monkeypatch.setattr(saver_module, "write_state", held_up)
-        pending = saver.save_async(sess, path, 2)
-        assert writing.wait(30)
-        saver.keep_best(1)
-        named.set()
-        pending.wait()
+    saver = Saver()
+    saver.save(sess, path, 1)
+    monkeypatch.setattr(saver_module, "write_state", held_up)
+    pending = saver.save_async(sess, path, 2)
+    assert writing.wait(30)
+    saver.keep_best(1)
+    named.set()
+    pending.wait()
     assert checkpoint.get_checkpoint_state(logdir).best == f"{path}-1"
 
 

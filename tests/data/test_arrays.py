@@ -8,10 +8,6 @@ from hypothesis import strategies as st
 import hookline as hl
 
 
-def examples(source):
-    return [np.concatenate(list(map(np.atleast_1d, source))).tolist() if source else []]
-
-
 def test_batches_come_in_the_order_of_the_arrays():
     batches = list(hl.data.arrays({"x": np.arange(5), "y": (np.arange(10).reshape(5, 2),)}, 2))
     assert [batch["x"].tolist() for batch in batches] == [[0, 1], [2, 3], [4]]

@@ -73,13 +73,6 @@ def until_the_end(session, train):
         [session.run(train) for _ in range(2 * len(BATCHES))]
 
 
-def test_each_batch_is_applied_once():
-    _, train, total, session = job()
-    with session:
-        until_the_end(session, train)
-        assert int(session.raw_session().run(total)) == sum(BATCHES)
-
-
 @pytest.mark.parametrize("after", [0, 2, 5])
 def test_a_batch_whose_answer_is_lost_is_used_once(after):
     network, train, total, session = job()

@@ -180,21 +180,16 @@ def uneven(last_batch):
     return hl.data.iterator(hl.data.arrays({"x": np.arange(1.0, 6.0)}, batch_size=2), last_batch=last_batch)
 
 
-def test_a_smaller_batch_is_kept_and_compiled_for(caplog):
-    batch = uneven("keep")
+@pytest.mark.parametrize(
+    ("last_batch", "length", "totals", "programs"), [("keep", None, [3, 7, 5], 2), ("drop", 2, [3, 7], 1)]
+)
+def test_a_smaller_batch_is_kept_and_compiled_for_or_dropped(last_batch, length, totals, programs, caplog):
+    batch = uneven(last_batch)
+    assert batch["x"].shape == (length,)
     total = hl.op(jnp.sum)(batch["x"])
     with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
-        assert [float(value) for value in until_the_end(session, total)] == [3.0, 7.0, 5.0]
-    assert sum("Compiling" in record.message for record in caplog.records) == 2
-
-
-def test_a_smaller_batch_is_dropped(caplog):
-    batch = uneven("drop")
-    assert batch["x"].shape == (2,)
-    total = hl.op(jnp.sum)(batch["x"])
-    with hl.Session() as session, caplog.at_level("INFO", "hookline.session"):
-        assert [float(value) for value in until_the_end(session, total)] == [3.0, 7.0]
-    assert sum("Compiling" in record.message for record in caplog.records) == 1
+        assert [float(value) for value in until_the_end(session, total)] == totals
+    assert sum("Compiling" in record.message for record in caplog.records) == programs
 
 
 def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
@@ -449,21 +444,6 @@ def test_no_more_is_read_ahead_than_was_asked_for():
         assert third.wait(10)
         threading.Event().wait(0.02)
         assert read == [0, 1, 2]
-
-
-def test_reading_ahead_goes_on_while_nobody_runs():
-    ahead = threading.Event()
-
-    def source():
-        yield np.float32(0)
-        yield np.float32(1)
-        ahead.set()
-        yield np.float32(2)
-
-    batch = hl.data.iterator(source)
-    with hl.Session() as session:
-        session.run(batch)
-        assert ahead.wait(10)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

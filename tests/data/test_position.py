@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
-import os
 import queue
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hookline as hl
 from hookline import errors, train
@@ -105,13 +99,29 @@ def model(source, **options):
     return graph, train_op, weight, batch
 
 
-def trained(source, steps=BATCHES, **options):
-    """The weight after steps that nothing interrupted."""
-    graph, train_op, weight, _ = model(source, **options)
+@contextlib.contextmanager
+def begun(source, steps=0, **options):
+    """A session of a model after its first steps."""
+    graph, train_op, weight, batch = model(source, **options)
     with graph.as_default(), hl.Session() as session:
         session.run(hl.global_variables_initializer())
         for _ in range(steps):
             session.run(train_op)
+        yield session, train_op, weight, batch
+
+
+@contextlib.contextmanager
+def restored(source, path, **options):
+    """A session of a model that goes on where a checkpoint is, and the batch of a run."""
+    graph, _, _, batch = model(source, **options)
+    with graph.as_default(), hl.Session() as session:
+        Saver().restore(session, path)
+        yield session, batch
+
+
+def trained(source, steps=BATCHES, **options):
+    """The weight after steps that nothing interrupted."""
+    with begun(source, steps, **options) as (session, _, weight, _):
         return float(session.run(weight))
 
 
@@ -140,9 +150,7 @@ def test_a_restored_session_goes_on_with_the_next_batch_whatever_was_read_ahead(
 
 
 def test_a_session_goes_back_when_it_restores_itself(tmp_path):
-    graph, train_op, _, batch = model(plain)
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
+    with begun(plain) as (session, train_op, _, batch):
         saver = Saver()
         start = saver.save(session, f"{tmp_path}/model.ckpt", 0)
         session.run(train_op)
@@ -156,36 +164,20 @@ def test_a_session_goes_back_when_it_restores_itself(tmp_path):
 
 
 def test_a_position_that_was_restored_and_not_moved_is_saved_again(tmp_path):
-    graph, train_op, _, batch = model(plain)
-    with graph.as_default():
-        saver = Saver()
-        with hl.Session() as session:
-            session.run(hl.global_variables_initializer())
-            for _ in range(3):
-                session.run(train_op)
-            path = saver.save(session, f"{tmp_path}/model.ckpt", 3)
-        with hl.Session() as session:
-            saver.restore(session, path)
-            path = saver.save(session, f"{tmp_path}/other.ckpt", 3)
-        with hl.Session() as session:
-            saver.restore(session, path)
-            assert float(session.run(batch)[0]) == 3.0
+    path = saved(plain, tmp_path, 3)
+    with restored(plain, path) as (session, _):
+        path = Saver().save(session, f"{tmp_path}/other.ckpt", 3)
+    with restored(plain, path) as (session, batch):
+        assert float(session.run(batch)[0]) == 3.0
 
 
 def test_the_position_stands_in_the_checkpoint_under_the_name_of_the_iterator(tmp_path):
-    graph, train_op, _, _ = model(plain, name="digits")
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
-        path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
-        assert {"digits/count", "digits/crc32c"} <= {name for name, _ in list_variables(path)}
+    path = saved(plain, tmp_path, 1, name="digits")
+    assert {"digits/count", "digits/crc32c"} <= {name for name, _ in list_variables(path)}
 
 
 def test_a_saver_of_some_variables_leaves_the_data_alone(tmp_path):
-    graph, train_op, weight, batch = model(plain)
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
+    with begun(plain, 1) as (session, train_op, weight, batch):
         whole = Saver(hl.global_variables()).save(session, f"{tmp_path}/model.ckpt", 1)
         part = Saver([weight]).save(session, f"{tmp_path}/weight.ckpt", 1)
         assert not [name for name, _ in list_variables(part) if name.startswith("iterator")]
@@ -195,14 +187,8 @@ def test_a_saver_of_some_variables_leaves_the_data_alone(tmp_path):
 
 
 def test_a_checkpoint_without_a_position_begins_the_data_anew_and_says_so(tmp_path, caplog):
-    graph, train_op, _, _ = model(plain, name="old")
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
-        path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
-    graph, _, _, batch = model(plain, name="new")
-    with graph.as_default(), hl.Session() as session, caplog.at_level(logging.WARNING):
-        Saver().restore(session, path)
+    path = saved(plain, tmp_path, 1, name="old")
+    with caplog.at_level(logging.WARNING), restored(plain, path, name="new") as (session, batch):
         assert float(session.run(batch)[0]) == 0.0
     assert "no position of the iterator 'new'" in caplog.text
 
@@ -224,11 +210,7 @@ def test_an_iterator_that_does_not_resume_begins_anew_in_each_session(tmp_path):
 
 
 def saved(source, path, steps=5, **options):
-    graph, train_op, _, _ = model(source, **options)
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        for _ in range(steps):
-            session.run(train_op)
+    with begun(source, steps, **options) as (session, *_):
         return Saver().save(session, f"{path}/model.ckpt", steps)
 
 
@@ -243,30 +225,21 @@ def saved(source, path, steps=5, **options):
     ids=["shifted", "shorter", "with a state", "unmade"],
 )
 def test_data_that_are_not_repeatable_are_an_error_that_says_so(later, said, tmp_path):
-    path = saved(plain, tmp_path)
-    graph, _, _, batch = model(later)
-    with graph.as_default(), hl.Session() as session:
-        Saver().restore(session, path)
-        with pytest.raises(errors.FailedPreconditionError if said else TypeError, match=said):
-            session.run(batch)
+    error = errors.FailedPreconditionError if said else TypeError
+    with restored(later, saved(plain, tmp_path)) as (session, batch), pytest.raises(error, match=said):
+        session.run(batch)
 
 
 def test_a_state_is_not_taken_for_a_place_of_another_source(tmp_path):
-    path = saved(WithState, tmp_path)
-    graph, _, _, batch = model(plain)
-    with graph.as_default(), hl.Session() as session:
-        Saver().restore(session, path)
-        with pytest.raises(errors.FailedPreconditionError, match="another kind of source"):
-            session.run(batch)
+    refused = pytest.raises(errors.FailedPreconditionError, match="another kind of source")
+    with restored(plain, saved(WithState, tmp_path)) as (session, batch), refused:
+        session.run(batch)
 
 
 def test_a_state_that_the_source_refuses_fails_the_run_with_its_own_error(tmp_path):
-    path = saved(hl.data.arrays(np.arange(60.0), 2), tmp_path)
-    graph, _, _, batch = model(hl.data.arrays(np.arange(50.0), 2))
-    with graph.as_default(), hl.Session() as session:
-        Saver().restore(session, path)
-        with pytest.raises(ValueError, match="arrays cannot go on"):
-            session.run(batch)
+    path, refused = saved(hl.data.arrays(np.arange(60.0), 2), tmp_path), pytest.raises(ValueError, match="cannot go on")
+    with restored(hl.data.arrays(np.arange(50.0), 2), path) as (session, batch), refused:
+        session.run(batch)
 
 
 def test_a_state_that_no_checkpoint_can_hold_is_refused_when_it_is_saved(tmp_path):
@@ -286,10 +259,7 @@ def test_a_state_that_no_checkpoint_can_hold_matters_only_where_it_is_saved(tmp_
         def _get(self):
             return {1: "not text"}
 
-    graph, train_op, weight, batch = model(Odd())
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
+    with begun(Odd(), 1) as (session, _, weight, batch):
         Saver([weight]).save(session, f"{tmp_path}/part", 1)
         for _ in range(BATCHES - 1):
             session.run(batch)
@@ -323,10 +293,7 @@ def test_a_one_shot_iterator_goes_back_to_the_last_checkpoint_in_the_same_proces
 
 
 def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
-    graph, train_op, _, batch = model(iter(plain()), keep_bytes=3 * 8)
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
+    with begun(iter(plain()), 1, keep_bytes=3 * 8) as (session, train_op, _, batch):
         path = Saver().save(session, f"{tmp_path}/model.ckpt", 1)
         for _ in range(10):
             session.run(train_op)
@@ -336,9 +303,7 @@ def test_beyond_the_bound_a_recovery_is_refused(tmp_path):
 
 
 def test_what_a_checkpoint_holds_is_let_go(tmp_path):
-    graph, train_op, _, batch = model(iter(plain()), keep_bytes=6 * 8, prefetch=0)
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
+    with begun(iter(plain()), keep_bytes=6 * 8, prefetch=0) as (session, train_op, _, batch):
         for step in range(4, 24, 4):  # Never more than four between two saves, of twenty in all.
             for _ in range(4):
                 session.run(train_op)
@@ -356,10 +321,7 @@ def test_a_save_does_not_wait_for_an_iterator_that_has_nothing_yet(tmp_path):
         while (batch := batches.get()) is not None:
             yield batch
 
-    graph, train_op, _, _ = model(arriving())
-    with graph.as_default(), hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        session.run(train_op)
+    with begun(arriving(), 1) as (session, *_):
         save = threading.Thread(target=lambda: path.append(Saver().save(session, f"{tmp_path}/model.ckpt", 1)))
         save.start()
         save.join(20)
@@ -384,10 +346,7 @@ def test_after_a_restart_a_one_shot_iterator_begins_anew_and_names_the_remedy_on
 
 
 def test_who_follows_that_advice_goes_on_where_the_checkpoint_is(tmp_path):
-    path = saved(iter(plain()), tmp_path)
-    graph, _, _, batch = model(lambda: iter(plain()))
-    with graph.as_default(), hl.Session() as session:
-        Saver().restore(session, path)
+    with restored(lambda: iter(plain()), saved(iter(plain()), tmp_path)) as (session, batch):
         assert float(session.run(batch)[0]) == 5.0
 
 
@@ -594,58 +553,3 @@ def test_a_limit_on_the_step_leaves_its_batch_to_the_job_that_goes_on(tmp_path):
                     session.raw_session().run(train_op, options=RunOptions(last_step=last_step))
                 found = float(session.raw_session().run(weight))
     assert found == expected
-
-
-@settings(max_examples=settings.default.max_examples // 4)
-@given(
-    before=st.sets(st.integers(0, BATCHES - 1), max_size=4),
-    after=st.sets(st.integers(1, BATCHES), max_size=4),
-    cadence=st.integers(1, 9),
-    prefetch=st.integers(0, 3),
-    kind=st.sampled_from([*SOURCES, "one-shot"]),
-)
-def test_every_batch_counts_once_in_the_history_that_survives(before, after, cadence, prefetch, kind, tmp_path_factory):
-    sources = {**SOURCES, "one-shot": lambda: iter(plain())}
-    expected = trained(sources[kind]())
-    directory = str(tmp_path_factory.mktemp("job"))
-    graph, train_op, weight, _ = model(sources[kind](), prefetch=prefetch)
-    hooks = [FailAt(before, after), train.CheckpointSaverHook(directory, save_steps=cadence)]
-    with graph.as_default():
-        creator = train.ChiefSessionCreator(checkpoint_dir=directory)
-        policy = train.RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0)
-        with train.MonitoredSession(creator, hooks, recovery=policy) as session:
-            while session.raw_session().global_step < BATCHES:
-                session.run(train_op)
-            assert float(session.raw_session().run(weight)) == expected
-
-
-JOB = """
-import sys, os, signal
-sys.path.insert(0, {tests!r})
-import numpy as np, hookline as hl
-from hookline import train
-from test_position import model, SOURCES
-graph, train_op, weight, _ = model(SOURCES[{kind!r}]())
-class Die(train.SessionRunHook):
-    def after_run(self, run_context, run_values):
-        if run_context.session.global_step == int(sys.argv[2]):
-            os.kill(os.getpid(), signal.SIGKILL)
-with graph.as_default():
-    hooks = [train.StopAtStepHook(last_step=30), Die()]
-    with train.MonitoredTrainingSession(checkpoint_dir=sys.argv[1], save_checkpoint_steps=3, hooks=hooks) as session:
-        while not session.should_stop():
-            session.run(train_op)
-        print(repr(float(session.raw_session().run(weight))))
-"""
-
-
-@pytest.mark.parametrize("kind", ["generator function", "arrays"])
-def test_a_job_that_is_killed_ends_with_the_weights_of_the_one_that_was_not(kind, tmp_path):
-    code = textwrap.dedent(JOB).format(tests=os.path.dirname(__file__), kind=kind)
-    outcomes = []
-    for die_at in (8, 20, -1):
-        command = [sys.executable, "-c", code, str(tmp_path), str(die_at)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        outcomes.append(done.returncode)
-    assert outcomes == [-signal.SIGKILL, -signal.SIGKILL, 0], done.stderr
-    assert float(done.stdout) == trained(SOURCES[kind]())

@@ -47,11 +47,7 @@ def watched(around: Around, *, reads: bool = False) -> Iterator[None]:
     """Has every call of this process that changes or syncs files pass through `around(call, proceed)`.
 
     The real call is made by `proceed()`. Files opened to be written are seen too. Not seen is what libraries do without
-    Python: look at the tree for that.
-
-    Args:
-        around: Called in place of each call.
-        reads: Whether calls that look at files or lock them are seen too.
+    Python: look at the tree for that. With `reads`, calls that look at files or lock them are seen too.
     """
     patched: list[tuple[Any, str, Any]] = []
 

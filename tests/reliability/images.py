@@ -83,10 +83,7 @@ class Picture:
 class Camera:
     """Takes a picture before and after each file call of a job, wherever the disk or what was reported has changed.
 
-    Args:
-        image: The file behind the mounted disk.
-        place: Where it is mounted.
-        nudge: Called before each file call, ahead of its picture.
+    The disk is in the file `image`, mounted at `place`; `nudge` is called before each file call, ahead of its picture.
     """
 
     def __init__(self, image: str, place: str, nudge: Callable[[], None] = lambda: None) -> None:

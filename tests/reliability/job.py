@@ -62,11 +62,7 @@ def found_step(model: Model, sess: hl.Session) -> int | None:
 def run(manner: str, directory: str, last_step: int, report: Report = lambda path, step: None) -> None:
     """Trains, from the newest checkpoint there is, and saves after each step.
 
-    Args:
-        manner: One of `MANNERS`.
-        directory: Of the checkpoints; need not exist.
-        last_step: At which to end.
-        report: Called with path and step of each checkpoint, at the moment where it is said to be safe.
+    Path and step of each checkpoint are reported at the moment where it is said to be safe.
     """
     model = Model()
     with model.graph.as_default():

@@ -35,15 +35,9 @@ Tree = dict[str, Node]  # By path, relative to the root; the root itself is "".
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A call, or the report of a checkpoint.
+    """A call, or the report of a checkpoint; paths are relative to the root.
 
-    Attributes:
-        name: "fsync", "rename", "remove", "rmdir", "mkdir" or "report".
-        path: Relative to the root.
-        target: Of a rename.
-        before: The tree before it.
-        shown: The checkpoints that a reader would find before it: the inode of the directory, by name.
-        shown_after: Those found after it.
+    Before it there was a tree, and a reader would have found the checkpoints `shown`; after it, `shown_after`.
     """
 
     name: str
@@ -63,12 +57,9 @@ def kind(path: str) -> str:
 
 
 class Recorder:
-    """Records what this process does to the files below a directory.
+    """Records what this process does to the files below a root; what is there at the start counts as on the disk.
 
-    Args:
-        root: What exists below it when recording begins counts as being on the disk.
-        directory: Where the checkpoints are, relative to the root.
-        without: The site of the syncs to leave out, as `sites` names them.
+    The directory of the checkpoints is relative to the root. Syncs at one of `sites` may be left out.
     """
 
     def __init__(self, root: str, directory: str, without: str | None = None) -> None:

@@ -36,11 +36,8 @@ class Settings:
     """What to try.
 
     Attributes:
-        manner: Of the job.
-        kind: Of the disk.
         neighbour: Whether another program on that disk syncs a file of its own all the time. In a journal that brings
             every new name to the disk, but not what was written to other files.
-        last_step: Of the job, which saves after each.
         syncs: Whether the syncs that the job asks for are done.
         at_most: How many pictures to look at, evenly spread; 0 for all.
     """

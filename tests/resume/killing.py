@@ -36,13 +36,7 @@ def live(directory, points, tell, life, kind):
 
 
 class Job:
-    """One job, which is killed at each of its aims.
-
-    Args:
-        folder: Its directory is below it.
-        kind: Of its source.
-        aims: The points at which it is killed, one after the other.
-    """
+    """One job, which is killed at each of its aims, one after the other; its directory is below the folder."""
 
     def __init__(self, folder, kind, aims):
         self.kind, self.killed_at = kind, []

@@ -39,16 +39,7 @@ class Fatal(Exception):
 
 
 class Failures:
-    """Raises at the arrivals that were chosen.
-
-    Args:
-        chance: Chooses them.
-        count: How many.
-
-    Attributes:
-        chosen: The errors by place and arrival.
-        met: What has been raised.
-    """
+    """Raises at the arrivals that were chosen by chance: errors by place and arrival; `met` are those raised."""
 
     def __init__(self, chance, count):
         self.chosen, self.met = {}, []
@@ -196,13 +187,7 @@ class Companion(train.SessionRunHook):
 
 
 class Watch(train.SessionRunHook):
-    """Sees what must hold of each session; the first of the hooks.
-
-    Args:
-        directory: Of the checkpoints.
-        batch: What each run uses.
-        seen: What came before, in earlier sessions of the job.
-    """
+    """Sees what must hold of each session, after what earlier ones of the job have seen; the first of the hooks."""
 
     def __init__(self, directory, batch, seen):
         self.directory, self.batch, self.seen, self.total = directory, batch, seen, 0
@@ -250,13 +235,7 @@ class Seen:
 def go_through(seed, directory, most=7):
     """Runs a job through the schedule of a seed; raises an `AssertionError` where something does not hold.
 
-    Args:
-        seed: Of the schedule.
-        directory: Of the job.
-        most: How many failures there are at most.
-
-    Returns:
-        The failures it met, and the fingerprint of the last state.
+    Returns the failures it met, `most` at most, and the fingerprint of the last state.
     """
     chance = random.Random(seed)
     failures, seen = Failures(chance, min(most, chance.randint(1, 7))), Seen()

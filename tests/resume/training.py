@@ -20,9 +20,7 @@ SAVE_STEPS = 6
 class Model:
     """The graph: a regression with dropout, Adam at a rate that follows the global step, and averages.
 
-    Args:
-        kind: Of the source of its data.
-        fault: Called in each run with the global step and whether the run is applied: before that, and after.
+    The fault is called in each run with the global step and whether the run is applied: before that, and after.
     """
 
     def __init__(self, kind, fault=lambda step, applied: None):
@@ -50,13 +48,8 @@ class Model:
     def train(self, directory, *hooks, body=lambda step: None):
         """Trains to the last step, from wherever the checkpoints in a directory have got to.
 
-        Args:
-            directory: Of checkpoints and events.
-            *hooks: More hooks.
-            body: Called with the global step after each run.
-
-        Returns:
-            What must not depend on interruptions: the fingerprint of all variables, and what the user's hook keeps.
+        The body is called with the global step after each run. Returns what must not depend on interruptions: the
+        fingerprint of all variables, and what the user's hook keeps.
         """
         best = Best(self.loss, directory)
         with (

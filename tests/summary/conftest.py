@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,3 +27,28 @@ def accumulate() -> Callable[[Path], Any]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     return lambda logdir: EventAccumulator(str(logdir), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+
+
+@pytest.fixture
+def python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a program in a process of its own, with arguments."""
+
+    def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return python
+
+
+@pytest.fixture
+def at_once() -> Callable[[Callable[[int], None], int], None]:
+    """Calls a function with each number below a bound, in as many threads."""
+
+    def at_once(function: Callable[[int], None], count: int) -> None:
+        threads = [threading.Thread(target=function, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+    return at_once

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from hookline.testing import FakeClock, read_events
 
 Steps = Callable[[Path], list[int]]
 Accumulate = Callable[[Path], Any]
+AtOnce = Callable[[Callable[[int], None], int], None]
 
 
 def test_tensorboard_shows_scalars_with_step_value_and_time(tmp_path: Path, accumulate: Accumulate):
@@ -54,15 +54,6 @@ def test_every_kind_of_event_is_read_back(tmp_path: Path):
     assert events[3].wall_time == 9.0
 
 
-def test_session_start_makes_tensorboard_drop_the_points_of_the_crashed_run(tmp_path: Path, accumulate: Accumulate):
-    with FileWriter(tmp_path) as writer:
-        for step in (1, 2, 3):
-            writer.add_summary(encode.scalar("loss", step), step)
-        writer.add_session_log(SessionLog(status=SessionLog.START), 2)
-        writer.add_summary(encode.scalar("loss", 9.0), 2)
-    assert [(p.step, p.value) for p in accumulate(tmp_path).Scalars("loss")] == [(1, 1.0), (2, 9.0)]
-
-
 def test_flush_writes_everything_before_it_returns(tmp_path: Path, steps: Steps):
     with FileWriter(tmp_path, max_queue=1000, flush_secs=10_000) as writer:
         writer.add_summary(encode.scalar("loss", 0.5), 1)
@@ -89,7 +80,7 @@ def test_pending_events_are_written_without_a_flush_when_their_time_is_over(tmp_
         assert happens(lambda: steps(tmp_path) == [1])
 
 
-def test_many_threads_lose_nothing_and_each_keeps_its_order(tmp_path: Path, accumulate: Accumulate):
+def test_many_threads_lose_nothing_and_each_keeps_its_order(tmp_path: Path, accumulate: Accumulate, at_once: AtOnce):
     with FileWriter(tmp_path) as writer:
 
         def write(thread: int) -> None:
@@ -98,11 +89,7 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(tmp_path: Path, accu
                 if step % 400 == 0:
                     writer.flush()
 
-        threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(write, 4)
     accumulator = accumulate(tmp_path)
     for thread in range(4):
         assert [(p.step, p.value) for p in accumulator.Scalars(f"thread{thread}")] == [(i, i) for i in range(1000)]
@@ -201,7 +188,7 @@ def test_one_writer_a_directory_however_it_is_spelled(tmp_path: Path, monkeypatc
     FileWriterCache.clear()
 
 
-def test_threads_that_ask_for_one_directory_at_once_get_one_writer(tmp_path: Path):
+def test_threads_that_ask_for_one_directory_at_once_get_one_writer(tmp_path: Path, at_once: AtOnce):
     threads_at_once = 8
     together = threading.Barrier(threads_at_once)
     interval = sys.getswitchinterval()
@@ -210,15 +197,11 @@ def test_threads_that_ask_for_one_directory_at_once_get_one_writer(tmp_path: Pat
         for directory in range(10):
             found = []
 
-            def ask(found=found, path=tmp_path / str(directory)):
+            def ask(_: int, found: list[FileWriter] = found, path: Path = tmp_path / str(directory)) -> None:
                 together.wait(10)
                 found.append(FileWriterCache.get(path))
 
-            threads = [threading.Thread(target=ask) for _ in range(threads_at_once)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(10)
+            at_once(ask, threads_at_once)
             assert len(found) == threads_at_once
             assert len(set(map(id, found))) == 1
             FileWriterCache.clear()
@@ -258,8 +241,10 @@ def test_a_graph_may_be_given_at_once(tmp_path: Path, accumulate: Accumulate):
         writer.add_graph(5)  # type: ignore[arg-type]
 
 
-def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(tmp_path: Path, steps: Steps):
-    program = """if True:
+def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(
+    tmp_path: Path, steps: Steps, python: Callable[..., Any]
+):
+    program = """
         import os, sys
         from hookline.summary import FileWriter
         from hookline.testing import FakeClock
@@ -274,7 +259,7 @@ def test_files_of_one_instant_sort_as_they_were_made_whoever_made_them(tmp_path:
                 if not child:
                     os._exit(0)
     """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=120, check=True)
+    assert python(program, tmp_path).returncode == 0
     assert len({name.partition("_")[0] for name in os.listdir(tmp_path)}) == 1
     assert steps(tmp_path) == list(range(10))
 
@@ -296,16 +281,12 @@ def test_a_new_file_sorts_before_those_of_the_next_second(tmp_path: Path):
     assert name < "events.out.tfevents.0000000078.0"
 
 
-def test_threads_that_make_a_file_at_the_same_time_get_one_each(tmp_path: Path, steps: Steps):
+def test_threads_that_make_a_file_at_the_same_time_get_one_each(tmp_path: Path, steps: Steps, at_once: AtOnce):
     def write(step: int) -> None:
         with FileWriter(tmp_path) as writer:
             writer.add_summary(b"", step)
 
     with FakeClock():
-        threads = [threading.Thread(target=write, args=(step,)) for step in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(write, 16)
     assert sorted(steps(tmp_path)) == list(range(16))
     assert len(os.listdir(tmp_path)) == 16

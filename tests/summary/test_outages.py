@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -216,7 +213,7 @@ def test_a_new_file_goes_where_the_first_one_was(tmp_path: Path, monkeypatch: py
     assert writer.get_logdir() == "run"
 
 
-def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: Steps):
+def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: Steps, python: Callable[..., Any]):
     program = """
         import resource, sys
         from hookline.summary import FileWriterCache, encode
@@ -226,7 +223,7 @@ def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, steps: 
             writer.add_summary(encode.scalar("loss", step), step)
             writer.flush()
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = python(program, tmp_path)
+    assert done.returncode == 0
     assert "File too large" in done.stderr
     assert steps(tmp_path) == list(range(100))

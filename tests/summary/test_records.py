@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-from hookline.summary.records import frame
-from hookline.summary.wire import varint
+from hookline.summary.records import frame, varint
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,7 @@ Assignment = dict[Variable, str]
 
 
 def by_map(who: str, assignment_map: Any) -> Assignment:
-    """Returns the assignment that an `assignment_map` of `init_from_checkpoint` means in the default graph.
-
-    Raises:
-        TypeError: It is not made of names and variables.
-        ValueError: The graph has no such variable, or a prefix is paired with a name.
-    """
+    """Returns the assignment that an `assignment_map` of `init_from_checkpoint` means in the default graph."""
     pairs = assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
         raise TypeError(f"{who} requires a dict from names to variables, or a list of pairs, got {assignment_map!r}.")
@@ -36,11 +31,7 @@ def by_map(who: str, assignment_map: Any) -> Assignment:
 
 
 def by_name(who: str, var_list: Any) -> Assignment:
-    """Returns the assignment that a list of variables, or a dict from names to variables, means.
-
-    Raises:
-        TypeError: An item is not a variable.
-    """
+    """Returns the assignment that a list of variables, or a dict from names to variables, means."""
     if isinstance(var_list, Mapping):
         return {_checked(who, variable): name.removesuffix(":0") for name, variable in var_list.items()}
     variables = arguments.several(who, "var_list", var_list)
@@ -50,12 +41,7 @@ def by_name(who: str, var_list: Any) -> Assignment:
 def by_pattern(
     who: str, chosen: str | Sequence[str] | Sequence[Variable] | None, earlier_names: Mapping[str, str]
 ) -> Assignment:
-    """Returns the assignment that the arguments of `warm_start` mean in the default graph.
-
-    Raises:
-        TypeError: An item is neither a pattern nor a variable.
-        ValueError: `earlier_names` has a name of no chosen variable.
-    """
+    """Returns the assignment that the arguments of `warm_start` mean in the default graph."""
     graph = get_default_graph()
     if chosen is None:
         found = []

@@ -22,12 +22,7 @@ def several(arrays: Iterable[Any]) -> tuple[str, ...]:
 
 
 def shown(names: Sequence[str]) -> str:
-    """Returns devices in words.
-
-    Example:
-        >>> shown(["cpu:0", "cpu:1", "cpu:2"]), shown(["cuda:1"])
-        ('3 devices (cpu:0 to cpu:2)', '1 device (cuda:1)')
-    """
+    """Returns devices in words: "3 devices (cpu:0 to cpu:2)", "1 device (cuda:1)"."""
     kinds = {name.rpartition(":")[0] for name in names}
     numbers = [name.rpartition(":")[2] for name in names]
     in_a_row = len(kinds) == 1 and all(map(str.isdecimal, numbers))
@@ -56,17 +51,13 @@ def shardings_of(variables: Mapping[str, Variable]) -> dict[str, list[Any]]:
 def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
     """Warns if what was restored from a checkpoint lies on fewer devices than what was saved.
 
-    Args:
-        path: The checkpoint.
-        manifest: What is in it.
-        values: What was restored from it.
-        is_placed: Whether the graph was built with values that lay somewhere. If not, the step takes what is whole to
-            the devices of its batches, as it did before the restore.
+    If the graph was built with values that lay nowhere (not `is_placed`), the step takes what is whole to the devices
+    of its batches, as it did before the restore.
     """
     now = _names(jax.tree.leaves(values))
     if not now or len(now) >= len(manifest.devices):
         return
-    is_split = any(len(leaf.pieces) > 1 for entry in manifest.variables.values() for leaf in entry.leaves)
+    is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
     if is_placed or is_split or jax.device_count() < len(manifest.devices):
         _logger.warning(
             "Checkpoint '%s' was saved from %s and is restored onto %s, where the values lie that the graph was built "

@@ -27,12 +27,7 @@ _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
 def not_written(failure: BaseException, path: str) -> BaseException:
-    """Returns the error to raise, `from failure`, when a checkpoint could not be written.
-
-    Args:
-        failure: What the file system, Orbax or the engine raised, in this thread or in a background thread.
-        path: The checkpoint or file to be written.
-    """
+    """Returns the error to raise, `from failure`, when a checkpoint or another file could not be written."""
     message = f"Checkpoint '{path}' could not be written"
     kind = errors.DeadlineExceededError if _timed_out(failure) else errors.UnknownError
     return _of_the_system(failure, message) or _mapped(failure) or kind(None, None, f"{message}: {_said(failure)}")
@@ -67,10 +62,7 @@ def is_unclear(failure: BaseException) -> bool:
 def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
     """Returns the error to raise, `from failure`, when a complete checkpoint could not be read.
 
-    Args:
-        failure: What the file system, Orbax or the engine raised.
-        path: The checkpoint.
-        advice: What to do if its data are broken.
+    The advice says what to do if its data are broken.
     """
     message = f"Checkpoint '{path}' could not be read"
     found = _of_the_system(failure, message)
@@ -80,12 +72,8 @@ def not_read(failure: BaseException, path: str, advice: str) -> BaseException:
         return errors.UnavailableError(None, None, str(found or f"{message}: {_said(failure)}"))
     if isinstance(failure, MemoryError) or "start new thread" in str(failure):
         return errors.ResourceExhaustedError(None, None, f"{message}: {_said(failure)}")
-    mapped = _mapped(failure)
-    if mapped is not None:
-        return mapped
-    return errors.DataLossError(
-        None, None, f"Checkpoint '{path}' is broken and cannot be read: {_said(failure)} {advice}"
-    )
+    broken = f"Checkpoint '{path}' is broken and cannot be read: {_said(failure)} {advice}"
+    return _mapped(failure) or errors.DataLossError(None, None, broken)
 
 
 def without_tracebacks(failure: BaseException) -> BaseException:
@@ -107,9 +95,7 @@ def _of_the_system(failure: BaseException, message: str) -> errors.OpError | Non
     if number is None:
         return None
     found = errors.from_os_error(OSError(number, os.strerror(number)), message)
-    advice = _ADVICE.get(type(found), "")
-    if number in _TOO_MANY_FILES:
-        advice = "Close some, or allow more (ulimit -n)."
+    advice = "Close some, or allow more (ulimit -n)." if number in _TOO_MANY_FILES else _ADVICE.get(type(found), "")
     return type(found)(None, None, f"{found} {advice}".rstrip())
 
 

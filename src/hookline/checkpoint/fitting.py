@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from hookline import errors
 from hookline.checkpoint import leaves
-from hookline.checkpoint.manifest import Entry, Leaf, Manifest
+from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.graph.spec import UNKNOWN
 
 
@@ -41,19 +41,10 @@ def fit(
 ) -> dict[str, Match]:
     """Matches a checkpoint with variables, by name and by the paths of their leaves.
 
-    A checkpoint may hold more variables: a graph for evaluation has no optimizer.
-
-    Args:
-        path: The checkpoint, for messages.
-        manifest: What is in it.
-        wanted: By name in the checkpoint the spec of the variable to restore, or `UNKNOWN`.
-        reshape: Another shape with as many elements fits too.
-        what: What the error says that the checkpoint does not fit.
-        where: Where the error says that something is otherwise.
-        advice: What the error says at its end.
-
-    Returns:
-        A match for each wanted name.
+    A checkpoint may hold more variables: a graph for evaluation has no optimizer. `wanted` has, by name in the
+    checkpoint, the spec of the variable to restore, or `UNKNOWN`. With `reshape` another shape with as many elements
+    fits too. The error says that the checkpoint does not fit `what`, that something is otherwise in `where`, and at its
+    end `advice`.
 
     Raises:
         NotFoundError: Something is missing in the checkpoint.
@@ -68,10 +59,27 @@ def fit(
         if entry is None:
             missing.append(name)
         elif spec is UNKNOWN:
-            matches[name] = _as_saved(name, entry, different)
+            matches[name] = Match(entry.leaves, leaves.structure_of(entry))
+            if matches[name].structure is None:
+                different.append(
+                    f"{name} is built of the user's own containers, and the graph does not know yet of which: run its "
+                    f"initializer before restoring"
+                )
         else:
-            same_shape = _same_size if reshape else _same_shape
-            matches[name] = _compare(name, spec, entry, same_shape, where, missing, unexpected, different)
+            pairs, structure = leaves.with_paths(spec)
+            saved = {leaf.path: leaf for leaf in entry.leaves}
+            matches[name] = Match(tuple(saved[path] for path, _ in pairs if path in saved), structure)
+            for leaf_path, leaf_spec in pairs:
+                full, leaf = _full(name, leaf_path), saved.pop(leaf_path, None)
+                if leaf is None:
+                    missing.append(full)
+                    continue
+                if not _fits(leaf.shape, leaf_spec.shape, reshape):
+                    shown = tuple(dim if isinstance(dim, int) else None for dim in leaf_spec.shape)
+                    different.append(f"{full} has shape {leaf.shape} in the checkpoint, {shown} in {where}")
+                if leaf.dtype != str(leaf_spec.dtype):
+                    different.append(f"{full} has dtype {leaf.dtype} in the checkpoint, {leaf_spec.dtype} in {where}")
+            unexpected += [_full(name, leaf_path) for leaf_path in saved]
     if not (missing or unexpected or different):
         return matches
     spare = sorted(set(manifest.variables) - set(wanted))
@@ -91,54 +99,13 @@ def shaped_as(spec: Any, value: Any) -> Any:
     return jax.tree.map(lambda array, leaf: array.reshape(leaf.shape), value, spec)
 
 
-def _as_saved(name: str, entry: Entry, different: list[str]) -> Match:
-    structure = leaves.structure_of(entry)
-    if structure is None:
-        different.append(
-            f"{name} is built of the user's own containers, and the graph does not know yet of which: run its "
-            f"initializer before restoring"
-        )
-    return Match(entry.leaves, structure)
+def _full(name: str, leaf_path: str) -> str:
+    return f"{name}/{leaf_path}" if leaf_path else name
 
 
-def _compare(
-    name: str,
-    spec: Any,
-    entry: Entry,
-    same_shape: Callable[[tuple[int, ...], tuple[Any, ...]], bool],
-    where: str,
-    missing: list[str],
-    unexpected: list[str],
-    different: list[str],
-) -> Match:
-    pairs, structure = leaves.with_paths(spec)
-    saved = {leaf.path: leaf for leaf in entry.leaves}
-    found = []
-    for leaf_path, leaf_spec in pairs:
-        full = f"{name}/{leaf_path}" if leaf_path else name
-        leaf = saved.pop(leaf_path, None)
-        if leaf is None:
-            missing.append(full)
-            continue
-        found.append(leaf)
-        if not same_shape(leaf.shape, leaf_spec.shape):
-            different.append(f"{full} has shape {leaf.shape} in the checkpoint, {_shown(leaf_spec)} in {where}")
-        if leaf.dtype != str(leaf_spec.dtype):
-            different.append(f"{full} has dtype {leaf.dtype} in the checkpoint, {leaf_spec.dtype} in {where}")
-    unexpected += [f"{name}/{path}" if path else name for path in saved]
-    return Match(tuple(found), structure)
-
-
-def _same_shape(saved: tuple[int, ...], spec: tuple[Any, ...]) -> bool:
+def _fits(saved: tuple[int, ...], spec: tuple[Any, ...], reshape: bool) -> bool:
+    if reshape and all(isinstance(dim, int) for dim in spec):
+        return math.prod(saved) == math.prod(spec)
     return len(saved) == len(spec) and all(
         not isinstance(dim, int) or dim == length for length, dim in zip(saved, spec, strict=True)
     )
-
-
-def _same_size(saved: tuple[int, ...], spec: tuple[Any, ...]) -> bool:
-    is_known = all(isinstance(dim, int) for dim in spec)
-    return _same_shape(saved, spec) or (is_known and math.prod(saved) == math.prod(spec))
-
-
-def _shown(spec: jax.ShapeDtypeStruct) -> tuple[int | None, ...]:
-    return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)

@@ -41,6 +41,11 @@ _being_written: set[str] = set()
 _left: set[str] = set()
 
 
+def base_of(path: str) -> str:
+    """Returns the path of a checkpoint without the number of its step."""
+    return re.sub(r"-\d+$", "", path)
+
+
 def locate(path: str) -> str | None:
     """Returns the directory that holds the complete checkpoint `path` now; None if there is none."""
     for directory in (path, path + SAVING_SUFFIX, path):  # Once more: it may have been renamed while we looked.
@@ -61,11 +66,7 @@ def flaw(path: str) -> str:
 
 
 def require_whole(path: str) -> None:
-    """Checks a path at which a checkpoint was saved once.
-
-    Raises:
-        DataLossError: Something is there, and it is not a complete checkpoint.
-    """
+    """Raises `DataLossError` if there is something where a checkpoint was saved once, and it is not complete."""
     if found := flaw(path):
         raise errors.DataLossError(
             None, None, f"Checkpoint '{path}' is broken and cannot be read: {found}. {previous_advice(path)}"
@@ -74,7 +75,7 @@ def require_whole(path: str) -> None:
 
 def has_the_look(path: str) -> bool:
     """Returns whether a checkpoint that is not complete seems to be one of hookline nevertheless, by what is left."""
-    if re.search(r"-\d+$", path) is None or not os.path.isdir(path):
+    if base_of(path) == path or not os.path.isdir(path):
         return False
     left = _entries(path)
     return not left or not _OF_ORBAX.isdisjoint(left)
@@ -91,13 +92,7 @@ def names(directory: str) -> list[str]:
 
 
 def read_manifest(path: str) -> tuple[str, Manifest]:
-    """Finds a checkpoint and reads its manifest.
-
-    Args:
-        path: The checkpoint.
-
-    Returns:
-        The directory it is in now, and its manifest.
+    """Returns the directory that a checkpoint is in now, and its manifest.
 
     Raises:
         NotFoundError: There is nothing at `path`.
@@ -123,15 +118,14 @@ def read_manifest(path: str) -> tuple[str, Manifest]:
 
 def _is_one_of_several(path: str) -> bool:
     """Returns whether complete checkpoints beside a path have its name, with other numbers of steps."""
-    base = re.sub(r"-\d+$", "", os.path.basename(path))
-    others = names(os.path.dirname(path) or ".")
-    return base != os.path.basename(path) and any(re.fullmatch(rf"{re.escape(base)}-\d+", name) for name in others)
+    name = os.path.basename(path)
+    base, others = base_of(name), names(os.path.dirname(path) or ".")
+    return base != name and any(base_of(other) == base != other for other in others)
 
 
 def _absent(path: str) -> errors.OpError:
     parent = os.path.dirname(path) or "."
-    known = names(parent)
-    there = f"Checkpoints in '{parent}': {', '.join(known) or 'none'}."
+    there = f"Checkpoints in '{parent}': {', '.join(names(parent)) or 'none'}."
     if os.path.isdir(path):
         inside = names(path)
         if inside:
@@ -169,14 +163,10 @@ def previous_advice(path: str) -> str:
 
 
 def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
-    """Prepares to write a checkpoint.
+    """Returns a directory to write a checkpoint to, which does not exist yet.
 
-    Args:
-        path: Its final place. The remains of an earlier checkpoint are moved out of it.
-        was_saved: Says whether there was one. Otherwise what is left must look like it.
-
-    Returns:
-        The directory to write to, which does not exist yet.
+    The remains of an earlier checkpoint are moved out of its final place: `was_saved` says whether there was one;
+    otherwise they must look like it.
 
     Raises:
         AlreadyExistsError: Something at `path` is not a checkpoint and will not be overwritten.
@@ -191,13 +181,8 @@ def prepare(path: str, was_saved: Callable[[], bool] = lambda: False) -> str:
                 f"Saver will not overwrite '{path}', which is no checkpoint of hookline: move it away or save "
                 "elsewhere.",
             )
-        found = flaw(path)
-        _logger.warning(
-            "What is left of checkpoint '%s' is in the way of a new one (%s), and was moved to '%s'.",
-            path,
-            found,
-            move_aside(path),
-        )
+        text = "What is left of checkpoint '%s' is in the way of a new one (%s), and was moved to '%s'."
+        _logger.warning(text, path, flaw(path), move_aside(path))
     for left in [left for left in _left if os.path.dirname(left) == os.path.dirname(path)]:
         _discard_if_possible(left)
     writing = f"{path}{_WRITING_SUFFIX}{secrets.token_hex(4)}"
@@ -212,10 +197,7 @@ def commit(
 ) -> None:
     """Completes the checkpoint in the directory of `prepare`, and moves it into place.
 
-    Args:
-        writing: That directory.
-        manifest: Its contents.
-        changing: Entered for the renames, when all files are on the disk; an error ends the attempt.
+    `changing` is entered for the renames, when all files are on the disk; an error ends the attempt.
     """
     path = writing.rpartition(_WRITING_SUFFIX)[0]
     saving, replaced = path + SAVING_SUFFIX, path + REPLACED_SUFFIX
@@ -260,11 +242,7 @@ def _rename_aside(directory: str, path: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint: it disappears at once, and its files follow. It may already be gone.
-
-    Raises:
-        OSError: It could not be removed, or not all of it; another attempt goes on.
-    """
+    """Removes a checkpoint, which disappears at once, before its files; after an error another attempt goes on."""
     removed = path + REMOVED_SUFFIX
     _discard(removed)
     with contextlib.suppress(FileNotFoundError):
@@ -298,10 +276,8 @@ def _finish_or_discard(path: str) -> None:
         _discard(saving)
         return
     if _is_there(path):
-        aside = _rename_aside(path, path)
-        _logger.warning(
-            "What is left at '%s' is in the way of the complete checkpoint, and was moved to '%s'.", path, aside
-        )
+        text = "What is left at '%s' is in the way of the complete checkpoint, and was moved to '%s'."
+        _logger.warning(text, path, _rename_aside(path, path))
     durable.rename(saving, path)
 
 

@@ -185,8 +185,7 @@ class Lease:
     def _take(self, whose: Callable[[Owner | None, bool], str]) -> str:
         """Takes the lease, if nobody has it; otherwise returns who has.
 
-        Args:
-            whose: Says so, if the lock is free; given the owner on file and whether locks work.
+        If the lock is free, `whose` says so; it is given the owner on file and whether locks work.
         """
         durable.make_directories(self._directory)
         descriptor = os.open(self._path(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o666)
@@ -198,8 +197,10 @@ class Lease:
             if has_it := whose(found, locked):
                 return has_it
             mine = Owner.this_process(_HEARTBEAT_SECS)
-            if locked:
-                self._remove_leftovers()
+            if locked:  # Other processes may have been killed while they wrote owner files.
+                for name in os.listdir(self._directory):
+                    if name.startswith(f"{OWNER_NAME}."):
+                        os.remove(self._path(name))
             owner.write(self._path(OWNER_NAME), mine)
             if not locked:
                 clock.sleep(_LOOK_EVERY_SECS)  # If two processes take over at the same moment, the last one has it.
@@ -220,12 +221,10 @@ class Lease:
     def _take_again(self) -> str:
         """Takes the lease again if nobody has had it since it was lost; otherwise returns who has."""
         self._close()  # Closing it later would give up the new lock, if it is the same file.
-        whose = self._take(self._who_had_it)
-        for _ in range(_LOOKS):
-            if whose != _SOMEBODY:
-                break
+        looks = 0
+        while (whose := self._take(self._who_had_it)) == _SOMEBODY and looks < _LOOKS:
             clock.sleep(_LOOK_AGAIN_SECS)
-            whose = self._take(self._who_had_it)
+            looks += 1
         if not whose:
             _logger.warning(
                 "The files of the lease of '%s' were removed or replaced. Nobody else has saved there since: this "
@@ -289,19 +288,11 @@ class Lease:
             if self._keeps_lock() and self._is_mine(self._read_owner()):
                 self._traces = found
 
-    def _remove_leftovers(self) -> None:
-        """Removes owner files whose processes were killed while writing them."""
-        for name in os.listdir(self._directory):
-            if name.startswith(f"{OWNER_NAME}."):
-                os.remove(self._path(name))
-
     def _is_gone(self, found: Owner, locked: bool) -> bool:
-        if found.is_numbered_alike:
-            # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock.
-            return found.has_ended or self._is_silent(found)
-        if found.shares_locks and locked:
-            return True  # It would have the lock.
-        return self._is_silent(found)
+        # An owner may be alive without its lock if it copied the directory: reading a locked file drops the lock. Only
+        # where its number says nothing is it asked whether it would have the lock.
+        ended = found.has_ended if found.is_numbered_alike else found.shares_locks and locked
+        return ended or self._is_silent(found)
 
     def _is_silent(self, found: Owner) -> bool:
         now = clock.monotonic()
@@ -359,8 +350,7 @@ def hold(directory: str, wait_secs: float = DEFAULT_WAIT_SECS, path: str = "") -
         A function that gives it back; further calls do nothing.
 
     Raises:
-        FailedPreconditionError: Another process saves there and still did when the time was over; the message names it.
-        OpError: The directory cannot be written to.
+        OpError: As in `Lease.acquire`.
     """
     arguments.number("A lease", "lease_wait_secs", wait_secs, at_least=0)
     with _guard:

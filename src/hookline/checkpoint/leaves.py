@@ -28,13 +28,7 @@ def _quoted(key: Any) -> str:
 
 
 def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Takes variables apart into leaves.
-
-    Args:
-        values: Pytrees by variable name.
-
-    Returns:
-        The manifest's entries, and the arrays to store, by leaf name.
+    """Takes variables apart into the manifest's entries, and the arrays to store by leaf name.
 
     Raises:
         InvalidArgumentError: A leaf has a type that cannot be stored.
@@ -115,14 +109,10 @@ def abstract(leaf: Leaf, sharding: Any) -> Any | None:
     """
     if leaf.kind in _IN_MANIFEST.values() or 0 in leaf.shape:
         return None
-    if sharding is None:
+    if sharding is None or leaf.kind not in ("array", "key"):
         return np.ndarray
-    if leaf.kind == "array":
-        return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
-    if leaf.kind == "key":
-        data = _key_data(leaf)
-        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
-    return np.ndarray
+    shape, dtype = _key_data(leaf) if leaf.kind == "key" else (leaf.shape, jnp.dtype(leaf.dtype))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def may_lie(leaf: Leaf, sharding: Any) -> bool:
@@ -134,9 +124,10 @@ def may_lie(leaf: Leaf, sharding: Any) -> bool:
     return True
 
 
-def _key_data(leaf: Leaf) -> Any:
+def _key_data(leaf: Leaf) -> tuple[tuple[int, ...], Any]:
+    """Returns the shape and dtype of the data of a leaf of keys."""
     one = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=leaf.value)))
-    return jax.ShapeDtypeStruct((*leaf.shape, *one.shape), one.dtype)
+    return (*leaf.shape, *one.shape), one.dtype
 
 
 def unpack(leaf: Leaf, stored: Any) -> Any:
@@ -146,7 +137,7 @@ def unpack(leaf: Leaf, stored: Any) -> Any:
     if leaf.kind == "bytes":
         return b"" if stored is None else stored.tobytes()
     if leaf.kind == "key":
-        data = jnp.zeros(_key_data(leaf).shape, _key_data(leaf).dtype) if stored is None else jnp.asarray(stored)
+        data = jnp.zeros(*_key_data(leaf)) if stored is None else jnp.asarray(stored)
         return jax.random.wrap_key_data(data, impl=leaf.value)
     if stored is None:
         make: Callable[..., Any] = jnp.zeros if leaf.kind == "array" else np.zeros

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import google_crc32c
+
 from hookline.checkpoint import checksums
 from hookline.checkpoint.checksums import Piece
 from hookline.version import __version__
@@ -72,47 +74,39 @@ class Manifest:
     extra: bool = False
     devices: tuple[str, ...] = ()
 
+    @property
+    def leaves(self) -> dict[str, Leaf]:
+        """All leaves of all variables, by name."""
+        return {leaf.name: leaf for entry in self.variables.values() for leaf in entry.leaves}
+
     def to_json(self) -> str:
         """Returns the text of the manifest file, which ends with a checksum of the text before it."""
         text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
-        return f"{text[:-1]}{_CHECKSUM}{checksums.of_chunks([text[:-1].encode()])}}}"
+        return f"{text[:-1]}{_CHECKSUM}{google_crc32c.value(text[:-1].encode())}}}"
 
     def with_pieces(self, stored: Mapping[str, Any]) -> Manifest:
         """Returns a manifest with the checksums of the stored arrays, given by leaf name."""
-        return dataclasses.replace(
-            self,
-            variables={
-                name: dataclasses.replace(
-                    entry,
-                    leaves=tuple(
-                        dataclasses.replace(leaf, pieces=checksums.pieces_of(stored[leaf.name]))
-                        if leaf.name in stored
-                        else leaf
-                        for leaf in entry.leaves
-                    ),
-                )
-                for name, entry in self.variables.items()
-            },
-        )
+        own = {name: checksums.pieces_of(array) for name, array in stored.items()}
+        variables = {
+            name: Entry(
+                tuple(dataclasses.replace(leaf, pieces=own.get(leaf.name, ())) for leaf in entry.leaves),
+                entry.structure,
+            )
+            for name, entry in self.variables.items()
+        }
+        return dataclasses.replace(self, variables=variables)
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Reads the text of a manifest file.
-
-        Raises:
-            NewerFormat: A later version of hookline wrote it.
-            ValueError: It is not a manifest, or it is damaged.
-        """
+        """Reads the text of a manifest file; raises `ValueError`, or `NewerFormat`, if it cannot be used."""
         try:
             fields = json.loads(text)
             if fields["format"] > FORMAT:
                 raise NewerFormat(
                     f"it has format {fields['format']}, this version of hookline reads up to {FORMAT}: upgrade hookline"
                 )
-            before = text.rpartition(_CHECKSUM)[0]
-            if (fields["format"] > 1 or "crc32c" in fields) and checksums.of_chunks([before.encode()]) != fields[
-                "crc32c"
-            ]:
+            checksum = google_crc32c.value(text.rpartition(_CHECKSUM)[0].encode())
+            if (fields["format"] > 1 or "crc32c" in fields) and checksum != fields["crc32c"]:
                 raise ValueError(f"its {FILE_NAME} is not what was written: it does not have its checksum")
             variables = {
                 name: Entry(tuple(map(_leaf, entry["leaves"])), entry["structure"])

@@ -16,19 +16,11 @@ _READ_AT_ONCE_BYTES = 32 * 2**20
 _NO_ARRAYS = "(no arrays)"
 
 
-def _is_no_left_over_task(record: logging.LogRecord) -> bool:
-    return f"{os.sep}orbax{os.sep}" not in record.getMessage()
-
-
-def _is_not_of_an_abandoned_save(record: logging.LogRecord) -> bool:
-    return ".hookline-writing-" not in record.getMessage()
-
-
 # When a save fails, Orbax's threads find out one after another, even after the save was given up.
-logging.getLogger("absl").addFilter(_is_not_of_an_abandoned_save)
+logging.getLogger("absl").addFilter(lambda record: ".hookline-writing-" not in record.getMessage())
 # When a read fails, Orbax leaves the tasks of other arrays behind; asyncio logs them, with stack traces, whenever they
 # are collected.
-logging.getLogger("asyncio").addFilter(_is_no_left_over_task)
+logging.getLogger("asyncio").addFilter(lambda record: f"{os.sep}orbax{os.sep}" not in record.getMessage())
 
 
 @contextmanager
@@ -60,9 +52,7 @@ def _context() -> ocp.Context:
 def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], None]:
     """Starts to write named arrays; returns when they have left the devices.
 
-    Args:
-        directory: The directory to make. It appears, complete, when the writing is over.
-        stored: JAX and NumPy arrays by name. They must not change before the writing is over.
+    The directory appears, complete, when the writing is over. Before that, the arrays must not change.
 
     Returns:
         A function that waits until the directory is complete and raises any error from the background.
@@ -87,16 +77,7 @@ def start_writing(directory: str, stored: Mapping[str, Any]) -> Callable[[], Non
 
 
 def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[str, Any]:
-    """Reads some of the arrays of a checkpoint.
-
-    Args:
-        directory: The checkpoint.
-        wanted: For each name a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`.
-        largest_bytes: The size of the largest array.
-
-    Returns:
-        The arrays by name.
-    """
+    """Reads arrays of a checkpoint by name: for each a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`."""
     if not wanted:
         return {}
     context = _context()

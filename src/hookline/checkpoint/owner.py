@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Callable
 
 from hookline.checkpoint import failures
 
@@ -42,15 +43,8 @@ class Owner:
     @staticmethod
     def this_process(beat_secs: float) -> Owner:
         """Returns a new one for this process."""
-        return Owner(
-            secrets.token_hex(16),
-            socket.gethostname(),
-            _boot_id(),
-            os.getpid(),
-            _namespace(),
-            _started(os.getpid()),
-            beat_secs,
-        )
+        pid, token = os.getpid(), secrets.token_hex(16)
+        return Owner(token, socket.gethostname(), _boot_id(), pid, _namespace(), _started(pid), beat_secs)
 
     @property
     def shares_locks(self) -> bool:
@@ -89,33 +83,29 @@ def write(path: str, owner: Owner) -> None:
 
 @functools.cache
 def _boot_id() -> str:
-    return _told_by_the_system("sys/kernel/random/boot_id").strip() or socket.gethostname()
+    return _told_by_the_system("sys/kernel/random/boot_id", _text).strip() or socket.gethostname()
 
 
 def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError as error:
-        _raise_if_it_may_pass(error)
-        return ""
+    return _told_by_the_system("self/ns/pid", os.readlink)
 
 
 def _started(pid: int) -> str:
     """Returns when a process was started, which tells it from a later one of the same number; "" if there is none."""
-    fields = _told_by_the_system(f"{pid}/stat").rpartition(")")[2].split()
+    fields = _told_by_the_system(f"{pid}/stat", _text).rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
-def _told_by_the_system(name: str) -> str:
+def _text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+def _told_by_the_system(name: str, read: Callable[[str], str]) -> str:
     try:
-        with open(f"/proc/{name}", encoding="ascii", errors="replace") as file:
-            return file.read()
+        return read(f"/proc/{name}")
     except OSError as error:
-        _raise_if_it_may_pass(error)
+        # That this process, say, has too many open files does not mean that the other one has ended.
+        if failures.may_pass(error):
+            raise
         return ""
-
-
-def _raise_if_it_may_pass(error: OSError) -> None:
-    # That this process, say, has too many open files does not mean that the other one has ended.
-    if failures.may_pass(error):
-        raise error

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 _logger = logging.getLogger(__name__)
 
@@ -38,10 +39,8 @@ class PendingSave:
 
     def __init__(self, path: str, finish: Callable[[], None]) -> None:
         self.path = path
-        self._error: BaseException | None = None
+        self._end: Future[None] = Future()
         self._told = False
-        self._changing = threading.Lock()
-        self._when_done: list[Callable[[BaseException | None], None]] | None = []
         # Only the thread holds `finish`, and drops it at the end, because it holds the copied values.
         self._thread = threading.Thread(
             target=self._run, args=(finish,), name=f"hookline-save-{os.path.basename(path)}"
@@ -54,17 +53,17 @@ class PendingSave:
             raise
 
     def _run(self, finish: Callable[[], None]) -> None:
+        error = None
         try:
             finish()
-        except BaseException as error:
-            self._error = error
+        except BaseException as raised:
+            error = raised
             _logger.error("%s", error)
-        finally:
-            _under_way.discard(self)
-            with self._changing:
-                waiting, self._when_done = self._when_done or [], None
-            for function in waiting:
-                function(self._error)
+        _under_way.discard(self)
+        if error is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(error)
 
     def when_done(self, function: Callable[[BaseException | None], None]) -> None:
         """Has a function called once the save has succeeded or failed, before `wait` returns; at once if it has.
@@ -72,11 +71,7 @@ class PendingSave:
         Args:
             function: Gets the error, or None. The thread of the save calls it. It must not raise.
         """
-        with self._changing:
-            if self._when_done is not None:
-                self._when_done.append(function)
-                return
-        function(self._error)
+        self._end.add_done_callback(lambda end: function(end.exception()))
 
     def join(self) -> None:
         """Blocks until it has succeeded or failed."""
@@ -94,8 +89,7 @@ class PendingSave:
         """
         self._thread.join()
         self._told = True
-        if self._error is not None:
-            raise self._error
+        self._end.result()
 
     def wait_unless_told(self) -> None:
         """Blocks likewise, but does not repeat an error that `wait` has already raised."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
 from hookline.checkpoint.fitting import Match
-from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.checkpoint.state import latest_checkpoint, recorded
 from hookline.errors import NotFoundError
 
@@ -38,13 +39,8 @@ def read(
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
 
-    Returns:
-        A value for each match.
-
     Raises:
-        NotFoundError: There is no such checkpoint.
-        InvalidArgumentError: It was not written by hookline.
-        DataLossError: The files are broken or differ from what was saved.
+        OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
     """
     found = layout.read_manifest(path)
     while True:
@@ -142,14 +138,14 @@ def verify(ckpt_dir_or_file: str) -> None:
         None in `tf.train`.
     """
     path = checkpoint_at(ckpt_dir_or_file, "verify")
-    names = [leaf.name for entry in layout.read_manifest(path)[1].variables.values() for leaf in entry.leaves]
-    for name in names or [None]:  # One at a time: the model may be large. If empty, only its files.
-        read(path, lambda manifest, name=name: {} if name is None else _leaf_called(name, manifest))
+    # One at a time: the model may be large. If empty, only its files.
+    for name in layout.read_manifest(path)[1].leaves or [None]:
+        read(path, lambda manifest, name=name: _alone(leaf for leaf in manifest.leaves.values() if leaf.name == name))
 
 
-def _leaf_called(name: str, manifest: Manifest) -> dict[str, Match]:
-    every = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
-    return {name: Match((every[name],), jax.tree.structure(0))} if name in every else {}
+def _alone(chosen: Iterable[Leaf]) -> dict[str, Match]:
+    """Returns what to read for leaves, each without the structure of its variable."""
+    return {leaf.name: Match((leaf,), jax.tree.structure(0)) for leaf in chosen}
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -178,7 +174,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
         `tf.train.list_variables`.
     """
     manifest = layout.read_manifest(checkpoint_at(ckpt_dir_or_file, "list_variables"))[1]
-    return sorted((leaf.name, leaf.shape) for entry in manifest.variables.values() for leaf in entry.leaves)
+    return sorted((leaf.name, leaf.shape) for leaf in manifest.leaves.values())
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
@@ -217,13 +213,12 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 
 def _called(name: str, path: str, manifest: Manifest) -> dict[str, Match]:
     """Returns what to read for a name: a whole leaf or variable, or else the leaves below the name."""
-    by_name = {leaf.name: leaf for entry in manifest.variables.values() for leaf in entry.leaves}
+    by_name, entry = manifest.leaves, manifest.variables.get(name)
     if name in by_name:
-        return {name: Match((by_name[name],), jax.tree.structure(0))}
-    structure = leaves.structure_of(manifest.variables[name]) if name in manifest.variables else None
-    if structure is not None:
-        return {name: Match(manifest.variables[name].leaves, structure)}
-    below = {key: Match((leaf,), jax.tree.structure(0)) for key, leaf in by_name.items() if key.startswith(f"{name}/")}
+        return _alone([by_name[name]])
+    if entry is not None and (structure := leaves.structure_of(entry)) is not None:
+        return {name: Match(entry.leaves, structure)}
+    below = _alone(leaf for key, leaf in by_name.items() if key.startswith(f"{name}/"))
     if not below:
         raise NotFoundError(
             None, None, f"Checkpoint '{path}' has no {name!r}. It has: {', '.join(sorted(by_name)) or 'nothing'}."
@@ -252,15 +247,10 @@ def _nested(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def checkpoint_at(path: str, who: str, name: str = "ckpt_dir_or_file") -> str:
-    """Returns the newest checkpoint of a directory of checkpoints; any other path as it is.
-
-    Args:
-        path: As a user gave it.
-        who: The function that was called.
-        name: The name of its argument.
+    """Returns the newest checkpoint of a directory of checkpoints; any other path that a user gave as it is.
 
     Raises:
-        TypeError: It is no path.
+        TypeError: It is no path; the message has the function that was called and the name of its argument.
         DataLossError: Something else is in the place of the newest.
     """
     path = arguments.path(who, name, path)
@@ -303,7 +293,7 @@ def checkpoints_iterator(
     arguments.path(who, "checkpoint_dir", checkpoint_dir)
     arguments.number(who, "min_interval_secs", min_interval_secs)
     arguments.function(who, "timeout_fn", timeout_fn, optional=True)
-    _check_waits(who, timeout, ("poll_secs", poll_secs))
+    _check_waits(who, timeout, poll_secs=poll_secs)
     return _each_new(checkpoint_dir, min_interval_secs, timeout, timeout_fn, poll_secs)
 
 
@@ -315,8 +305,16 @@ def _each_new(
     poll_secs: float,
 ) -> Iterator[str]:
     seen: tuple[str, float] | None = None
+
+    def another() -> tuple[str, float] | None:
+        while (path := latest_checkpoint(checkpoint_dir)) is not None:
+            with contextlib.suppress(NotFoundError):  # Removed while we looked.
+                found = (path, layout.read_manifest(path)[1].timestamp)
+                return None if found == seen else found
+        return None
+
     while True:
-        found = _wait_for_another(checkpoint_dir, seen, timeout, poll_secs)
+        found = _wait(another, timeout, poll_secs)
         if found is None:
             if timeout_fn is None or timeout_fn():
                 return
@@ -347,7 +345,7 @@ def wait_for_new_checkpoint(
     References:
         `tf.contrib.training.wait_for_new_checkpoint`.
     """
-    _check_waits("wait_for_new_checkpoint", timeout, ("seconds_to_sleep", seconds_to_sleep))
+    _check_waits("wait_for_new_checkpoint", timeout, seconds_to_sleep=seconds_to_sleep)
 
     def another() -> str | None:
         path = latest_checkpoint(checkpoint_dir)
@@ -356,26 +354,9 @@ def wait_for_new_checkpoint(
     return _wait(another, timeout, seconds_to_sleep)
 
 
-def _check_waits(who: str, timeout: float | None, poll: tuple[str, float]) -> None:
-    if timeout is not None:
-        arguments.number(who, "timeout", timeout)
-    arguments.number(who, *poll)
-
-
-def _wait_for_another(
-    checkpoint_dir: str, seen: tuple[str, float] | None, timeout: float | None, poll_secs: float
-) -> tuple[str, float] | None:
-    def another() -> tuple[str, float] | None:
-        path = latest_checkpoint(checkpoint_dir)
-        while path is not None:
-            try:
-                found = (path, layout.read_manifest(path)[1].timestamp)
-                return None if found == seen else found
-            except NotFoundError:  # Removed while we looked.
-                path = latest_checkpoint(checkpoint_dir)
-        return None
-
-    return _wait(another, timeout, poll_secs)
+def _check_waits(who: str, timeout: float | None, **poll: float) -> None:
+    for name, secs in {"timeout": 0 if timeout is None else timeout, **poll}.items():
+        arguments.number(who, name, secs)
 
 
 def _wait(look: Callable[[], T | None], timeout: float | None, poll_secs: float) -> T | None:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 
 from hookline.checkpoint import layout
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, base_of, get_checkpoint_state, recorded
+from hookline.checkpoint.layout import base_of
+from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, get_checkpoint_state, recorded
 from hookline.errors import DataLossError, NotFoundError
 
 _logger = logging.getLogger(__name__)

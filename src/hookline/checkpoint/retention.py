@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hookline import arguments
+from hookline.checkpoint.state import CheckpointState
 
 _SECS_PER_HOUR = 3600.0
 
 
 class Kept(NamedTuple):
-    """A complete checkpoint.
+    """A complete checkpoint: where it is, when it was written, and the number of completed steps, if known.
 
-    Attributes:
-        path: Where it is.
-        timestamp: When it was written, in seconds since the epoch.
-        extra: Whether it is not counted; only the newest such checkpoint stays.
-        step: The number of completed steps; None if it was saved without one.
+    An extra one is not counted; only the newest of them stays.
     """
 
     path: str
@@ -31,33 +28,18 @@ class Retention:
     The newest that has proved good stays beside those that count, until a newer one has; so does the best, until
     another one is.
 
-    Args:
-        max_to_keep: How many of the newest stay; None or 0 keeps all.
-        keep_every_n_hours: In each period of this many hours, one that would be removed is kept for good; None keeps
-            none.
-
     Attributes:
         good: The newest that has proved good; None if none has.
         best: The one that was said to be the best; None if none was.
         preserved: The time up to which each period has its permanent checkpoint, in seconds since the epoch; at first
             the time of the oldest checkpoint, None before there is one.
-
-    Example:
-        >>> retention = Retention(max_to_keep=2)
-        >>> [retention.add(path, timestamp) for path, timestamp in [("a", 0), ("b", 60), ("c", 120)]]
-        [[], [], ['a']]
-        >>> retention.paths
-        ['b', 'c']
     """
 
     def __init__(self, max_to_keep: int | None, keep_every_n_hours: float | None = None) -> None:
-        if max_to_keep is not None:
-            arguments.whole("Saver", "max_to_keep", max_to_keep)
-        if keep_every_n_hours is not None:
-            arguments.number("Saver", "keep_checkpoint_every_n_hours", keep_every_n_hours)
-        if max_to_keep is not None and max_to_keep < 0:
+        if max_to_keep is not None and arguments.whole("Saver", "max_to_keep", max_to_keep) < 0:
             raise ValueError(f"Saver requires max_to_keep >= 0 (0 or None keeps all), got {max_to_keep}.")
-        if keep_every_n_hours is not None and not keep_every_n_hours > 0:
+        name = "keep_checkpoint_every_n_hours"
+        if keep_every_n_hours is not None and arguments.number("Saver", name, keep_every_n_hours) <= 0:
             raise ValueError(f"Saver requires keep_checkpoint_every_n_hours > 0 (or None), got {keep_every_n_hours}.")
         self._max_to_keep = max_to_keep or None
         self._period_secs = None if keep_every_n_hours is None else keep_every_n_hours * _SECS_PER_HOUR
@@ -72,17 +54,13 @@ class Retention:
         """The checkpoints that may still be removed one day, oldest first."""
         return [kept.path for kept in self._kept]
 
-    @property
-    def timestamps(self) -> list[float]:
-        """When each of `paths` was written, in seconds since the epoch."""
-        return [kept.timestamp for kept in self._kept]
+    def state(self, newest: str) -> CheckpointState:
+        """Returns what a state file is to say."""
+        timestamps = tuple(kept.timestamp for kept in self._kept)
+        return CheckpointState(newest, tuple(self.paths), timestamps, self.good, self.preserved, self.best)
 
     def recover(
-        self,
-        checkpoints: list[Kept],
-        good: str | None = None,
-        preserved: float | None = None,
-        best: str | None = None,
+        self, checkpoints: list[Kept], good: str | None = None, preserved: float | None = None, best: str | None = None
     ) -> None:
         """Starts from the checkpoints of an earlier run, oldest first, and from what that run knew."""
         self._kept = list(checkpoints)
@@ -94,13 +72,7 @@ class Retention:
         self.best = best
 
     def add(self, path: str, timestamp: float, extra: bool = False, step: int | None = None) -> list[str]:
-        """Adds a new complete checkpoint.
-
-        Args:
-            path: Where it is. A known path was rewritten and is now the newest.
-            timestamp: As in `Kept`, like the other arguments.
-            extra: As in `Kept`.
-            step: As in `Kept`.
+        """Adds a new complete checkpoint; a known path was rewritten and is now the newest.
 
         Returns:
             The checkpoints to remove now, oldest first; never `path`, the newest that has proved good, nor the best.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -15,12 +16,13 @@ import jax
 
 from hookline import arguments, clock
 from hookline.checkpoint import devices, failures, fitting, layout, lease, leaves, reading
+from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
-from hookline.checkpoint.state import STATE_FILE_NAME, CheckpointState, base_of, leaving, recorded, write_state
+from hookline.checkpoint.state import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
 from hookline.graph import GraphKeys, Tensor, Variable, get_global_step
@@ -123,7 +125,7 @@ class Saver:
         self._proven_step: int | None = None
         self._best_step: int | None = None
         self._state_lock = threading.Lock()
-        self._state_file: str | None = None
+        self._state_file = STATE_FILE_NAME
         self.rollbacks = 0
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
@@ -251,7 +253,9 @@ class Saver:
         arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
         retry = retry or self._retry
         contents, positions, step = self._contents(sess, global_step)
-        path, state_file = save_path + self._suffix(step), latest_filename or STATE_FILE_NAME
+        digits = 8 if self._pad_step_number else 1
+        path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
+        state_file = latest_filename or STATE_FILE_NAME
         if os.path.basename(path) == state_file:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
@@ -261,26 +265,15 @@ class Saver:
             if isinstance(array, jax.Array):
                 array.copy_to_host_async()  # The other thread computes its checksum.
         # The session may be closed, or forgotten, before the checkpoint is complete.
-        given: list[Callable[[], None]] = []
         session = weakref.ref(sess)
+        until_saved, held = contextlib.ExitStack(), None
 
         def take() -> Lease:
-            if not given:
-                given.append(self._hold(session(), path, state_file))
-            held = lease.of(os.path.dirname(os.path.abspath(path)))
-            assert held is not None
+            nonlocal held
+            if held is None:
+                held = self._hold(session(), path, state_file, until_saved)
             self._clean(path, state_file, held)
             return held
-
-        def give_back() -> None:
-            for give in given:
-                give()
-
-        try:
-            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file))
-        except BaseException:
-            give_back()
-            raise
 
         def manifest() -> Manifest:
             lay_on = devices.several(stored.values())
@@ -291,19 +284,23 @@ class Saver:
 
         def finish() -> None:
             try:
-                written, held = writing.complete(manifest)
-                self._committed(path, written, latest_filename, held, retry)
+                written, lease = writing.complete(manifest)
+                self._committed(path, written, state_file, lease, retry)
             finally:
-                give_back()
+                until_saved.close()
                 stored.clear()  # An error's traceback would keep it.
             for position in positions.values():
                 position.saved()
 
         try:
-            self._pending = PendingSave(path, finish)
+            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file))
+            try:
+                self._pending = PendingSave(path, finish)
+            except BaseException:
+                writing.abandon()
+                raise
         except BaseException:
-            writing.abandon()
-            give_back()
+            until_saved.close()
             raise
         return self._pending
 
@@ -320,11 +317,6 @@ class Saver:
             contents |= {f"{HOOK_STATES}{name}": state for name, state in sess.lowlevel.hook_states().items()}
         return contents, positions, _step(sess, global_step, values)
 
-    def _suffix(self, step: int | None) -> str:
-        if step is None:
-            return ""
-        return f"-{step:08d}" if self._pad_step_number else f"-{step}"
-
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
 
@@ -334,18 +326,17 @@ class Saver:
         if self._pending is not None:
             self._pending.wait_unless_told()
 
-    def _hold(self, sess: Session | None, path: str, state_file: str) -> Callable[[], None]:
-        """Takes the lease of the directory, at least until the session is closed, and until it is given back."""
+    def _hold(self, sess: Session | None, path: str, state_file: str, until: contextlib.ExitStack) -> Lease:
+        """Takes the lease of the directory, at least until the session is closed, and until the stack is."""
         directory = os.path.dirname(os.path.abspath(path))
         if directory not in self._holds:
             recorded(os.path.dirname(path) or ".", state_file)  # Refuses to write beside another program's.
-        give_back = lease.hold(directory, self._lease_wait_secs, path)
+        held = _share(directory, self._lease_wait_secs, until, path)
         sessions = self._holds.setdefault(directory, weakref.WeakSet())
-        held = lease.of(directory)
-        if held is not None and sess is not None and sess not in sessions and not sess.closed:
+        if sess is not None and sess not in sessions and not sess.closed:
             sessions.add(sess)
             sess.lowlevel.when_closed(held.share())
-        return give_back
+        return held
 
     def _clean(self, path: str, state_file: str, lease: Lease) -> None:
         """Removes, once, what killed processes left in a directory."""
@@ -364,78 +355,48 @@ class Saver:
         known = _recorded_paths(os.path.dirname(path) or ".", state_file)
         return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
 
-    def _committed(
-        self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease, retry: RetryPolicy
-    ) -> None:
+    def _committed(self, path: str, manifest: Manifest, state_file: str, lease: Lease, retry: RetryPolicy) -> None:
         """Writes the state file, and removes the checkpoints that the new one replaces."""
         with self._state_lock:
-            for old in self._note(path, manifest, latest_filename, lease, retry):
-                if os.path.dirname(os.path.abspath(old)) == os.path.dirname(os.path.abspath(path)):
-                    self._remove(old, lease)
-                else:
-                    self._remove_elsewhere(old)
+            retention = copy.deepcopy(self._retention)
+            self._take_proof(retention)
+            removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
+            self._take_proof(retention)
+            retention.prefer(self._best_step)
+            removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
+            self._write_state(path, retention, state_file, lease, removed, retry)
+            self._retention, self._leaving = retention, []
+            for old in removed:
+                self._remove(old)
         self._write_best()  # If it was named meanwhile.
 
-    def _remove(self, old: str, lease: Lease) -> None:
-        try:  # Once: the next save goes on with it, and must not be slower for each one that stays.
-            with lease.changing():
-                layout.remove(old)
-        except (OSError, OpError) as error:
-            _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
-            self._leaving.append(old)
-
-    def _note(
-        self, path: str, manifest: Manifest, latest_filename: str | None, lease: Lease, retry: RetryPolicy
-    ) -> list[str]:
-        """Writes a new checkpoint into the state file, and returns what it has made superfluous."""
-        retention = copy.deepcopy(self._retention)
-        self._take_proof(retention)
-        removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
-        self._take_proof(retention)
-        retention.prefer(self._best_step)
-        removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-        self._write_state(path, retention, latest_filename, lease, removed, retry)
-        self._retention, self._leaving = retention, []
-        return removed
+    def _remove(self, old: str) -> None:
+        directory = os.path.dirname(os.path.abspath(old))
+        with contextlib.ExitStack() as until_removed:
+            try:
+                held = _share(directory, 0, until_removed)
+            except OpError as error:
+                _logger.warning("%s leaves '%s' where it is: %s", self.name, old, error)
+                return
+            try:  # Once: the next save goes on with it, and must not be slower for each one that stays.
+                with held.changing():
+                    layout.remove(old)
+            except (OSError, OpError) as error:
+                _logger.warning("'%s' is to be removed, and stays until the next save: %s", old, error)
+                self._leaving.append(old)
 
     def _write_state(
-        self,
-        newest: str,
-        retention: Retention,
-        latest_filename: str | None,
-        lease: Lease,
-        leaving: list[str],
-        retry: RetryPolicy,
+        self, newest: str, retention: Retention, state_file: str, lease: Lease, leaving: list[str], retry: RetryPolicy
     ) -> None:
-        directory, self._state_file = os.path.dirname(newest) or ".", latest_filename
-        state = CheckpointState(
-            newest,
-            tuple(retention.paths),
-            tuple(retention.timestamps),
-            retention.good,
-            retention.preserved,
-            retention.best,
-        )
+        directory, self._state_file = os.path.dirname(newest) or ".", state_file
+        state = retention.state(newest)
 
         def write() -> None:
-            lease.state_files.add(latest_filename or STATE_FILE_NAME)
+            lease.state_files.add(state_file)
             with lease.changing():
-                write_state(directory, state, latest_filename, leaving)
+                write_state(directory, state, state_file, leaving)
 
-        retry.attempt(write, os.path.join(directory, latest_filename or STATE_FILE_NAME))
-
-    def _remove_elsewhere(self, path: str) -> None:
-        try:
-            give_back = lease.hold(os.path.dirname(path) or ".", 0)
-        except OpError as error:
-            _logger.warning("%s leaves '%s' where it is: %s", self.name, path, error)
-            return
-        held = lease.of(os.path.dirname(os.path.abspath(path)))
-        assert held is not None
-        try:
-            self._remove(path, held)
-        finally:
-            give_back()
+        retry.attempt(write, os.path.join(directory, state_file))
 
     def restore(self, sess: Session | HasRawSession, save_path: str) -> None:
         """Sets a session's variables to the values in a checkpoint. They need not have been initialised.
@@ -564,6 +525,14 @@ class Saver:
         if not variables and not self._allow_empty:
             raise ValueError(f"{self.name} has nothing to save or restore: the graph has no global variables.")
         return _by_name(variables, self._allow_empty)
+
+
+def _share(directory: str, wait_secs: float, until: contextlib.ExitStack, path: str = "") -> Lease:
+    """Takes a share in the lease of a directory, until the stack is closed; the arguments are those of `lease.hold`."""
+    until.callback(lease.hold(directory, wait_secs, path))
+    held = lease.of(directory)
+    assert held is not None
+    return held
 
 
 def _recorded_paths(directory: str, state_file: str) -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from hookline import arguments
 from hookline.checkpoint import durable, failures, layout
+from hookline.checkpoint.layout import base_of
 from hookline.errors import DataLossError, FailedPreconditionError, NotFoundError
 
 STATE_FILE_NAME = "checkpoint"
@@ -45,56 +46,47 @@ class CheckpointState:
 
 
 def write_state(
-    directory: str, state: CheckpointState, latest_filename: str | None = None, leaving: Sequence[str] = ()
+    directory: str, state: CheckpointState, file: str = STATE_FILE_NAME, leaving: Sequence[str] = ()
 ) -> None:
     """Writes the state file; its paths are relative to the directory, so the directory can be moved as a whole.
 
-    Args:
-        directory: The directory.
-        state: Its contents.
-        latest_filename: The name of the file, if not "checkpoint".
-        leaving: Checkpoints that are about to be removed.
+    The checkpoints that are leaving are about to be removed.
     """
-    text = json.dumps(
-        {
-            "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
-            "all_model_checkpoint_paths": [
-                os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths
-            ],
-            "timestamps": list(state.timestamps),
-            "leaving": [os.path.relpath(path, directory) for path in leaving],
-            "last_good": state.last_good and os.path.relpath(state.last_good, directory),
-            "last_preserved_timestamp": state.last_preserved_timestamp,
-            "best": state.best and os.path.relpath(state.best, directory),
-        },
-        indent=1,
-    )
-    durable.write(os.path.join(directory, latest_filename or STATE_FILE_NAME), text + "\n")
+    fields = {
+        "model_checkpoint_path": os.path.relpath(state.model_checkpoint_path, directory),
+        "all_model_checkpoint_paths": [os.path.relpath(path, directory) for path in state.all_model_checkpoint_paths],
+        "timestamps": list(state.timestamps),
+        "leaving": [os.path.relpath(path, directory) for path in leaving],
+        "last_good": state.last_good and os.path.relpath(state.last_good, directory),
+        "last_preserved_timestamp": state.last_preserved_timestamp,
+        "best": state.best and os.path.relpath(state.best, directory),
+    }
+    durable.write(os.path.join(directory, file), json.dumps(fields, indent=1) + "\n")
 
 
-def leaving(directory: str, latest_filename: str | None = None) -> list[str]:
+def leaving(directory: str, file: str = STATE_FILE_NAME) -> list[str]:
     """Returns the checkpoints that were about to be removed when the state file was written."""
-    path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
+    path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as file:
-            return [os.path.join(directory, name) for name in json.load(file).get("leaving", ())]
+        with open(path, encoding="utf-8") as opened:
+            return [os.path.join(directory, name) for name in json.load(opened).get("leaving", ())]
     except (OSError, ValueError, AttributeError) as error:
         if failures.may_pass(error):
             raise failures.not_read(error, path, "") from error
         return []  # None yet, or one that is reported when a checkpoint is chosen.
 
 
-def recorded(directory: str, latest_filename: str | None = None) -> CheckpointState | None:
+def recorded(directory: str, file: str = STATE_FILE_NAME) -> CheckpointState | None:
     """Returns the contents of a directory's state file, whether still true or not; None if there is none.
 
     Raises:
         FailedPreconditionError: The file seems to belong to another program: hookline cannot read it, and there is no
             checkpoint of hookline beside it.
     """
-    path = os.path.join(directory, latest_filename or STATE_FILE_NAME)
+    path = os.path.join(directory, file)
     try:
-        with open(path, encoding="utf-8") as file:
-            fields = json.load(file)
+        with open(path, encoding="utf-8") as opened:
+            fields = json.load(opened)
         return CheckpointState(
             os.path.join(directory, fields["model_checkpoint_path"]),
             tuple(os.path.join(directory, name) for name in fields["all_model_checkpoint_paths"]),
@@ -155,38 +147,27 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     checkpoint_dir = arguments.path("Looking for checkpoints", "checkpoint_dir", checkpoint_dir)
     arguments.text("Looking for checkpoints", "latest_filename", latest_filename, optional=True)
     failures.refuse_url("Looking for checkpoints", checkpoint_dir)
-    state = recorded(checkpoint_dir, latest_filename)
-    listed: list[tuple[str, float]] = []
-    newest, since = None, float("-inf")
-    if state is not None:
-        everything = zip(state.all_model_checkpoint_paths, state.timestamps, strict=False)
-        listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
-        since = max(state.timestamps, default=since)
-        if layout.locate(state.model_checkpoint_path):
-            newest = state.model_checkpoint_path
-    known = set(state.all_model_checkpoint_paths) if state else set()
-    later = _later(checkpoint_dir, known, since if listed else float("-inf"))
+    state = recorded(checkpoint_dir, latest_filename or STATE_FILE_NAME)
+    before = state or CheckpointState("")
+    everything = zip(before.all_model_checkpoint_paths, before.timestamps, strict=False)
+    listed = [(path, timestamp) for path, timestamp in everything if layout.locate(path)]
+    since = max(before.timestamps) if listed else float("-inf")
+    later = _later(checkpoint_dir, before.all_model_checkpoint_paths, since)
     if state is not None:  # Others may save beside it under other names.
         own = base_of(state.model_checkpoint_path)
         later = [(path, timestamp) for path, timestamp in later if base_of(path) == own]
     listed += later
-    if later or (newest is None and listed):
+    newest = before.model_checkpoint_path
+    if later or state is None or not layout.locate(newest):
+        if not listed:
+            return None
         newest = listed[-1][0]
-    if newest is None:
-        return None
-    paths = tuple(path for path, _ in listed)
-    good = state.last_good if state is not None and state.last_good in paths else None
-    best = state.best if state is not None and state.best in paths else None
-    preserved = None if state is None else state.last_preserved_timestamp
-    return CheckpointState(newest, paths, tuple(time for _, time in listed), good, preserved, best)
+    paths, timestamps = tuple(path for path, _ in listed), tuple(timestamp for _, timestamp in listed)
+    good, best = (path if path in paths else None for path in (before.last_good, before.best))
+    return CheckpointState(newest, paths, timestamps, good, before.last_preserved_timestamp, best)
 
 
-def base_of(path: str) -> str:
-    """Returns the path of a checkpoint without the number of its step."""
-    return re.sub(r"-\d+$", "", path)
-
-
-def _later(checkpoint_dir: str, known: set[str], since: float) -> list[tuple[str, float]]:
+def _later(checkpoint_dir: str, known: Sequence[str], since: float) -> list[tuple[str, float]]:
     found = []
     for name in layout.names(checkpoint_dir):
         path = os.path.join(checkpoint_dir, name)

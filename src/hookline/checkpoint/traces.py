@@ -14,12 +14,9 @@ _END_BYTES = 100  # A manifest ends with its checksum.
 
 
 class Traces(NamedTuple):
-    """What was in a directory at one moment.
+    """What was in a directory at one moment: the names of all files and directories, and the state files.
 
-    Attributes:
-        names: The names of all files and directories.
-        states: By name of a state file its text, and the end of the manifest of the checkpoint that it calls the
-            newest.
+    For each of these, by name, its text, and the end of the manifest of the checkpoint that it calls the newest.
     """
 
     names: frozenset[str]

@@ -190,7 +190,7 @@ def assign_from_checkpoint_fn(
     if not assignment:
         _logger.warning("%s: '%s' has none of the variables; there is nothing to assign.", who, path)
         return None
-    _check(who, path, assignment, reshape_variables)
+    _fit(who, path, layout.read_manifest(path)[1], assignment, reshape_variables)
 
     def assign(session: Session | Any) -> None:
         raw_session = getattr(session, "raw_session", None)
@@ -218,18 +218,12 @@ def _initialize(who: str, ckpt_dir_or_file: str, assignment: Assignment) -> None
 
 def _read_later(who: str, path: str, assignment: Assignment) -> Tensor:
     """Returns a tensor of the values by variable name; each run that needs one of them reads them."""
-    _check(who, path, assignment)
+    _fit(who, path, layout.read_manifest(path)[1], assignment)
     promised = {variable.op.name: variable.spec for variable in assignment}
-    known = not any(spec is UNKNOWN or _is_open(spec) for spec in promised.values())
+    known = not any(spec is UNKNOWN for spec in promised.values()) and not any(
+        None in (specs.open_shape(leaf) or ()) for leaf in jax.tree.leaves(promised)
+    )
     return host_op(lambda: _read(who, path, assignment), name=who, spec=promised if known else None).node()
-
-
-def _is_open(spec: Any) -> bool:
-    return any(None in (specs.open_shape(leaf) or ()) for leaf in jax.tree.leaves(spec))
-
-
-def _check(who: str, path: str, assignment: Assignment, reshape: bool = False) -> None:
-    _fit(who, path, layout.read_manifest(path)[1], assignment, reshape)
 
 
 def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) -> dict[str, Any]:
@@ -241,18 +235,14 @@ def _read(who: str, path: str, assignment: Assignment, reshape: bool = False) ->
     return values
 
 
-def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshape: bool) -> dict[str, Match]:
-    """Matches an assignment with what a checkpoint holds.
-
-    Raises:
-        ValueError: Something is missing or different.
-    """
+def _fit(who: str, path: str, manifest: Manifest, assignment: Assignment, reshape: bool = False) -> dict[str, Match]:
+    """Matches an assignment with what a checkpoint holds; raises `ValueError` if something is missing or different."""
     # As if the checkpoint had a variable for each of ours, so that errors give both names.
-    entries = {_label(name, variable): _entry(manifest, name) for variable, name in assignment.items()}
-    others = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
-    held = dataclasses.replace(
-        manifest, variables=others | {label: entry for label, entry in entries.items() if entry is not None}
-    )
+    entries = {name: entry for name, entry in manifest.variables.items() if name not in assignment.values()}
+    for variable, name in assignment.items():
+        if (entry := _entry(manifest, name)) is not None:
+            entries[_label(name, variable)] = entry
+    held = dataclasses.replace(manifest, variables=entries)
     wanted = {_label(name, variable): variable.spec for variable, name in assignment.items()}
     try:
         return fitting.fit(path, held, wanted, reshape=reshape, advice=_ADVICE)
@@ -270,9 +260,8 @@ def _entry(manifest: Manifest, name: str) -> Entry | None:
         return manifest.variables[name]
     below = [
         dataclasses.replace(leaf, path=leaf.name[len(name) + 1 :])
-        for entry in manifest.variables.values()
-        for leaf in entry.leaves
-        if leaf.name == name or leaf.name.startswith(f"{name}/")
+        for leaf in manifest.leaves.values()
+        if f"{leaf.name}/".startswith(f"{name}/")
     ]
     return Entry(tuple(below)) if below else None
 

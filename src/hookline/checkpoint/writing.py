@@ -19,12 +19,9 @@ class Writing:
     Args:
         path: The checkpoint.
         stored: The arrays to write. They must not change before `complete` returns.
-        retry: How often to try.
+        retry: How often to try. The constructor raises what no further attempt follows.
         take: Called first in each attempt; returns the lease of the directory.
         was_saved: Says whether there was a checkpoint at `path`, if something else is there.
-
-    Raises:
-        OpError: It cannot begin, for a permanent reason.
     """
 
     def __init__(
@@ -47,13 +44,9 @@ class Writing:
         self._try(self._begin)
 
     def complete(self, manifest: Callable[[], Manifest]) -> tuple[Manifest, Lease]:
-        """Blocks until the checkpoint is in its place.
+        """Blocks until the checkpoint is in its place, and returns its manifest and the lease of its directory.
 
-        Args:
-            manifest: Makes its manifest, once.
-
-        Returns:
-            Its manifest, and the lease of its directory.
+        The function makes the manifest, once.
 
         Raises:
             OpError: It could not be written in any attempt.
@@ -101,8 +94,7 @@ class Writing:
         try:
             return part()
         except Exception as error:
-            if self._directory:
-                layout.abandon(self._directory)
+            self.abandon()
             self._directory, self._wait_for_orbax = "", None
             self._failures += 1
             mapped = failures.not_written(error, self._path)

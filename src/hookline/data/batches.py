@@ -14,11 +14,6 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
 LastBatch = Literal["keep", "drop", "pad"]
-LAST_BATCH = ("keep", "drop", "pad")
-
-# The library takes only bytes; this much of an array is copied at once.
-_CHUNK_BYTES = 4 * 2**20
-
 # The address of an object, which is all that the `repr` of many contains.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -61,23 +56,16 @@ def _nbytes(leaf: Any) -> int:
 
 
 def crc32c(batch: Any) -> int:
-    """Returns a checksum of a batch: of its structure, shapes, dtypes and numbers.
-
-    Example:
-        >>> crc32c({"x": np.zeros(2)}) == crc32c({"x": np.zeros(2)}) != crc32c({"x": np.ones(2)})
-        True
-    """
+    """Returns a checksum of a batch: of its structure, shapes, dtypes and numbers."""
     leaves, structure = jax.tree.flatten(batch)
     total = google_crc32c.extend(0, str(structure).encode())
     for leaf in leaves:
         if _is_object(leaf):
             total = google_crc32c.extend(total, _text_of(leaf).encode("utf-8", "surrogatepass"))
             continue
-        array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-        total = google_crc32c.extend(total, f"{array.dtype}{array.shape}".encode())
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        for start in range(0, flat.size, _CHUNK_BYTES):
-            total = google_crc32c.extend(total, flat[start : start + _CHUNK_BYTES].tobytes())
+        is_key = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        total = google_crc32c.extend(total, f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return total
 
 
@@ -90,17 +78,13 @@ def _text_of(leaf: Any) -> str:
     return _ADDRESS.sub("", repr(leaf))
 
 
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 class Form:
     """The common form of all batches of an iterator, and the treatment of shorter ones.
 
     Args:
         who: The iterator, for messages.
         example: A batch, or `jax.ShapeDtypeStruct` like it; `None` if none is known.
-        last_batch: What to do with a batch of fewer examples than this one.
+        last_batch: As in `iterator`.
 
     Attributes:
         spec: Of what a run gets.

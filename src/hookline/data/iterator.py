@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 
 from hookline import arguments
-from hookline.data.batches import LAST_BATCH, Form, LastBatch
+from hookline.data.batches import Form, LastBatch
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Read, Sequence
+from hookline.data.sequences import START
 from hookline.data.sources import sequence_of
 from hookline.graph import Tensor, get_default_graph
 from hookline.graph.nodes import Source
@@ -80,8 +79,9 @@ def iterator(
         `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
-    if last_batch not in LAST_BATCH:
-        raise ValueError(f"iterator requires one of {', '.join(LAST_BATCH)} as last_batch, got {last_batch!r}.")
+    if last_batch not in get_args(LastBatch):
+        known = ", ".join(get_args(LastBatch))
+        raise ValueError(f"iterator requires one of {known} as last_batch, got {last_batch!r}.")
     prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
     keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
     arguments.text("iterator", "name", name, optional=True)
@@ -91,10 +91,14 @@ def iterator(
     sequence = sequence_of(source, who, keep_bytes if resume else None)
     begun = None
     if spec is None:
-        spec, begun, error = _begin(sequence)
-        if error is not None:
+        stream = sequence.read(START, lambda: True)
+        try:
+            if (first := next(stream, None)) is not None:
+                spec, begun = first.batch, chain([first], stream)
+        except Exception as error:
             if last_batch == "pad":
-                raise error
+                raise
+            # The first run that needs a batch meets this error again.
             _logger.warning(
                 "%s: its first batch could not be read, so its form is not known, and its parts can only be got at by "
                 "index; the first run that wants it raises: %s: %s",
@@ -103,49 +107,21 @@ def iterator(
                 error,
             )
     form = Form(who, spec, last_batch)
-    open_for = _Openings(sequence, form, prefetch, device, begun)
+    lock, last = threading.Lock(), None
+
+    def open_for(node: Source, shared: bool) -> Reader:
+        """Returns a session's reader, which starts from the beginning, or where this process was if it is shared."""
+        nonlocal begun, last
+        with lock:
+            if shared and last is not None:
+                last.reopen()
+                return last
+            stream, begun = begun, None
+            reader = Reader(node, sequence, form, prefetch, device, stream)
+            last = reader if shared else None
+            return reader
+
     node = Source(
         name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume, example=form.example
     )
     return node.output
-
-
-def _begin(sequence: Sequence) -> tuple[Any, Iterator[Read] | None, Exception | None]:
-    """Returns the first batch, if there is one, and all batches; or the error of reading it."""
-    stream = sequence.read(START, lambda: True)
-    try:
-        first = next(stream, None)
-    except Exception as error:
-        return None, None, error  # The first run that needs a batch meets this error again.
-    return (None, None, None) if first is None else (first.batch, chain([first], stream), None)
-
-
-class _Openings:
-    """Opens a source for each session.
-
-    Args:
-        sequence: The source.
-        form: The form of the value that a run gets.
-        prefetch: As in `iterator`.
-        device: As in `iterator`.
-        begun: The batches read when the graph was built, and those that follow, for the first session.
-    """
-
-    def __init__(
-        self, sequence: Sequence, form: Form, prefetch: int, device: Any, begun: Iterator[Read] | None
-    ) -> None:
-        self._sequence, self._form, self._prefetch, self._device = sequence, form, prefetch, device
-        self._begun = begun
-        self._last: Reader | None = None
-        self._lock = threading.Lock()
-
-    def __call__(self, node: Source, shared: bool) -> Reader:
-        """Returns a session's reader, which starts from the beginning, or where this process was if it is shared."""
-        with self._lock:
-            if shared and self._last is not None:
-                self._last.reopen()
-                return self._last
-            begun, self._begun = self._begun, None
-            reader = Reader(node, self._sequence, self._form, self._prefetch, self._device, begun)
-            self._last = reader if shared else None
-            return reader

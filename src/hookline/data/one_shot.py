@@ -10,20 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hookline.data import batches
-from hookline.data.sequences import Read, taken_over
-from hookline.errors import FailedPreconditionError
+from hookline.data.sequences import Read, Sequence, refusal, taken_over
 
 _logger = logging.getLogger(__name__)
 
 
-class OneShot:
+class OneShot(Sequence):
     """An iterator that cannot be restarted. Batches since the last checkpoint are kept, to go back there.
 
     Args:
         iterator: The iterator.
         who: The iterator of the graph, for messages.
-        keep_bytes: The largest number of bytes of batches to keep, not counting the latest one; `None` if nobody goes
-            back and each reader continues after the previous one.
+        keep_bytes: How many bytes of batches to keep at most, not counting the latest; `None` if nobody goes back and
+            each reader continues after the previous one.
     """
 
     def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
@@ -62,12 +61,19 @@ class OneShot:
         """Returns a kept batch, or else the next one."""
         with self._lock:
             if count < self._first:
-                raise self._gone(count)
+                raise refusal(
+                    f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be begun "
+                    f"again, and of what it gave only {self._keep_bytes} bytes are kept (keep_bytes), which begin at "
+                    f"batch {self._first}. Give a function that makes the iterator, save more often, or keep more."
+                )
             if count < self._first + len(self._kept):
                 return self._kept[count - self._first]
         batch = batches.owned(self._next())
         with self._lock:
-            self._keep(batch)
+            self._kept.append(batch)
+            self._bytes += batches.nbytes(batch)
+            while self._bytes > self._keep_bytes and len(self._kept) > 1:
+                self._let_go()
         return batch
 
     def _next(self) -> Any:
@@ -79,7 +85,10 @@ class OneShot:
         except StopIteration:
             raise
         except KeyboardInterrupt as error:
-            self._error = self._interrupted()
+            self._error = refusal(
+                f"{self._who}: a KeyboardInterrupt came while its source was reading, an iterator, and whether that "
+                f"can go on is not known. Give a function that makes the iterator, and it is made again."
+            )
             self._error.__cause__ = error
             raise
         except BaseException as error:
@@ -101,32 +110,9 @@ class OneShot:
             )
         return 0
 
-    def _keep(self, batch: Any) -> None:
-        self._kept.append(batch)
-        self._bytes += batches.nbytes(batch)
-        while self._bytes > self._keep_bytes and len(self._kept) > 1:
-            self._let_go()
-
     def _let_go(self) -> None:
         self._bytes -= batches.nbytes(self._kept.popleft())
         self._first += 1
-
-    def _gone(self, count: int) -> FailedPreconditionError:
-        return FailedPreconditionError(
-            None,
-            None,
-            f"{self._who} cannot go back to batch {count}: its source is an iterator that cannot be begun again, and "
-            f"of what it gave only {self._keep_bytes} bytes are kept (keep_bytes), which begin at batch {self._first}. "
-            f"Give a function that makes the iterator, save more often, or keep more.",
-        )
-
-    def _interrupted(self) -> FailedPreconditionError:
-        return FailedPreconditionError(
-            None,
-            None,
-            f"{self._who}: a KeyboardInterrupt came while its source was reading, an iterator, and whether that can go "
-            f"on is not known. Give a function that makes the iterator, and it is made again.",
-        )
 
     def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import threading
 import weakref
 from collections import deque
@@ -28,7 +29,7 @@ class Item(NamedTuple):
     Attributes:
         way: The pass on which it was read.
         number: Its number on that pass.
-        value: The value that a run gets.
+        value: What a run gets.
         position: Returns the position after it.
         error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
         trace: The traceback of that error, which lengthens each time it is raised.
@@ -60,7 +61,7 @@ class _Ahead:
         self._count = 0
         self._changed = threading.Condition()
         self._items: deque[Item] = deque()
-        self._stopped = threading.Event()
+        self.has_stopped = False
         self.thread: threading.Thread | None = None
 
     # By the thread ----------------------------------------------------------------------------------------------
@@ -74,10 +75,6 @@ class _Ahead:
             while not self.has_stopped and len(self._items) >= self._limit:
                 clock.wait_for(self._changed, lambda: self.has_stopped or len(self._items) < self._limit)
             return not self.has_stopped
-
-    @property
-    def has_stopped(self) -> bool:
-        return self._stopped.is_set()
 
     def read_one(self) -> bool:
         """Reads a batch, and returns whether there may be more."""
@@ -112,17 +109,13 @@ class _Ahead:
     # By the runs ------------------------------------------------------------------------------------------------
 
     @property
-    def is_ready(self) -> bool:
-        return len(self._items) > 0 or self.has_stopped
-
-    @property
     def front(self) -> Item | None:
         return self._items[0] if self._items else None
 
     def wait(self) -> None:
         with self._changed:
-            while not self.is_ready:
-                clock.wait_for(self._changed, lambda: self.is_ready)
+            while not (self._items or self.has_stopped):
+                clock.wait_for(self._changed, lambda: bool(self._items) or self.has_stopped)
 
     def take(self) -> Item:
         with self._changed:
@@ -146,7 +139,7 @@ class _Ahead:
 
     def stop(self) -> None:
         with self._changed:
-            self._stopped.set()
+            self.has_stopped = True
             self._changed.notify_all()
 
     def read_on(self) -> None:
@@ -159,20 +152,14 @@ class _Ahead:
 
     def go_on(self) -> None:
         with self._starting:
-            self._stopped.clear()
+            self.has_stopped = False
             self.thread = None
 
 
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    Args:
-        node: The iterator in the graph.
-        sequence: The sequence to read.
-        form: The form of the value that a run gets.
-        prefetch: The number of batches to read ahead; 0 reads in the run that needs one.
-        device: Where to put them.
-        begun: The batches already read from the beginning, and those that follow.
+    It may begin with a stream of batches that were read already, and of those that follow.
     """
 
     def __init__(
@@ -192,12 +179,9 @@ class Reader:
 
     def _set_out(self, stream: Iterator[Read] | None = None) -> None:
         """Starts a pass after the position."""
-        sequence, position = self._sequence, self._position()
+        position = self._position()
         self._used, self._before = 0, position["count"]
-
-        def begin(is_wanted: Callable[[], bool]) -> Iterator[Read]:
-            return sequence.read(position, is_wanted)
-
+        begin = functools.partial(self._sequence.read, position)
         ahead = self._ahead = _Ahead(begin, stream, self._form, self._device, self._prefetch)
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False
@@ -215,16 +199,14 @@ class Reader:
         """Blocks until it is ready, or until reading has been stopped."""
         if self.is_ready():
             return
-        if self._ahead.has_stopped:
-            self._ahead.read_on()
-            return
-        if not self._prefetch:
-            self._ahead.read_one()
-            return
         ahead = self._ahead
-        if ahead.thread is None:
+        if ahead.has_stopped:
+            ahead.read_on()
+        elif not self._prefetch:
+            ahead.read_one()
+        else:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
-        ahead.wait()
+            ahead.wait()
 
     def check(self) -> None:
         """Raises the error in place of the next batch, if any.

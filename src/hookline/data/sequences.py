@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from hookline.data import batches, states
-from hookline.data.states import accessors
+import jax
+
+from hookline.data import batches
 from hookline.errors import FailedPreconditionError
 
 START = {"count": 0}
@@ -39,28 +41,22 @@ class Sequence(Protocol):
 
         Args:
             position: The position of a batch of this source, or of an equal source in an earlier process.
-            is_wanted: Called on the way there; if it returns False, reading is broken off.
+            is_wanted: Called on the way there; if it returns False, `BrokenOff` is raised.
 
         Raises:
-            BrokenOff: The batches were no longer wanted.
             FailedPreconditionError: The source cannot reach that position.
         """
         ...
 
     def saved(self, position: dict[str, Any]) -> None:
         """Called when a checkpoint holds a position, so that nobody will go back before it."""
-        ...
 
 
-class Repeatable:
-    """A source that can be restarted: a function that makes an iterable, or an iterable.
+class Repeatable(Sequence):
+    """A source that can be restarted: `make` returns the iterable.
 
     If the iterator has a state, it is set to a position. Otherwise it is read again up to the position, and must arrive
     at the same batch.
-
-    Args:
-        make: Returns the iterable.
-        who: The iterator of the graph, for messages.
     """
 
     def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
@@ -68,21 +64,13 @@ class Repeatable:
 
     def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
         source = self._make()
-        if accessors(source) is not None:
-            yield from Resumable(source, self._who).read(position, is_wanted)
-            return
-        iterator = iter(source)
+        iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
             yield from Resumable(iterator, self._who).read(position, is_wanted)
             return
-        if position["count"] and "crc32c" not in position:
-            raise foreign(self._who)
-        yield from self._replayed(iterator, position, is_wanted)
-
-    def _replayed(
-        self, iterator: Iterator[Any], position: dict[str, Any], is_wanted: Callable[[], bool]
-    ) -> Iterator[Read]:
         count, batch = position["count"], None
+        if count and "crc32c" not in position:
+            raise _foreign(self._who)
         for done in range(count):
             if not is_wanted():
                 raise BrokenOff
@@ -96,45 +84,36 @@ class Repeatable:
             yield _checksummed(batches.owned(item), number)
 
     def _not_repeatable(self, why: str) -> FailedPreconditionError:
-        return FailedPreconditionError(
-            None,
-            None,
+        return refusal(
             f"{self._who} cannot go on where the checkpoint is: the data are not repeatable, for {why}. Give a source "
             f"that gives the same batches each time (a fixed seed for its shuffling) or has a state (get_state and "
-            f"set_state); or give the iterator another name, or resume=False, and it begins anew.",
+            f"set_state); or give the iterator another name, or resume=False, and it begins anew."
         )
-
-    def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
-        pass
 
 
 def _checksummed(batch: Any, count: int) -> Read:
     return Read(batch, lambda: {"count": count, "crc32c": batches.crc32c(batch)})
 
 
-class Resumable:
-    """A single iterable or iterator with a state; a new reader takes it over.
-
-    Args:
-        source: The iterable. Its state now is its beginning.
-        who: The iterator of the graph, for messages.
-    """
+class Resumable(Sequence):
+    """A single iterable or iterator with a state, which is its beginning now; a new reader takes it over."""
 
     def __init__(self, source: Any, who: str) -> None:
         state = accessors(source)
         assert state is not None, "Whoever makes one has asked."
-        self._source, self._state, self._who = source, state, who
-        self._beginning = copy.deepcopy(state.get())
+        self._source, self._who = source, who
+        self._get, self._set = state
+        self._beginning = copy.deepcopy(self._get())
         self._lock = threading.Lock()
         self._reader: object = None
 
     def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), position["count"]
         if count and "state" not in position:
-            raise foreign(self._who)
+            raise _foreign(self._who)
         with self._lock:
             if count:
-                self._go_to(states.decoded(position["state"]))
+                self._go_to(_decoded(position["state"]))
             elif self._reader is not None:
                 self._go_to(copy.deepcopy(self._beginning))
             self._reader = reader
@@ -147,40 +126,71 @@ class Resumable:
                     batch = batches.owned(next(iterator))
                 except StopIteration:
                     return
-                state = copy.deepcopy(self._state.get())
+                state = copy.deepcopy(self._get())
             count += 1
             yield self._with_state(batch, count, state)
 
     def _go_to(self, state: Any) -> None:
         try:
-            self._state.set(state)
+            self._set(state)
         except Exception as error:
             error.add_note(f"hookline: while {self._who} set the state of its source, a {type(self._source).__name__}")
             raise
 
     def _with_state(self, batch: Any, count: int, state: Any) -> Read:
-        return Read(batch, lambda: {"count": count, "state": states.encoded(state, self._who)})
-
-    def saved(self, position: dict[str, Any]) -> None:  # noqa: D102
-        pass
+        return Read(batch, lambda: {"count": count, "state": _encoded(state, self._who)})
 
 
-def foreign(who: str) -> FailedPreconditionError:
-    """Returns the error for a position of another kind of source."""
-    return FailedPreconditionError(
-        None,
-        None,
+def refusal(text: str) -> FailedPreconditionError:
+    """Returns the error for a source that cannot serve a reader."""
+    return FailedPreconditionError(None, None, text)
+
+
+def _foreign(who: str) -> FailedPreconditionError:
+    return refusal(
         f"{who} cannot go on where the checkpoint is: that was another kind of source (with a state of its own, or "
         f"without). Give the source that was used then; or give the iterator another name, or resume=False, and it "
-        f"begins anew.",
+        f"begins anew."
     )
 
 
 def taken_over(who: str) -> FailedPreconditionError:
     """Returns the error for a reader whose source another session reads now."""
-    return FailedPreconditionError(
-        None,
-        None,
+    return refusal(
         f"{who}: another session reads from its source, which serves one at a time. Give a function that makes the "
-        f"iterator, and each session has one of its own.",
+        f"iterator, and each session has one of its own."
     )
+
+
+def accessors(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Returns the functions that read and set the state of an iterator or loader, if it has one."""
+    for get, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
+        if callable(getattr(item, get, None)) and callable(getattr(item, put, None)):
+            return getattr(item, get), getattr(item, put)
+    return None
+
+
+def _encoded(state: Any, who: str) -> Any:
+    """Returns a state as a checkpoint can store it: bytes, JSON if that is enough, else the pytree itself."""
+    if isinstance(state, bytes):
+        return {"bytes": state}
+    try:
+        text = json.dumps(state)
+        if json.loads(text) == state:
+            return {"json": text}
+    except (TypeError, ValueError):
+        pass
+    try:
+        jax.tree.structure(state).serialize_using_proto()
+    except ValueError as error:
+        raise TypeError(
+            f"{who}: a checkpoint cannot hold the state of its source, a {type(state).__name__}: {error} "
+            f"Give bytes, or dicts with text as keys, lists and tuples of numbers, text, bytes and arrays."
+        ) from None
+    return {"tree": state}
+
+
+def _decoded(state: Any) -> Any:
+    """Returns a state from the result of `_encoded`."""
+    ((kind, value),) = state.items()
+    return json.loads(value) if kind == "json" else value

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from hookline.data.one_shot import OneShot
-from hookline.data.sequences import Repeatable, Resumable, Sequence
-from hookline.data.states import accessors
+from hookline.data.sequences import Repeatable, Resumable, Sequence, accessors
 
 
 def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
-    """Returns a source as a sequence.
-
-    Args:
-        source: A function that makes an iterable, an iterable, or an iterator.
-        who: The iterator of the graph, for messages.
-        keep_bytes: As in `OneShot`.
-
-    Raises:
-        TypeError: It is none of these.
-    """
+    """Returns a source as a sequence; `keep_bytes` as in `OneShot`. Raises what `check_source` raises."""
     check_source(source, who)
     if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
@@ -33,8 +23,7 @@ def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
             return OneShot(source, who, keep_bytes)
         if _is_iterable(source):
             return Repeatable(lambda: source, who)
-    make: Callable[..., Any] = source
-    return Repeatable(make, who)
+    return Repeatable(source, who)
 
 
 def check_source(source: Any, who: str) -> None:
@@ -47,12 +36,7 @@ def check_source(source: Any, who: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Returns a value in short, for messages: of arrays their dtypes and shapes.
-
-    Example:
-        >>> shown({"x": np.zeros((9, 2)), "name": "train"})
-        "{'x': float64[9,2], 'name': 'train'}"
-    """
+    """Returns a value in short, for messages: of arrays their dtypes and shapes, as in "float64[9,2]"."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key!r}: {shown(part)}' for key, part in value.items())}}}"
     if isinstance(value, np.ndarray | jax.Array):

@@ -49,11 +49,6 @@ def count(values: Any) -> BucketCounts:
 
     Raises:
         InvalidArgumentError: A leaf is complex or not a number, or there are 2**32 values or more.
-
-    Example:
-        >>> counted = count({"w": jnp.array([1.0, 2.0, jnp.nan]), "b": jnp.array(True)})
-        >>> int(counted.counts.sum()), int(counted.non_finite), float(counted.total)
-        (3, 1, 4.0)
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(values)]
     for leaf in leaves:
@@ -93,24 +88,13 @@ def _count_leaf(leaf: jax.Array) -> BucketCounts:
 
 
 def _limits() -> np.ndarray:
-    """The upper limit of each bucket."""
+    """Returns the upper limit of each bucket."""
     edges = (np.arange(_FIRST, _LAST + 1, dtype=np.int32) << _SHIFT).view(np.float32).astype(np.float64)
     return np.concatenate([-edges[::-1], edges, [np.finfo(np.float64).max]])
 
 
 def encode(tag: str, counted: BucketCounts) -> bytes:
-    """Returns the serialized `Summary` of a counted histogram.
-
-    Args:
-        tag: Its name in TensorBoard.
-        counted: The result of `count`, on the host.
-
-    Example:
-        >>> from hookline.summary import Summary
-        >>> histogram = Summary.FromString(encode("w", count(jnp.arange(4.0)))).value[0].histo
-        >>> histogram.num, histogram.max, list(histogram.bucket)
-        (4.0, 3.0, [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0])
-    """
+    """Returns the serialized `Summary` of the result of `count`, on the host."""
     from hookline.summary.protos import Summary
 
     counts = np.asarray(counted.counts)

@@ -11,30 +11,18 @@ import numpy as np
 
 from hookline import errors
 from hookline.graph import Graph
-from hookline.summary import wire
+from hookline.summary import records
 
 _FLOAT = struct.Struct("<f")
 
 
 def scalar(tag: str, value: Any) -> bytes:
-    """Returns the serialized `Summary` of one number.
+    """Returns the serialized `Summary` of one number, of any real dtype.
 
-    Args:
-        tag: Its name in TensorBoard.
-        value: Array of shape `()`, or a number, of any real dtype. NaN and infinities are written as they are, numbers
-            beyond 32-bit floats as infinities.
+    NaN and infinities are written as they are, numbers beyond 32-bit floats as infinities.
 
     Raises:
         InvalidArgumentError: `value` is not one real number.
-
-    Example:
-        >>> from hookline.summary import Summary
-        >>> Summary.FromString(scalar("loss", 0.5)).value[0].simple_value
-        0.5
-        >>> scalar("loss", [0.5, 0.25])
-        Traceback (most recent call last):
-        ...
-        hookline.errors.InvalidArgumentError: Summary 'loss' requires one number, got a float64 array of shape (2,)...
     """
     try:
         number = float(value) if isinstance(value, int | float) else _real_number(value)
@@ -54,8 +42,8 @@ def scalar(tag: str, value: Any) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _before_number(tag: str) -> bytes:
     """All of a scalar's `Summary` except its last four bytes, which is the same at every step."""
-    head = wire.length_delimited(1, tag.encode()) + wire.key(2, 5)
-    return wire.key(1, 2) + wire.varint(len(head) + _FLOAT.size) + head
+    head = records.length_delimited(1, tag.encode()) + records.key(2, 5)
+    return records.key(1, 2) + records.varint(len(head) + _FLOAT.size) + head
 
 
 def _real_number(value: Any) -> float:
@@ -76,17 +64,8 @@ def _described(value: Any) -> str:
 def text(tag: str, value: Any) -> bytes:
     """Returns the serialized `Summary` of text, which TensorBoard shows as Markdown.
 
-    Args:
-        tag: Its name in TensorBoard.
-        value: A string, bytes in UTF-8, or an array or nested list of them: TensorBoard makes a table of it.
-
     Raises:
-        InvalidArgumentError: `value` holds something else.
-
-    Example:
-        >>> from hookline.summary import Summary
-        >>> Summary.FromString(text("note", "warm-up over")).value[0].tensor.string_val
-        [b'warm-up over']
+        InvalidArgumentError: `value` is not a string, bytes in UTF-8, or an array or nested list of them (a table).
     """
     from hookline.summary.protos import Summary
 
@@ -104,19 +83,7 @@ def text(tag: str, value: Any) -> bytes:
 
 
 def graph(described: Graph) -> bytes:
-    """Returns the serialized `GraphDef` of a graph: names, types, inputs and control inputs of its operations.
-
-    Args:
-        described: The graph.
-
-    Example:
-        >>> import hookline as hl
-        >>> with hl.Graph().as_default() as g:
-        ...     y = hl.op(lambda x: 2 * x, name="double")(hl.constant(1.0, name="x"))
-        >>> from hookline.summary.protos import GraphDef
-        >>> GraphDef.FromString(graph(g)).node[1].input
-        ['x']
-    """
+    """Returns the serialized `GraphDef` of a graph: names, types, inputs and control inputs of its operations."""
     from hookline.summary.protos import GraphDef
 
     message = GraphDef()

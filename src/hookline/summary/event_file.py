@@ -11,12 +11,12 @@ import threading
 from contextlib import suppress
 
 from hookline import clock
-from hookline.summary import wire
-from hookline.summary.metadata import METADATA, told_once
-from hookline.summary.records import event_record
+from hookline.summary import records
 
-_FILE_VERSION = wire.key(3, 2)
-_SUMMARY = wire.key(5, 2)
+_FILE_VERSION = records.key(3, 2)
+_SUMMARY = records.key(5, 2)
+# The key of a value's metadata: a byte that is somewhere in every summary with metadata, and in few others.
+_METADATA = records.key(9, 2)
 _STAMP = re.compile(r"events\.out\.tfevents\.(\d{10})(?:_(\d{6}))?\.")
 _NOTHING_TO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.ENOENT)
 
@@ -36,12 +36,7 @@ class EventFile:
     One thread at a time may append; any may sync and close. There is no buffer: appended records are with the operating
     system and survive a killed process, and synced records survive a crash of the machine.
 
-    Args:
-        logdir: Directory of the file, absolute; made if absent.
-        suffix: Last part of the file's name.
-
     Attributes:
-        path: Where it is.
         failure: Why a record could not be appended; None until then. Afterwards the file takes no more.
         events: The number of its records, not counting the first one of each event file.
 
@@ -50,6 +45,9 @@ class EventFile:
     """
 
     def __init__(self, logdir: str, suffix: str) -> None:
+        from hookline.summary import protos  # Not when it is needed: then this process may open no more files.
+
+        self._protos = protos
         self.failure: OSError | None = None
         self.events = 0
         self._synced = 0
@@ -76,20 +74,16 @@ class EventFile:
         return not os.path.exists(self.path)
 
     def append(self, events: list[Pending]) -> int:
-        """Appends the records of events.
-
-        Returns:
-            The number of them that are in the file; if not all are, `failure` says why.
-        """
+        """Appends the records of events, and returns how many are in the file; if not all, `failure` says why."""
         # Nearly all summaries are scalars. They have no metadata and should not pay for it.
-        records = [
-            event_record(
-                secs, step, key, told_once(value, self._told) if key == _SUMMARY and METADATA in value else value
+        framed = [
+            records.event_record(
+                secs, step, key, self._slim(value) if key == _SUMMARY and _METADATA in value else value
             )
             for secs, step, key, value in events
         ]
-        data = memoryview(b"".join(records))
-        written, whole = 0, len(records)
+        data = memoryview(b"".join(framed))
+        written, whole = 0, len(framed)
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
@@ -98,7 +92,7 @@ class EventFile:
                 raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was being written")
         except OSError as error:
             self.failure = error
-            ends = [end for end in itertools.accumulate(map(len, records)) if end <= written]
+            ends = [end for end in itertools.accumulate(map(len, framed)) if end <= written]
             written, whole = max(ends, default=0), len(ends)
             # A torn record is cut off, so that even strict readers can read the records before it.
             with suppress(OSError):
@@ -107,12 +101,23 @@ class EventFile:
         self.events += whole
         return whole
 
-    def sync(self) -> None:
-        """Returns when everything appended before the call is on the disk, including the file's directory entry.
+    def _slim(self, summary: bytes) -> bytes:
+        """Returns a serialized summary without the metadata of tags that were written before."""
+        try:
+            message = self._protos.Summary.FromString(summary)
+        except self._protos.DecodeError:
+            return summary
+        is_slimmer = False
+        for value in message.value:
+            if value.HasField("metadata") and value.tag in self._told:
+                value.ClearField("metadata")
+                is_slimmer = True
+            elif value.HasField("metadata"):
+                self._told.add(value.tag)
+        return message.SerializeToString() if is_slimmer else summary
 
-        Raises:
-            OSError: It may not be.
-        """
+    def sync(self) -> None:
+        """Returns when everything appended before the call, and the file's name, are on the disk; raises `OSError`."""
         with self._using:
             self._sync()
 

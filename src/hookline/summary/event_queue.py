@@ -28,12 +28,7 @@ class EventQueue:
     If a write fails, a strict queue refuses all later events. Any other queue continues in a new file. While no new
     file can be made, it loses its events.
 
-    Args:
-        logdir: Directory of its files, absolute; made if absent.
-        max_queue: The number of pending events that wakes the thread.
-        flush_secs: The longest time for which an event is pending.
-        suffix: Last part of the files' names.
-        strict: Whether failures are raised.
+    The arguments are those of `FileWriter`; the directory is absolute.
 
     Raises:
         OpError: The directory or the file cannot be made; the class says why. A full disk is an error only if strict.
@@ -58,7 +53,8 @@ class EventQueue:
         self._file: EventFile | None = None
         self._place = logdir
         try:
-            self._use(EventFile(logdir, suffix))
+            self._file = EventFile(logdir, suffix)
+            self._place = self._file.path
         except OSError as failure:
             message = f"FileWriter requires a directory in which it can make files, got {logdir!r}"
             error = errors.from_os_error(failure, message)
@@ -85,18 +81,7 @@ class EventQueue:
         self._strict = True
 
     def add(self, wall_time: float, step: int | None, field: bytes, payload: bytes) -> None:
-        """Queues an event.
-
-        Args:
-            wall_time: When it happened, in seconds since the epoch.
-            step: Global step, or None.
-            field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
-            payload: Serialized value of that field.
-
-        Raises:
-            RuntimeError: The queue is closed.
-            OpError: An earlier write failed.
-        """
+        """Queues an event; the arguments are those of `Pending`. Raises if it is closed, or an earlier write failed."""
         if self._closing or self._failure is not None:
             raise self._refusal()
         self._pending.append((wall_time, step, field, payload))
@@ -109,21 +94,13 @@ class EventQueue:
             self._wake.set()
 
     def flush(self) -> None:
-        """Writes all events queued so far; does nothing once closed.
-
-        Raises:
-            OpError: This or an earlier write failed.
-        """
+        """Writes all events queued so far; does nothing once closed. Raises if this or an earlier write failed."""
         self._write_pending(insist=True)
         if self._failure is not None and not self._closing:
             raise self._refusal()
 
     def sync(self) -> None:
-        """Writes all events queued so far and returns when they are on the disk; does nothing once closed.
-
-        Raises:
-            OpError: This or an earlier write failed.
-        """
+        """Does what `flush` does, and returns when these events are on the disk."""
         if os.getpid() != self._process:
             return  # In a fork, the parent does it.
         self._write_pending(insist=True)
@@ -147,11 +124,7 @@ class EventQueue:
         self._closing = True
 
     def close(self) -> None:
-        """Writes pending events, syncs and closes the file; may be repeated.
-
-        Raises:
-            OpError: A write failed, and no earlier call raised this.
-        """
+        """Writes pending events, syncs and closes the file; may be repeated. Raises a failure that nobody knows yet."""
         if os.getpid() != self._process:
             return  # In a fork, file and queue belong to the parent, which writes them itself.
         self._closing = True
@@ -199,29 +172,21 @@ class EventQueue:
             events = [self._pending.popleft() for _ in range(len(self._pending))]
             if not events or self._closed:
                 return
-            if self._file is not None or self._may_begin(insist):
-                self._write(events)
+            file = self._file
+            if file is not None:
+                left = events[file.append(events) :]
+                if file.failure is not None:
+                    self._replace(file, file.failure, left)
+            elif self._failure is None and not self._closing and (insist or self._outage.is_time_to_try):
+                left, failure = self._begin_with(events)
+                if failure is None:
+                    self._outage.end(f"FileWriter goes on in {self._place}.")
+                elif self._strict:
+                    self._failure = failure
+                else:
+                    self._outage.begin(self._explained(failure), len(left))
             else:
                 self._outage.lost += len(events)
-
-    def _may_begin(self, insist: bool) -> bool:
-        """Returns whether to try a new file."""
-        return self._failure is None and not self._closing and (insist or self._outage.is_time_to_try)
-
-    def _write(self, events: list[Pending]) -> None:
-        file = self._file
-        if file is not None:
-            left = events[file.append(events) :]
-            if file.failure is not None:
-                self._replace(file, file.failure, left)
-            return
-        left, failure = self._begin_with(events)
-        if failure is None:
-            self._outage.end(f"FileWriter goes on in {self._place}.")
-        elif self._strict:
-            self._failure = failure
-        else:
-            self._outage.begin(self._explained(failure), len(left))
 
     def _replace(self, file: EventFile, failure: OSError, left: list[Pending], lost: int = 0) -> None:
         """Gives up a failed file, and writes the events missing from it to a new one, if possible."""
@@ -248,14 +213,11 @@ class EventQueue:
             return events, failure
         left = events[file.append(events) :]
         if file.failure is None:
-            self._use(file)
+            self._file, self._place = file, file.path
         else:
             with suppress(OSError):
                 file.close()
         return left, file.failure
-
-    def _use(self, file: EventFile) -> None:
-        self._file, self._place = file, file.path
 
     def _refusal(self) -> Exception:
         if self._failure is None or self._closing:

@@ -11,15 +11,15 @@ from typing import Any, Self, SupportsInt
 
 from hookline import arguments, clock
 from hookline.graph import Graph
-from hookline.summary import encode, wire
+from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
 
 _logger = logging.getLogger(__name__)
 
-_GRAPH_DEF = wire.key(4, 2)
-_SUMMARY = wire.key(5, 2)
-_SESSION_LOG = wire.key(7, 2)
-_TAGGED_RUN_METADATA = wire.key(8, 2)
+_GRAPH_DEF = records.key(4, 2)
+_SUMMARY = records.key(5, 2)
+_SESSION_LOG = records.key(7, 2)
+_TAGGED_RUN_METADATA = records.key(8, 2)
 _WHOLE_EVENT = b""
 
 
@@ -194,8 +194,8 @@ class FileWriter:
             lines = "  \n".join(f"{name}: {getattr(run_metadata, name)}" for name in names)
             self._add(_SUMMARY, encode.text(tag, lines), global_step)
         else:
-            message = wire.length_delimited(1, tag.encode())
-            message += wire.length_delimited(2, _serialized(run_metadata, "RunMetadata"))
+            message = records.length_delimited(1, tag.encode())
+            message += records.length_delimited(2, _serialized(run_metadata, "RunMetadata"))
             self._add(_TAGGED_RUN_METADATA, message, global_step)
         self._run_metadata_tags.add(tag)
 

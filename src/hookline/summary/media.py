@@ -18,14 +18,7 @@ _BLACK_BELOW = 1e-6
 
 
 def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
-    """Raises `InvalidArgumentError` unless arrays of this shape and dtype are images; see `image`.
-
-    Example:
-        >>> check_images("digits", (8, 28, 28), jnp.float32)
-        Traceback (most recent call last):
-        ...
-        hookline.errors.InvalidArgumentError: Image summary 'digits' requires shape [batch, height, width, channels] ...
-    """
+    """Raises `InvalidArgumentError` unless arrays of this shape and dtype are images."""
     sizes = [size for size in shape[1:3] if isinstance(size, int)]
     channels = shape[3] if len(shape) == 4 and isinstance(shape[3], int) else 1
     if len(shape) != 4 or channels not in _CHANNELS or 0 in sizes:
@@ -41,28 +34,11 @@ def check_images(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def image(tag: str, images: Any, max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of images, each as a PNG.
-
-    Args:
-        tag: Their name in TensorBoard; `/image/0`, `/image/1`, ... is appended, or `/image` for a single one.
-        images: Array of shape `[batch, height, width, channels]`, as `check_images` requires.
-        max_outputs: The largest number to write. Only this decides between `/image` and `/image/0`.
-
-    Raises:
-        InvalidArgumentError: `images` is something else.
-
-    Example:
-        >>> from hookline.summary import Summary
-        >>> grey = np.linspace(0, 1, 32, dtype=np.float32).reshape(2, 4, 4, 1)
-        >>> [(v.tag, v.image.width) for v in Summary.FromString(image("digits", grey, max_outputs=3)).value]
-        [('digits/image/0', 4), ('digits/image/1', 4)]
-    """
+    """Returns the serialized `Summary` of images that are checked and chosen, each as a PNG."""
     from hookline.summary.protos import Summary
 
-    images = np.asarray(images)
-    check_images(tag, images.shape, images.dtype)
     summary = Summary()
-    for place, pixels in enumerate(images[:max_outputs]):
+    for place, pixels in enumerate(np.asarray(images)):
         message = summary.value.add(tag=_tag(tag, "image", place, max_outputs)).image
         message.height, message.width, message.colorspace = pixels.shape
         message.encoded_image_string = _png(pixels if pixels.dtype == np.uint8 else _rescaled(pixels))
@@ -90,14 +66,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
-    """Raises `InvalidArgumentError` unless arrays of this shape and dtype are sound; see `audio`.
-
-    Example:
-        >>> check_clips("voice", (16000,), jnp.float32)
-        Traceback (most recent call last):
-        ...
-        hookline.errors.InvalidArgumentError: Audio summary 'voice' requires shape [batch, frames] or [batch, ...
-    """
+    """Raises `InvalidArgumentError` unless arrays of this shape and dtype are sound."""
     if len(shape) not in (2, 3) or 0 in [size for size in shape[2:] if isinstance(size, int)]:
         raise _refusal(
             f"Audio summary {name!r} requires shape [batch, frames] or [batch, frames, channels] with at least one "
@@ -111,30 +80,12 @@ def check_clips(name: str, shape: Sequence[Any], dtype: Any) -> None:
 
 
 def audio(tag: str, clips_and_rate: tuple[Any, Any], max_outputs: int) -> bytes:
-    """Returns the serialized `Summary` of sound, each clip as a WAV of 16 bits.
-
-    Args:
-        tag: Their name in TensorBoard; `/audio/0`, `/audio/1`, ... is appended, or `/audio` for a single one.
-        clips_and_rate: An array as `check_clips` requires, with values between -1 and 1 (others are clipped, NaN is
-            silence), and its number of frames per second.
-        max_outputs: The largest number to write. Only this decides between `/audio` and `/audio/0`.
-
-    Raises:
-        InvalidArgumentError: It is something else.
-
-    Example:
-        >>> from hookline.summary import Summary
-        >>> tone = np.sin(np.arange(8000) / 4.0)[None, :]
-        >>> (value,) = Summary.FromString(audio("tone", (tone, 8000), max_outputs=1)).value
-        >>> value.tag, value.audio.sample_rate, value.audio.length_frames
-        ('tone/audio', 8000.0, 8000)
-    """
+    """Returns the serialized `Summary` of clips that are checked and chosen, and their rate, as WAVs of 16 bits."""
     from hookline.summary.protos import Summary
 
     clips, rate = np.asarray(clips_and_rate[0]), _sample_rate(tag, clips_and_rate[1])
-    check_clips(tag, clips.shape, clips.dtype)
     summary = Summary()
-    for place, clip in enumerate(clips[:max_outputs]):
+    for place, clip in enumerate(clips):
         frames = clip[:, None] if clip.ndim == 1 else clip
         message = summary.value.add(tag=_tag(tag, "audio", place, max_outputs)).audio
         message.length_frames, message.num_channels = frames.shape
@@ -163,6 +114,7 @@ def _wav(frames: np.ndarray, rate: float) -> bytes:
 
 
 def _tag(tag: str, kind: str, place: int, max_outputs: int) -> str:
+    # Not the number of items decides, so that a smaller batch does not change the tag.
     return f"{tag}/{kind}/{place}" if max_outputs > 1 else f"{tag}/{kind}"
 
 

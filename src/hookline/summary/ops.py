@@ -197,18 +197,14 @@ def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]
     arguments.whole(f"Summary {name!r}", "max_outputs", count, at_least=1)
 
     def first(batch: Any) -> Any:
-        batch = _numbers(name, batch)
+        try:
+            batch = jnp.asarray(batch)
+        except (TypeError, ValueError):
+            raise TypeError(f"Summary {name!r} requires numbers, got {batch!r}.") from None
         check(batch.shape, batch.dtype)
         return batch[:count]
 
     return op(first, name=f"{name}/first").node(tensor)
-
-
-def _numbers(name: str, value: Any) -> Any:
-    try:
-        return jnp.asarray(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"Summary {name!r} requires numbers, got {value!r}.") from None
 
 
 def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
@@ -263,14 +259,10 @@ def merge(inputs: Iterable[Tensor], collections: Sequence[str] | None = None, na
     """
     # Concatenating serialized messages of one type merges them.
     listed = arguments.several("summary.merge", "inputs", inputs)
-    merged = host_op(_joined, name=name or "merge_summary").node(*listed)
+    merged = host_op(lambda *summaries: b"".join(summaries), name=name or "merge_summary").node(*listed)
     for collection in arguments.several("summary.merge", "collections", collections, optional=True):
         get_default_graph().add_to_collection(collection, merged)
     return merged
-
-
-def _joined(*summaries: bytes) -> bytes:
-    return b"".join(summaries)
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:

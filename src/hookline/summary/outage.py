@@ -12,17 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Outage:
-    """Counts the events that a writer loses while it cannot write. A WARNING marks the beginning, an INFO line the end.
-
-    Example:
-        >>> outage = Outage()
-        >>> outage.begin(OSError("No space left on device."), lost=3)
-        >>> outage.under_way, outage.lost, outage.is_time_to_try
-        (True, 3, False)
-        >>> outage.end("It writes again.")
-        >>> outage.under_way
-        False
-    """
+    """Counts the events that a writer loses while it cannot write; a WARNING marks the beginning, INFO the end."""
 
     def __init__(self) -> None:
         self.under_way = False
@@ -36,12 +26,7 @@ class Outage:
         return clock.monotonic() >= self._tried_at + _RETRY_SECS
 
     def begin(self, failure: BaseException, lost: int) -> None:
-        """Notes that an attempt to write has failed, whether the first or a later one.
-
-        Args:
-            failure: The reason.
-            lost: The number of events lost with it.
-        """
+        """Notes that an attempt to write has failed, whether the first or a later one, and how many events with it."""
         self._tried_at = clock.monotonic()
         self.lost += lost
         if self.under_way:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import event_pb2, graph_pb2, summary_pb2
 
 # The generated modules fill their namespaces at run time, so type checkers do not see them.
@@ -16,7 +17,7 @@ _graphs: Any = graph_pb2
 
 Event: Any = _events.Event
 SessionLog: Any = _events.SessionLog
-TaggedRunMetadata: Any = _events.TaggedRunMetadata
 Summary: Any = _summaries.Summary
-HistogramProto: Any = _summaries.HistogramProto
 GraphDef: Any = _graphs.GraphDef
+
+__all__ = ["DecodeError", "Event", "GraphDef", "SessionLog", "Summary"]

@@ -1,4 +1,8 @@
-"""Records: the frames around the bytes of each event in a file, which reveal damage and a torn end."""
+"""Records: the bytes of each event in a file, and the frames around them, which reveal damage and a torn end.
+
+Scalars and events are written by hand because they are many and tiny: a message object for each would cost several
+times as much. Rare or large messages (histograms, text, graphs) use the message classes in `hookline.summary.protos`.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,41 @@ import struct
 
 import google_crc32c
 
-from hookline.summary import wire
-
 # Field 1 of Event, a double, and its key. Fields 1 and 2 (the step) are written out because every event has them.
 _WALL_TIME = struct.Struct("<Bd")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
+_UINT64 = (1 << 64) - 1
+_ONE_GROUP = [bytes((number,)) for number in range(0x80)]
+
+
+def varint(number: int) -> bytes:
+    """Returns a 64-bit integer in base 128, least significant group first; a negative one as its two's complement."""
+    if 0 <= number < 0x80:
+        return _ONE_GROUP[number]
+    number &= _UINT64
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def key(field: int, wire_type: int) -> bytes:
+    """Returns the key of a field; type 0 is a varint, 1 means 8 bytes, 2 a length and bytes, 5 means 4 bytes."""
+    return varint(field << 3 | wire_type)
+
+
+def length_delimited(field: int, payload: bytes) -> bytes:
+    """Returns a field that holds bytes, text or a message."""
+    return key(field, 2) + varint(len(payload)) + payload
 
 
 def masked_checksum(data: bytes) -> bytes:
     """Returns the CRC-32C of `data`, rotated and shifted by a constant, as 4 bytes.
 
     The mask is part of the format. Without it, checksums of bytes that contain checksums would be weak.
-
-    Example:
-        >>> masked_checksum(b"").hex()
-        'd8ea82a2'
     """
     checksum = google_crc32c.value(data)
     return _CHECKSUM.pack(((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -38,13 +61,6 @@ def _header(length: int) -> bytes:
 def frame(data: bytes) -> bytes:
     """Returns the record that holds `data`: its length, the length's checksum, `data`, the checksum of `data`.
 
-    Args:
-        data: Any bytes; an event file holds serialized `Event` messages.
-
-    Example:
-        >>> frame(b"abc").hex()
-        '0300000000000000b099490e6162636e57f121'
-
     References:
         The TFRecord format of TensorFlow's documentation.
     """
@@ -52,17 +68,10 @@ def frame(data: bytes) -> bytes:
 
 
 def event_record(wall_time: float, step: int | None, field: bytes, payload: bytes) -> bytes:
-    """Returns the record of an event.
-
-    Args:
-        wall_time: When it happened, in seconds since the epoch.
-        step: Global step, or None.
-        field: Key of the field of `Event` that holds `payload`; empty if `payload` is a whole serialized `Event`.
-        payload: Serialized value of that field.
-    """
+    """Returns the record of an event, from what stands in `hookline.summary.event_file.Pending`."""
     if not field:
         return frame(payload)
     head = _WALL_TIME.pack(9, wall_time)
     if step is not None:
-        head += b"\x10" + wire.varint(step)
-    return frame(head + field + wire.varint(len(payload)) + payload)
+        head += b"\x10" + varint(step)
+    return frame(head + field + varint(len(payload)) + payload)

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from hookline import arguments
 from hookline.errors import OpError
@@ -34,13 +34,14 @@ class WriterScope:
 SCOPE: ContextVar[WriterScope | None] = ContextVar("SCOPE", default=None)
 
 
-class _Shared:
-    """A cached writer and its owners: scopes, or code that never releases it."""
+_NEVER_RELEASED = WriterScope()
 
-    def __init__(self, writer: FileWriter) -> None:
-        self.writer = writer
-        self.scopes: weakref.WeakSet[WriterScope] = weakref.WeakSet()
-        self.kept = False
+
+class _Shared(NamedTuple):
+    """A cached writer and its owners."""
+
+    writer: FileWriter
+    scopes: weakref.WeakSet[WriterScope]
 
 
 class FileWriterCache:
@@ -84,17 +85,14 @@ class FileWriterCache:
         name = os.path.realpath(path) if path and "://" not in path else path
         scope = SCOPE.get()
         with cls._lock:
-            if scope is not None and scope.released:
-                scope = None
+            if scope is None or scope.released:
+                scope = _NEVER_RELEASED
             if strict is None:
-                strict = scope is not None and scope.strict
+                strict = scope.strict
             shared = cls._shared.get(name)
             if shared is None:
-                shared = cls._shared[name] = _Shared(FileWriter(path, strict=strict))
-            if scope is None:
-                shared.kept = True
-            else:
-                shared.scopes.add(scope)
+                shared = cls._shared[name] = _Shared(FileWriter(path, strict=strict), weakref.WeakSet())
+            shared.scopes.add(scope)
             writer = shared.writer
             if strict:
                 writer.be_strict()
@@ -133,7 +131,7 @@ class FileWriterCache:
             for name, shared in list(cls._shared.items()):
                 if scope in shared.scopes:
                     shared.scopes.discard(scope)
-                    if not shared.scopes and not shared.kept:
+                    if not shared.scopes:
                         left.append(cls._shared.pop(name).writer)
         _close(left)
 

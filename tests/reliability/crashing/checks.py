@@ -58,11 +58,7 @@ class Events:
 
 
 class Checks:
-    """What is known of a job, and what must hold of it.
-
-    Args:
-        directory: Of the job.
-        reference: The uninterrupted run.
+    """What is known of a job, and what must hold of it, by what the uninterrupted run (`reference`) came to.
 
     Attributes:
         reported: The newest step that was reported as saved.
@@ -74,11 +70,7 @@ class Checks:
         self.reported, self.latest, self.events = -1, None, Events()
 
     def after_life(self, messages, status, killed_at):
-        """Checks what a process has told, and what it has left.
-
-        Raises:
-            Violation: Something does not hold.
-        """
+        """Checks what a process has told, and what it has left."""
         ended = bool(messages) and "done" in messages[-1]
         if killed_at is None or status != -signal.SIGKILL:
             require(ended and status == 0, f"It ended with status {status}, and nobody had killed it.")

@@ -22,17 +22,7 @@ _MOST_IN_VAIN = 8
 
 
 class Driver:
-    """Kills until it has killed enough.
-
-    Args:
-        seed: Of everything.
-        kills: How many kills are enough.
-        each: How many hits of each point are enough.
-        at_once: How many jobs run side by side.
-        only: The number of the one job to run; None for as many as it takes.
-        lives: How many lives each job has in which it is to be killed, at most.
-        cards: Which cards of the deck are dealt, in place of all.
-    """
+    """Kills until it has killed enough; the arguments are those of `crash`."""
 
     def __init__(self, seed, kills, each, at_once, only=None, lives=None, cards=None):
         self.seed, self.kills, self.each, self.at_once, self.lives = seed, kills, each, at_once, lives

@@ -12,17 +12,8 @@ from .process import Process
 class Job:
     """One job, and its process of the moment.
 
-    Args:
-        seed: Of its plan.
-        number: Its number. Those with an even one save in the background.
-        folder: What it writes goes below it.
-        reference: The uninterrupted run.
-        deck: Deals the points to aim at.
-        lives: How many lives it has in which it is to be killed, at most.
-
-    Attributes:
-        process: The process that trains.
-        lives: How many it has had in which it was to be killed.
+    Those with an even number save in the background. It has so many lives, at most, in which it is to be killed at the
+    points that the deck deals; `lives` counts them.
     """
 
     def __init__(self, seed, number, folder, reference, deck, lives=None):
@@ -48,11 +39,7 @@ class Job:
         self.process = Process(self._directory, errors_to, life, in_background=self.number % 2 == 0)
 
     def check(self):
-        """Checks the process that has ended; returns whether the job has come to its end.
-
-        Raises:
-            Violation: Something does not hold; its note says how to come there again.
-        """
+        """Checks the process that has ended; returns whether the job has come to its end."""
         process = self.process
         if process.life.card is not None and process.killed_at is None:
             self._deck.take_back(process.life.card)

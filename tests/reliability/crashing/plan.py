@@ -53,12 +53,7 @@ UNDISTURBED = Life(None, 0, None, 0.0, None, False)
 
 
 class Deck:
-    """All points, each as often as the others, in an order that follows from the seed.
-
-    Args:
-        seed: Of the order.
-        only: The cards to deal, in place of all; None when they are used up.
-    """
+    """All points, each as often as the others, in an order that follows from the seed; or only some cards, once."""
 
     def __init__(self, seed, only=None):
         self._seed, self._only, self._next = seed, None if only is None else iter(only), 0

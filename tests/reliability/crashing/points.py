@@ -47,11 +47,8 @@ POINTS = tuple(LATEST)
 class Points:
     """Counts arrivals, and kills this process at the one that was aimed at.
 
-    Args:
-        aim: The point, or None.
-        arrival: At which arrival there.
-        delay_secs: How long after the tracing a kill amid a compilation comes; a fifth of it after a save has begun.
-        tell: Called with what happens, just before.
+    A kill amid a compilation comes so long after the tracing (`delay_secs`), one amid a save after a fifth of that.
+    What happens is told just before.
     """
 
     def __init__(self, aim, arrival, delay_secs, tell):

@@ -27,12 +27,7 @@ _PATIENCE_SECS = 120.0
 class Process:
     """A forked process, seen from its parent.
 
-    Args:
-        directory: Where it trains.
-        errors_to: The file that takes its standard error.
-        life: When it is to be killed.
-        job: What it does: called as `job(directory, points, tell, life, **how)`.
-        **how: Passed on to the job.
+    It does `job(directory, points, tell, life, **how)`, and writes its standard error to a file.
 
     Attributes:
         file: The descriptor to wait on: when it is readable, call `listen`.

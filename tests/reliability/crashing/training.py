@@ -60,13 +60,7 @@ def features(step):
 
 
 class Telling(hl.train.SessionRunHook, hl.train.CheckpointSaverListener):
-    """Tells of every session that is created, and as a listener of every checkpoint.
-
-    Args:
-        points: Learns that the training has begun.
-        tell: Called with what happens.
-        every_step: Whether to tell of the state after each step as well.
-    """
+    """Tells of every session that is created, as a listener of every checkpoint, and if asked of every step."""
 
     def __init__(self, points, tell, every_step=False):
         self.points, self.tell, self.every_step = points, tell, every_step
@@ -120,13 +114,7 @@ def names_in(directory):
 def train(directory, points, tell, life, in_background=True, every_step=False):
     """Trains to the last step, from wherever the checkpoints in `directory` have got to.
 
-    Args:
-        directory: Of the checkpoints and the event files.
-        points: Where to be killed.
-        tell: Called with what happens.
-        life: Which batch is an AbortedError, and whether to verify all checkpoints that are there.
-        in_background: Whether checkpoints are written while the training goes on: no listener has an `after_save`.
-        every_step: Whether to tell of the state after each step.
+    In the background checkpoints are written while the training goes on: no listener has an `after_save`.
     """
     if life.verifies:
         verify_all(directory)
