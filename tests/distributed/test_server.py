@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
+from hookline.distributed.identity import LONGEST_SECS
+from hookline.distributed.owner import ASK_SECS, CUT_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.staging import ASK_SECS, CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
-from hookline.distributed.waiting import LONGEST_SECS
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
@@ -728,7 +728,7 @@ class Protocol(RuleBasedStateMachine):
             assert servers.value(server) == self.expected(server)
         waiting = {sent.name for sent in [*self.open.values(), *self.left] if not sent.decided}
         for server in range(1, servers.count):
-            assert set(servers.transport.servers[server]._staged._parts) <= waiting
+            assert set(servers.transport.servers[server]._staged) <= waiting
         for sent in self.left:
             for server, part in sent.parts.items():
                 if sent.decided:
@@ -795,7 +795,7 @@ class Protocol(RuleBasedStateMachine):
             self.settle()
         assert gone <= self.out
         for server in self.servers.transport.servers:
-            assert {sender for sender, _ in server._staged._parts} <= {sent.name[0] for sent in silent} - gone
+            assert {sender for sender, _ in server._staged} <= {sent.name[0] for sent in silent} - gone
 
     @invariant()
     def the_global_step_counts_accepted_updates(self):
@@ -845,7 +845,7 @@ def test_values_of_a_snapshot_that_nobody_collects_are_dropped():
             servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
             servers.transport.deliver_all()
             fake.advance(CUT_SECS / 4)
-        assert len(servers.transport.servers[1]._cuts._cuts) <= 5
+        assert len(servers.transport.servers[1]._cuts) <= 5
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 
@@ -857,7 +857,7 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
         fake.advance(STAGED_SECS + 1)
         servers.stage(("b", 1), 1, 9)
         servers.transport.deliver_all()
-        assert set(servers.transport.servers[1]._staged._parts) == {("b", 1)}
+        assert set(servers.transport.servers[1]._staged) == {("b", 1)}
         servers.train(("a", 3), 7)
 
 

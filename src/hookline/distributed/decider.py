@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from hookline import errors
-from hookline.distributed.ballots import UNDECIDED_SECS, Ballots, Request, Senders
+from hookline.distributed.ballots import Ballots, Request, Senders
 from hookline.distributed.gate import Gate
 from hookline.distributed.owner import Owner
 from hookline.distributed.protocol import Committed, Epoch, Peers, Ticket, Transaction
@@ -38,15 +38,9 @@ class Decider(Owner):
         pull: Sequence[str] = (),
         owners: Sequence[int] = (),
     ) -> Committed | Future[Committed]:
-        """Accepts a transaction and applies it, or refuses it, once all its parts are staged. At the step server only.
+        """Accepts a transaction and applies it, or refuses it, once all its parts are staged; none is accepted twice.
 
-        Args:
-            ticket: The instance and epoch meant.
-            transaction: Its name; none is accepted twice.
-            entries: The part for this server.
-            last_step: The transaction is refused if the global step is this or more.
-            pull: Variables of this server to return, as they are afterwards.
-            owners: The other servers that get a part.
+        The arguments are those of a `Request`.
 
         Raises:
             OutOfRangeError: The training has ended.
@@ -55,7 +49,7 @@ class Decider(Owner):
             Exception: An owner could not stage its part: what its `stage` raised.
         """
         self._check(ticket)
-        for silent in self._ballots.silent(UNDECIDED_SECS):
+        for silent in self._ballots.silent():
             self._shut_out(silent)
         request = Request(entries, last_step, pull, owners)
         self._ballots.ask(transaction, request)
@@ -75,11 +69,11 @@ class Decider(Owner):
 
     def _decide_if_ready(self, transaction: Transaction) -> None:
         # Those that cannot be accepted need no vote.
-        if self._ballots.is_complete(transaction) or self._sealed or not self._senders.may_send(transaction):
-            failure = self._ballots.failure(transaction)
-            request = self._ballots.close(transaction)
-            if request is not None:
-                self._decide(transaction, request, failure)
+        ballot = self._ballots.find(transaction)
+        if ballot and (ballot.is_complete or self._sealed or not self._senders.may_send(transaction)):
+            self._ballots.close(transaction)
+            if ballot.request is not None:
+                self._decide(transaction, ballot.request, ballot.failure)
 
     def _decide(self, transaction: Transaction, request: Request, failure: BaseException | None) -> None:
         accepted, raised = False, failure
@@ -89,8 +83,7 @@ class Decider(Owner):
             accepted = failure is None and self._accept(transaction, request)
         except Exception as error:
             raised = error
-        if not accepted:
-            self._senders.refuse(transaction)
+        self._senders.decide(transaction, accepted)
         # In this order, so that a worker admitted at the gate with a count has marks that cover it.
         self._tell(request.owners, transaction, accepted)
         if gate is not None:
@@ -104,18 +97,15 @@ class Decider(Owner):
     def _accept(self, transaction: Transaction, request: Request) -> bool:
         if self._sealed:
             raise self._ended()
-        self._senders.decide(transaction)
+        self._senders.check(transaction)
         if self._gate is not None:
             self._gate.check(transaction[0])
         try:
-            accepted = self._state.apply(self._state.prepare(request.entries), request.last_step)
+            return self._state.apply(self._state.prepare(request.entries), request.last_step)
         except BaseException as error:
             if self._state.lost:
                 self._break(error)
             raise
-        if accepted:
-            self._senders.accept(transaction)
-        return accepted
 
     def _tell(self, owners: Sequence[int], transaction: Transaction, accepted: bool) -> None:
         self._sending.send(owners, *(("apply", transaction, self._state.step) if accepted else ("drop", transaction)))
@@ -128,10 +118,7 @@ class Decider(Owner):
     def outcome(self, ticket: Ticket, transaction: Transaction, owners: Sequence[int]) -> Committed:
         """Returns the outcome of a transaction whose sender got no answer; if it is undecided, it is refused now.
 
-        Args:
-            ticket: The instance and epoch meant.
-            transaction: The last transaction of its sender.
-            owners: The other servers that may hold staged parts of it.
+        It must be the last one of its sender; `owners` are the other servers that may hold parts of it.
         """
         self._check(ticket)
         gate = None if self._senders.is_decided(transaction) else self._gate
@@ -166,12 +153,7 @@ class Decider(Owner):
         self._decide_if_ready(transaction)
 
     def cut(self, ticket: Ticket, name: str, names: Mapping[int, Sequence[str]]) -> Committed:
-        """Makes every server keep its values after all transactions so far, for `collect`.
-
-        Args:
-            ticket: Which instance and epoch is meant.
-            name: A name for the values.
-            names: The variables, for each server.
+        """Makes every server keep its values (`names`, for each) after all transactions so far, for `collect`.
 
         Returns:
             The current state, with the values of this server.

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
-from hookline import errors
+from hookline import clock, errors
 from hookline.distributed.identity import Member
 from hookline.distributed.messages import Inbox, Outbox
 from hookline.distributed.protocol import Epoch, Peers, Pulled, Ticket, Transaction
-from hookline.distributed.staging import ASK_SECS, Cuts, Part, Staging
 from hookline.distributed.state import Entry, ServerState
 from hookline.distributed.wire import Leaves, Structure
+
+STAGED_SECS = 60.0
+"""How long a part is kept at least while its sender's request has not come to the step server."""
+
+ASK_SECS = STAGED_SECS / 2
+"""How long a part may stay staged before its owner asks the step server about it, and before it asks again."""
+
+CUT_SECS = 300.0
+"""How long the values of a snapshot are kept for whoever has asked for it: longer than a lost message may take."""
+
+
+@dataclass
+class _Part:
+    """A part of a transaction that waits for the step server's decision.
+
+    Attributes:
+        entries: What it does.
+        pull: The variables whose values its sender wants afterwards.
+        answer: Gets these values.
+        since: When it came, or when the step server was last asked about it.
+    """
+
+    entries: Sequence[Entry]
+    pull: Sequence[str]
+    answer: Future[Pulled] = field(default_factory=Future)
+    since: float = field(default_factory=clock.monotonic)
 
 
 class Owner(Member):
@@ -20,17 +46,18 @@ class Owner(Member):
 
     def __init__(self) -> None:
         super().__init__()
-        self._staged = Staging()
+        self._staged: dict[Transaction, _Part] = {}
         self._outbox: Outbox | None = None
         self._begin(None, 0, None)
 
     def _begin(self, epoch: Epoch | None, index: int, peers: Peers | None) -> None:
         self._begin_epoch(epoch, index)
-        self._give_up(self._staged.pop_all(), self._lost("was initialised or restored anew"))
+        self._give_up_parts(self._lost("was initialised or restored anew"))
         if self._outbox is not None:
             self._outbox.close()
         self._state = ServerState(epoch.step_name if epoch and index == 0 else None)
-        self._cuts = Cuts()
+        # When they were made, and the values of snapshots, by name.
+        self._cuts: dict[str, tuple[float, dict[str, Leaves]]] = {}
         self._outbox = Outbox(epoch, peers, self._failure_in(epoch)) if epoch else None
         self._inbox = Inbox()
         # On the step server, the number of transactions that reached each server; on others only their own number
@@ -44,11 +71,7 @@ class Owner(Member):
     ) -> Future[Pulled] | None:
         """Keeps this server's part of a transaction until the step server decides on it, and tells the step server.
 
-        Args:
-            ticket: The instance and epoch meant.
-            transaction: Its name.
-            entries: The part for this server.
-            pull: Variables of this server to return, as they are after the decision; without any, nothing waits.
+        Where values are to be pulled, the answer comes with the decision, and holds them as they are then.
 
         Raises:
             Exception: It cannot be applied: the update's function raised, or a variable has no value.
@@ -62,11 +85,12 @@ class Owner(Member):
             if self._is_current(ticket):
                 self._sending.call(0, "staged", transaction, self._index, error)
             raise
-        part = Part(entries, pull)
-        self._staged.add(transaction, part)
+        part = self._staged[transaction] = _Part(entries, pull)
         self._sending.call(0, "staged", transaction, self._index)
-        for silent in self._staged.silent(ASK_SECS):
-            self._sending.call(0, "fence", silent, self._index)
+        for silent, old in self._staged.items():
+            if part.since - old.since > ASK_SECS:
+                old.since = part.since
+                self._sending.call(0, "fence", silent, self._index)
         return part.answer if pull else None
 
     def deliver(self, ticket: Ticket, mark: int, message: tuple[Any, ...]) -> None:
@@ -84,15 +108,18 @@ class Owner(Member):
     def _handle(self, kind: str, *args: Any) -> None:
         if kind == "cut":
             name, names = args
-            self._cuts.add(name, self._state.values(names))
+            now = clock.monotonic()
+            for old in [old for old, (since, _) in list(self._cuts.items()) if now - since > CUT_SECS]:
+                self._cuts.pop(old, None)
+            self._cuts[name] = now, self._state.values(names)
         else:
-            part = self._staged.pop(args[0])
+            part = self._staged.pop(args[0], None)
             if kind == "apply":
                 self._apply_staged(part, *args)
             if part is not None:
                 self._answer(part)
 
-    def _apply_staged(self, part: Part | None, transaction: Transaction, step: int) -> None:
+    def _apply_staged(self, part: _Part | None, transaction: Transaction, step: int) -> None:
         # The step server has counted it, so it can no longer be undone.
         if part is None:
             self._break(RuntimeError(f"the staged part of transaction {transaction} is gone"))
@@ -105,7 +132,7 @@ class Owner(Member):
         self._state.step = step
         self._counts[self._index] += 1
 
-    def _answer(self, part: Part) -> None:
+    def _answer(self, part: _Part) -> None:
         if self._broken is not None:
             self._give_up([part], self._broken)
         else:
@@ -124,14 +151,7 @@ class Owner(Member):
         return Pulled(self._counts[self._index], self._state.values(names))
 
     def pull_behind(self, ticket: Ticket, names: Sequence[str], mark: int, timeout_secs: float) -> Pulled | None:
-        """Returns values after the step server's messages up to `mark` have arrived; `None` if the time is over.
-
-        Args:
-            ticket: Which instance and epoch is meant.
-            names: The names of the variables.
-            mark: The number of the message.
-            timeout_secs: How long to wait.
-        """
+        """Returns values after the step server's messages up to `mark` have arrived; `None` if the time is over."""
         with self._waited(ticket, lambda: self._inbox.delivered >= mark, timeout_secs):
             return self.pull(ticket, names) if self._inbox.delivered >= mark else None
 
@@ -143,7 +163,7 @@ class Owner(Member):
     def collect(self, ticket: Ticket, name: str, timeout_secs: float) -> dict[str, Leaves] | None:
         """Returns the values kept under a name, once; `None` if they do not arrive in time."""
         with self._waited(ticket, lambda: name in self._cuts, timeout_secs):
-            return self._cuts.pop(name)
+            return self._cuts.pop(name, (0.0, None))[1]
 
     def wait_delivered(self, ticket: Ticket, mark: int, timeout_secs: float) -> bool:
         """Blocks until messages up to `mark` have arrived or the time is over; returns whether they have."""
@@ -169,9 +189,13 @@ class Owner(Member):
 
     def _break(self, error: BaseException) -> None:
         super()._break(error)
-        self._give_up(self._staged.pop_all(), error)
+        self._give_up_parts(error)
 
-    def _give_up(self, waiting: Sequence[Any], why: BaseException) -> None:
+    def _give_up_parts(self, why: BaseException) -> None:
+        parts, self._staged = self._staged, {}
+        self._give_up(parts.values(), why)
+
+    def _give_up(self, waiting: Iterable[Any], why: BaseException) -> None:
         """Answers those whose parts or requests will not be decided any more."""
         for item in waiting:
             item.answer.set_exception(why if isinstance(why, errors.AbortedError) else self._could_not_apply(why))

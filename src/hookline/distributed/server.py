@@ -67,12 +67,7 @@ class ParameterServer(Decider):
         return Status(self._incarnation, epoch, self._state.names(), self._state.step, self._ready_at)
 
     def begin(self, epoch: Epoch, index: int, peers: Peers | None) -> None:
-        """Forgets everything and starts an epoch.
-
-        Args:
-            epoch: The new epoch.
-            index: The number of this server in it.
-            peers: The other servers.
+        """Forgets everything and starts an epoch, as its server number `index`.
 
         Raises:
             AbortedError: The epoch was made for another instance.
@@ -127,16 +122,9 @@ class ParameterServer(Decider):
     ) -> tuple[int, int, tuple[int, ...]] | None:
         """Blocks until a worker may begin a step without any values getting too old, or the time is over.
 
-        Args:
-            ticket: Which instance and epoch is meant.
-            sender: The worker.
-            run: The number of its run; numbers go up.
-            since: The number of transactions after which its values were read.
-            timeout_secs: How long to wait.
-
         Returns:
-            The result of `Gate.admit`, and the number of messages sent to each server by then; `None` if the time is
-            over.
+            The result of `Gate.admit`, which explains the arguments, and the number of messages sent to each server by
+            then; `None` if the time is over.
 
         Raises:
             OutOfRangeError: The training has ended.
