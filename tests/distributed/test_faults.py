@@ -199,13 +199,13 @@ def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=800, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
-    worker.group.signal(signal.SIGSTOP)
+    os.killpg(worker.group.pid, signal.SIGSTOP)
     try:
         step = chief.step()
         chief.await_step(step + 100)
         clock.sleep(3)
     finally:
-        worker.group.signal(signal.SIGCONT)
+        os.killpg(worker.group.pid, signal.SIGCONT)
     seen = worker.step()
     worker.await_step(seen + 20)
     check_end(job, [chief, worker], 800)
@@ -218,12 +218,12 @@ def test_a_worker_cut_off_during_a_restore_sends_nothing_into_the_new_values(ray
     chief, worker = job.start(0), job.start(1)
     worker.await_step(50)
     pids = job.server_pids()
-    worker.group.signal(signal.SIGSTOP)
+    os.killpg(worker.group.pid, signal.SIGSTOP)
     try:
         os.kill(pids[1], signal.SIGKILL)
         chief.await_("recovery", lambda: recovered(chief))
     finally:
-        worker.group.signal(signal.SIGCONT)
+        os.killpg(worker.group.pid, signal.SIGCONT)
     worker.await_("recovery", lambda: recovered(worker))
     check_end(job, [chief, worker], 600)
     for task in (chief, worker):

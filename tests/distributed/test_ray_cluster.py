@@ -263,7 +263,7 @@ def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
 
 def test_a_process_may_end_by_itself_when_asked_to():
     group = ProcessGroup([sys.executable, "-c", SLEEP])
-    group.stop(grace_secs=30)
+    stop_all([group], grace_secs=30)
     assert group.status() == -signal.SIGTERM
     group.kill()
-    group.signal(signal.SIGTERM)
+    group.ask_to_end()

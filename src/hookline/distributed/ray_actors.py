@@ -23,10 +23,13 @@ class RayTransport:
     Args:
         actors: Their handles.
         timeout_secs: How long a call may take before its server counts as away.
+        look: Is called before each call, to look whether the head is there.
     """
 
-    def __init__(self, actors: Sequence[Any], *, timeout_secs: float = 60.0) -> None:
-        self._actors = list(actors)
+    def __init__(
+        self, actors: Sequence[Any], *, timeout_secs: float = 60.0, look: Callable[[], None] = lambda: None
+    ) -> None:
+        self._actors, self._look = list(actors), look
         self.timeout_secs = timeout_secs
         self._callers: dict[int, Caller | None] = {}
 
@@ -37,6 +40,7 @@ class RayTransport:
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
+        self._look()
         caller = self._caller(server) if method in QUICK else None
         if caller is not None:
             try:
