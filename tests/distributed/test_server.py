@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
-from hookline.distributed.identity import LONGEST_SECS
-from hookline.distributed.owner import ASK_SECS, CUT_SECS, STAGED_SECS
+from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
 from hookline.distributed.state import Apply, Put

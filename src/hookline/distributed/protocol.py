@@ -63,6 +63,10 @@ class Epoch(NamedTuple):
     owners: Mapping[str, int]
     max_staleness: int | None = None
 
+    def ticket(self, server: int) -> Ticket:
+        """Returns the ticket for calls of a server in this epoch."""
+        return self.incarnations[server], self.name
+
 
 class Status(NamedTuple):
     """A server's public description of itself.

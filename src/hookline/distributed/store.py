@@ -279,16 +279,18 @@ class RemoteStore:
             # A worker that ran an initializer would reset the variables that all others train.
             self._members.check_is_chief()
             self._members.begin_unless_begun()
-        names = self._members.register([update for update, _ in updates])
+        self._members.register([update for update, _ in updates])
         entries = [
-            (update.variables[0].op.name, Apply(name, [_given(value) for value in values]))
-            for name, (update, values) in zip(names, updates, strict=True)
+            (update.variables[0].op.name, Apply(update.name, [_given(value) for value in values]))
+            for update, values in updates
         ]
         if initial:
             outcome = self._transactions.set(entries)
         else:
             counts = any(self._global_step in update.variables for update, _ in updates)
-            outcome = self._transactions.update(tuple(names), entries, last_step, counts=counts)
+            outcome = self._transactions.update(
+                tuple(update.name for update, _ in updates), entries, last_step, counts=counts
+            )
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
         # The last known step may be later than an update that is not repeated.
