@@ -16,7 +16,7 @@ from flax import nnx
 
 import hookline as hl
 from hookline.distributed.updates import check_same, code_text, portable
-from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unflatten, unpack
+from hookline.distributed.wire import SMALL_BYTES, Structure, flatten, pack, unpack, unpack_all
 from hookline.errors import FailedPreconditionError
 from hookline.graph.variable import Update
 
@@ -36,7 +36,7 @@ def test_a_value_comes_back_as_it_left(name):
     value = TREES[name]()
     leaves, structure = pickle.loads(cloudpickle.dumps(flatten(value), protocol=5))
 
-    back = unflatten(leaves, structure)
+    back = jax.tree.unflatten(structure.treedef, unpack_all(leaves))
 
     assert jax.tree.structure(back) == jax.tree.structure(value)
     for old, new in zip(jax.tree.leaves(value), jax.tree.leaves(back), strict=True):

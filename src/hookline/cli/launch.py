@@ -62,9 +62,6 @@ def launch(what: Launch) -> int:
     has not failed. If this process is killed, a guardian process stops everything, within the grace period or 5
     seconds.
 
-    Args:
-        what: The job.
-
     Returns:
         The exit status of the chief; 128 plus the signal if a signal ended the chief or the job.
 
@@ -91,10 +88,8 @@ def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
         Cluster(what.address, job=job)
         await_head(what.address, ClusterOptions().connect_secs)
         try:
-            yield {
-                "HOOKLINE_ADDRESS": what.address,
-                **({} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}),
-            }
+            token = {} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}
+            yield {"HOOKLINE_ADDRESS": what.address, **token}
         finally:
             _stop_servers(what, job)
         return
@@ -218,9 +213,7 @@ class _Job:
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
         while not self._signals.caught:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
-            if ended.issuperset(names):
-                break
-            if deadline is not None and clock.monotonic() >= deadline:
+            if ended.issuperset(names) or (deadline is not None and clock.monotonic() >= deadline):
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
@@ -229,7 +222,7 @@ class _Job:
         first = signal.Signals(self._signals.caught[0])
         _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
-            task.ask_to_end()
+            task.process.ask_to_end()
         deadline = clock.monotonic() + self._what.grace_secs
         while not self._signals.again and any([task.status() is None for task in self._tasks.values()]):
             if clock.monotonic() >= deadline:

@@ -85,11 +85,7 @@ class Head:
 def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> Head:
     """Joins the Ray cluster whose head is at `address`, once per process; never starts one. Returns its head.
 
-    Args:
-        address: `"host:port"`.
-        job: The namespace of the job's servers.
-        token_path: The file with the cluster's token; `None` for Ray's default place.
-        timeout_secs: How long to wait for the head.
+    The job's servers have a namespace of its name. No `token_path` means Ray's default place.
 
     Raises:
         UnavailableError: Nothing listens there.
@@ -217,13 +213,7 @@ def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = F
 
     They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
     on the host of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, even a
-    worker's, whose loss would then lose the values.
-
-    Args:
-        job: The namespace.
-        count: The number of servers.
-        workers: How many workers may call them at the same time; each may be waiting.
-        over_ray: Whether all calls go over Ray.
+    worker's, whose loss would then lose the values. Each of the `workers` may be waiting in a call.
     """
     import ray
 

@@ -36,7 +36,6 @@ class Program:
     Attributes:
         taken: The variables whose old values it needs and writes over.
         kept: The variables that it only reads.
-        written: The variables that it writes.
     """
 
     def __init__(

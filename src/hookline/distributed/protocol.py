@@ -72,8 +72,6 @@ class Status(NamedTuple):
     """A server's public description of itself.
 
     Attributes:
-        incarnation: Its instance.
-        epoch: Its epoch.
         held: Names of the variables that have values.
         step: The global step; on the step server only.
         ready_at: The global step at which the chief first declared the model ready; on the step server only.

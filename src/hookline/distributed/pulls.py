@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,25 +18,6 @@ FRESH_SECS = 1.0
 """How long values that came ahead may wait for their run. After longer, others have gone on, and a pull is cheap."""
 
 _POLL_SECS = 1.0
-
-
-class Staleness:
-    """How many updates of others came between the pull of values and the update computed from them."""
-
-    def __init__(self) -> None:
-        self._count = self._sum = self._max = 0
-
-    def add(self, staleness: int) -> None:
-        """Counts one update."""
-        self._count += 1
-        self._sum += staleness
-        self._max = max(self._max, staleness)
-
-    def report(self) -> tuple[int, float, int]:
-        """Returns the number of updates, their mean and maximal staleness, since the last call."""
-        result = (self._count, self._sum / self._count if self._count else 0.0, self._max)
-        self._count = self._sum = self._max = 0
-        return result
 
 
 class _Ahead:
@@ -63,21 +45,15 @@ class Pulls:
     Values that come with a submit, or are pulled while a run computes, serve only the next run, and only if it follows
     at once, because others change the values in the meantime.
 
-    Args:
-        transport: Calls the servers.
-        members: The servers' epoch.
-        overlap: Whether to pull for the next run as soon as this one has its values.
-        deliver_secs: How long messages between servers may take.
-
-    Attributes:
-        since: The least number of transactions included in the values for the next run.
-        staleness: The staleness of the updates.
+    With `overlap`, it pulls for the next run as soon as this one has its values. `since` is the least number of
+    transactions included in the values for the next run.
     """
 
     def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
         self._transport, self._members = transport, members
         self._overlap, self._deliver_secs = overlap, deliver_secs
-        self.staleness = Staleness()
+        # How many updates missed how many of others.
+        self._missed: Counter[int] = Counter()
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -117,12 +93,12 @@ class Pulls:
         for server, part in parts.items():
             self._taken.setdefault(server, {}).update(dict.fromkeys(part))
             for coming in self._ahead.coming.pop(server, ()):
-                self._ahead.store(self._pulled(server, *coming))
+                self._pulled(server, *coming)
         ready = self._ahead.ready
         missing = {server: [name for name in part if name not in ready] for server, part in parts.items()}
         calls = {server: self._call(server, part) for server, part in missing.items() if part}
         for server, reply in calls.items():
-            self._ahead.store(self._pulled(server, missing[server], reply))
+            self._pulled(server, missing[server], reply)
         taken = {name: ready.pop(name) for name in names}
         for server, part in parts.items():
             oldest = min(taken[name][0] for name in part)
@@ -148,8 +124,8 @@ class Pulls:
             return self._transport.call(server, "pull", ticket, names)
         return self._transport.call(server, "pull_behind", ticket, names, mark, _POLL_SECS)
 
-    def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
-        return self._until_there(server, reply, lambda: self._call(server, names))
+    def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> None:
+        self._ahead.store(self._until_there(server, reply, lambda: self._call(server, names)))
 
     def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
         """Returns the result of a call that waits for the step server's messages; repeats it until there is one."""
@@ -181,16 +157,13 @@ class Pulls:
         self._marks = [max(pair) for pair in zip(marks, self._marks, strict=True)]
 
     def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Records a transaction: its staleness, and the values that came with it.
+        """Records a transaction: its staleness, and the values that came with it, which were `wanted`.
 
-        Args:
-            reply: The step server's reply.
-            servers: The servers that hold a part of it, except the step server.
-            wanted: The result of `wanted`.
+        `servers` are those that hold a part of it, except the step server.
         """
         if reply.accepted and self._used:
             own = {0, *servers}
-            self.staleness.add(max(reply.counts[server] - (server in own) - n for server, n in self._used.items()))
+            self._missed[max(reply.counts[server] - (server in own) - n for server, n in self._used.items())] += 1
         self._used.clear()
         # Later reads in this run want the values after the update.
         self._ahead = _Ahead()
@@ -213,6 +186,12 @@ class Pulls:
                 return self._transport.call(server, "wait_delivered", ticket, marks[server], _POLL_SECS)
 
             self._until_there(server, call(), call)
+
+    def staleness(self) -> tuple[int, float, int]:
+        """Returns the number of updates, their mean and maximal staleness, since the last call."""
+        missed, self._missed = self._missed, Counter()
+        count = missed.total()
+        return count, sum(missed.elements()) / count if count else 0.0, max(missed, default=0)
 
     # The whole --------------------------------------------------------------------------------------------------
 

@@ -47,10 +47,7 @@ class Prepared(NamedTuple):
 
 
 class ServerState:
-    """Values by name, and a mirror of the global step as a Python int.
-
-    Args:
-        step_name: The variable that is the global step, if this server owns it.
+    """Values by name, and a mirror of the global step as a Python int, if this server owns it.
 
     Attributes:
         step: The global step; 0 without one.

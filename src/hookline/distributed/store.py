@@ -167,9 +167,12 @@ class RemoteStore:
 
     # The global step --------------------------------------------------------------------------------------------
 
+    def _shares_step(self) -> bool:
+        return self._global_step is not None and self.is_remote(self._global_step)
+
     def step(self) -> int:
         """Returns the last known global step."""
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.step()
         if self._step is None:
             self._step = self._members.step()
@@ -177,7 +180,7 @@ class RemoteStore:
 
     def known_step(self) -> int | None:
         """Returns the last known global step, or `None` if this worker knows none."""
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.known_step()
         return self._step
 
@@ -187,7 +190,7 @@ class RemoteStore:
         Raises:
             OutOfRangeError: The training has ended below `step`.
         """
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.wait_for_step(step, timeout_secs)
         ticket = self._members.ticket(0)
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
@@ -288,9 +291,7 @@ class RemoteStore:
             outcome = self._transactions.set(entries)
         else:
             counts = any(self._global_step in update.variables for update, _ in updates)
-            outcome = self._transactions.update(
-                tuple(update.name for update, _ in updates), entries, last_step, counts=counts
-            )
+            outcome = self._transactions.update(entries, last_step, counts=counts)
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
         # The last known step may be later than an update that is not repeated.
@@ -369,7 +370,7 @@ class RemoteStore:
     def _tell_lost_steps(self) -> None:
         """Logs once how many steps a new epoch has lost."""
         before, self._members.step_before = self._members.step_before, 0
-        if before and self._global_step is not None and self.is_remote(self._global_step):
+        if before and self._shares_step():
             now = self._members.step()
             if now < before:
                 logger.error(
@@ -405,7 +406,7 @@ class RemoteStore:
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
-        return self._pulls.staleness.report()
+        return self._pulls.staleness()
 
     def close(self) -> None:
         """Ends waits and connections, and forgets prefetched values. The servers keep theirs."""

@@ -73,13 +73,11 @@ class _Done:
 
 
 class DirectTransport:
-    """Servers in this process. Calls happen at once; messages between servers happen on `step`.
-
-    Arguments and results are copied, as if they had been sent.
+    """Servers in this process. Calls happen at once; arguments and results are copied, as if they had been sent.
 
     Args:
         servers: The servers. To restart one, replace it in the list.
-        eager: Whether to deliver messages between servers at once.
+        eager: Whether to deliver messages between servers at once, or on `deliver_all`.
         timeout_secs: How long an answer may take.
 
     Attributes:
