@@ -26,8 +26,7 @@ class Task:
         self, name: str, start: Callable[[], ProcessGroup], restarts: RecoveryPolicy | None, say: Callable[[str], None]
     ) -> None:
         self._name, self._start, self._say = name, start, say
-        self._restarts = restarts
-        self._generator = restarts.generator() if restarts is not None else None
+        self._restarts = None if restarts is None else (restarts, restarts.generator())
         self._failures = 0
         self._due: float | None = None
         self._status: int | None = None
@@ -50,19 +49,15 @@ class Task:
             self._due, self._status = None, self.process.status()
 
     def _note_end(self, status: int) -> None:
-        policy, generator = self._restarts, self._generator
-        if (
-            _is_failure(status)
-            and policy is not None
-            and generator is not None
-            and self._failures < policy.max_attempts
-        ):
-            self._failures += 1
-            wait_secs = policy.backoff_secs(self._failures, generator)
-            self._due = clock.monotonic() + wait_secs
-            again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
-            self._say(f"{self._name} {_ended(status)}. {again}")
-            return
+        if self._restarts is not None and _is_failure(status):
+            policy, generator = self._restarts
+            if self._failures < policy.max_attempts:
+                self._failures += 1
+                wait_secs = policy.backoff_secs(self._failures, generator)
+                self._due = clock.monotonic() + wait_secs
+                again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
+                self._say(f"{self._name} {_ended(status)}. {again}")
+                return
         self._status = status
         if status:
             self._say(f"{self._name} {_ended(status)}.")

@@ -60,7 +60,10 @@ class Membership:
             if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
                 # An earlier chief, of another script, did not finish its preparations, so nobody uses these.
                 return frozenset()
-            self._adopt(epoch)
+            self._compare(epoch)
+            self._epoch, self._owners = epoch, dict(epoch.owners)
+            # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
+            self._agreed = set() if self._is_chief else set(epoch.updates)
         return frozenset().union(*(status.held for status in statuses))
 
     def step(self) -> int:
@@ -103,12 +106,6 @@ class Membership:
         except errors.FailedPreconditionError:
             return False
         return True
-
-    def _adopt(self, epoch: Epoch) -> None:
-        self._compare(epoch)
-        self._epoch, self._owners = epoch, dict(epoch.owners)
-        # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
-        self._agreed = set() if self._is_chief else set(epoch.updates)
 
     def _compare(self, epoch: Epoch) -> None:
         """Raises `FailedPreconditionError` if this worker has another graph or bound than the chief."""

@@ -164,7 +164,7 @@ def _host() -> str:
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:
-    """Returns the error of `hookline.errors` for an error of `ray.get`, or the error that the method of `who` raised."""
+    """Returns the error of `hookline.errors` for an error of Ray, or the error that the method of `who` raised."""
     import ray.exceptions as rays
 
     if isinstance(error, rays.RayTaskError):

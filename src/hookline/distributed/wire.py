@@ -153,14 +153,6 @@ class Structure:
                 f"them, and register them with JAX, in a module that servers and workers import, not in the script."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Structure) and self.treedef == other.treedef
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Structure({self.treedef})"
-
 
 def flatten(value: Any) -> tuple[Leaves, Structure]:
     """Returns a pytree in the form that is sent."""
