@@ -169,13 +169,15 @@ def test_messages_between_servers_may_take_as_long_as_a_call(monkeypatch, fake_c
     monkeypatch.setattr(connection, "create_servers", lambda *args, **options: [None, None])
     cluster = Cluster("h:1", "chief", 0, 1, 2, "a job", ClusterOptions(call_secs=call_secs))
     pulls = cluster.open_store(hl.Graph())._pulls
+    pulls._members = Mock()
+    pulls._transport = Mock(call=lambda *args: Late())
 
     class Late:
         def get(self):
             clock.sleep(1.0)
 
     with pytest.raises(errors.UnavailableError, match=f"for {deliver_secs:g} s"):
-        pulls._until_there(1, Late(), Late)
+        pulls._insist(1, "wait_delivered", 1)()
     assert fake_clock.monotonic() == deliver_secs
 
 

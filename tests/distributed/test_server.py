@@ -103,14 +103,6 @@ class Servers:
         return int(held(self.call(server, "pull", self.tickets[server], [f"v{server}"]).values, f"v{server}"))
 
 
-def test_one_call_applies_counts_and_returns_the_new_values():
-    servers = Servers(1)
-
-    reply = servers.train(("a", 1), 7, pull=["v0"])
-
-    assert (reply.accepted, reply.step, int(held(reply.values, "v0"))) == (True, 1, 7)
-
-
 @pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
@@ -122,16 +114,6 @@ def test_only_what_is_meant_for_others_can_be_called(method):
 def test_all_that_a_server_has_in_public_can_be_called():
     public = {name for name in dir(ParameterServer) if not name.startswith("_")}
     assert public - {"receive", "answer"} == METHODS
-
-
-def test_a_transaction_sent_twice_is_applied_once():
-    servers = Servers(1)
-    servers.train(("a", 1), 7)
-
-    with pytest.raises(errors.InternalError, match="sent twice"):
-        servers.train(("a", 1), 7)
-
-    assert servers.value(0) == 7
 
 
 @pytest.mark.parametrize("restart", [0, 1])
@@ -440,17 +422,6 @@ def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
 
     with pytest.raises(errors.AbortedError, match="anew"):
         (asked, part)[server].get()
-
-
-def test_the_staged_parts_of_a_refused_transaction_are_dropped():
-    servers = Servers(2)
-    part = servers.stage(("a", 1), 1, 5)
-
-    assert not servers.train(("a", 1), 5, last_step=0, owners=[1]).accepted
-
-    assert int(held(part.get().values, "v1")) == 0
-    assert (servers.value(0), servers.value(1)) == (0, 0)
-    assert not servers.transport.servers[1]._staged
 
 
 def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent():

@@ -35,7 +35,6 @@ class Launch:
     Attributes:
         command: The script and its arguments, with the interpreter.
         workers: The number of processes that train, including the chief.
-        servers: The number of parameter servers that hold the variables.
         address: The head of the Ray cluster to join; None for a private cluster.
         token_path: The token of the cluster to join; None for Ray's default place.
         job: Name of the job; None for a new one.
@@ -163,13 +162,13 @@ class _Job:
         self._environment["HOOKLINE_NUM_WORKERS"] = str(what.workers)
         self._environment["HOOKLINE_NUM_SERVERS"] = str(what.servers)
         self._tasks: dict[str, Task] = {}
-        self._echo = Echo(width=max(len(_name(*_task(rank))) for rank in range(what.workers)))
+        self._echo = Echo(width=max(len(_name(rank)) for rank in range(what.workers)))
 
     def run(self) -> int:
         """Starts all tasks, waits, and leaves none running; returns the exit status."""
         try:
             for rank in range(self._what.workers):
-                self._add(*_task(rank))
+                self._add(rank)
             status = self._wait(["chief"], None)
             for task in self._tasks.values():
                 task.start_no_more()
@@ -194,10 +193,11 @@ class _Job:
     def _processes(self) -> list[ProcessGroup]:
         return [task.process for task in self._tasks.values()]
 
-    def _add(self, kind: str, index: int) -> None:
-        environment = {**self._environment, "HOOKLINE_TASK_TYPE": kind, "HOOKLINE_TASK_INDEX": str(index)}
+    def _add(self, rank: int) -> None:
+        task = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
+        environment = {**self._environment, **task}
         command = self._guardian.announced(self._what.command)
-        name = _name(kind, index)
+        name = _name(rank)
 
         def start() -> ProcessGroup:
             pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -230,12 +230,8 @@ class _Job:
             clock.sleep(_LOOK_EVERY_SECS)
 
 
-def _task(rank: int) -> tuple[str, int]:
-    return ("worker", rank - 1) if rank else ("chief", 0)
-
-
-def _name(kind: str, index: int) -> str:
-    return kind if kind == "chief" else f"{kind} {index}"
+def _name(rank: int) -> str:
+    return f"worker {rank - 1}" if rank else "chief"
 
 
 def _say(text: str) -> None:

@@ -18,7 +18,6 @@ class ProcessGroup:
     """A process and its children, in a separate session, so that a Ctrl-C in the terminal reaches only their starter.
 
     Args:
-        command: The command to run.
         env: The whole environment.
         on_end: Called with the group's number when all of it was killed, before the number returns to the system.
         pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`; pipes are attributes of the same names.

@@ -48,7 +48,6 @@ class Epoch(NamedTuple):
     Attributes:
         name: Unique for each epoch.
         incarnations: The servers' instances, in order. The first holds the global step.
-        step_name: Name of the variable that is the global step, if there is one.
         updates: The chief's updates: fingerprints by name.
         variables: The specs of the chief's variables, by name.
         owners: The server of each variable.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ class _Ahead:
 
     def __init__(self) -> None:
         self.ready: dict[str, tuple[int, Leaves]] = {}
-        self.coming: dict[int, list[tuple[list[str], Reply]]] = {}
+        self.coming: dict[int, list[Callable[[], Pulled]]] = {}
         self._since = clock.monotonic()
 
     @property
@@ -92,13 +91,12 @@ class Pulls:
         parts = self._by_server(names)
         for server, part in parts.items():
             self._taken.setdefault(server, {}).update(dict.fromkeys(part))
-            for coming in self._ahead.coming.pop(server, ()):
-                self._pulled(server, *coming)
+            for pulled in self._ahead.coming.pop(server, ()):
+                self._ahead.store(pulled())
         ready = self._ahead.ready
         missing = {server: [name for name in part if name not in ready] for server, part in parts.items()}
-        calls = {server: self._call(server, part) for server, part in missing.items() if part}
-        for server, reply in calls.items():
-            self._pulled(server, missing[server], reply)
+        for pulled in [self._call(server, part) for server, part in missing.items() if part]:
+            self._ahead.store(pulled())
         taken = {name: ready.pop(name) for name in names}
         for server, part in parts.items():
             oldest = min(taken[name][0] for name in part)
@@ -110,7 +108,7 @@ class Pulls:
     def _start(self, parts: Mapping[int, Sequence[str]]) -> None:
         """Starts to pull for the next run."""
         for server, names in parts.items():
-            self._next.coming.setdefault(server, []).append((list(names), self._call(server, names)))
+            self._next.coming.setdefault(server, []).append(self._call(server, list(names)))
 
     def _by_server(self, names: Iterable[str]) -> dict[int, list[str]]:
         parts: dict[int, list[str]] = {}
@@ -118,27 +116,34 @@ class Pulls:
             parts.setdefault(self._members.owner(name), []).append(name)
         return parts
 
-    def _call(self, server: int, names: Sequence[str]) -> Reply:
-        ticket, mark = self._members.ticket(server), self._marks[server]
+    def _call(self, server: int, names: Sequence[str]) -> Callable[[], Pulled]:
+        """Starts a pull; what is returned waits for it."""
+        mark = self._marks[server]
         if not mark:
-            return self._transport.call(server, "pull", ticket, names)
-        return self._transport.call(server, "pull_behind", ticket, names, mark, _POLL_SECS)
+            return self._transport.call(server, "pull", self._members.ticket(server), names).get
+        return self._insist(server, "pull_behind", names, mark)
 
-    def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> None:
-        self._ahead.store(self._until_there(server, reply, lambda: self._call(server, names)))
+    def _insist(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
+        """Starts a call that waits for the step server's messages; what is returned repeats it until they have come."""
 
-    def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
-        """Returns the result of a call that waits for the step server's messages; repeats it until there is one."""
-        deadline = clock.monotonic() + self._deliver_secs
-        while not (result := reply.get()):
-            if clock.monotonic() >= deadline:
-                raise errors.UnavailableError(
-                    None,
-                    None,
-                    f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} s; "
-                    f"one of the two is away.",
-                )
-            reply = again()
+        def call() -> Reply:
+            return self._transport.call(server, method, self._members.ticket(server), *args, _POLL_SECS)
+
+        first = call()
+
+        def result() -> Any:
+            reply, deadline = first, clock.monotonic() + self._deliver_secs
+            while not (found := reply.get()):
+                if clock.monotonic() >= deadline:
+                    raise errors.UnavailableError(
+                        None,
+                        None,
+                        f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} "
+                        f"s; one of the two is away.",
+                    )
+                reply = call()
+            return found
+
         return result
 
     # Around a submit --------------------------------------------------------------------------------------------
@@ -180,12 +185,7 @@ class Pulls:
             UnavailableError: A server does not receive them in time.
         """
         for server in range(1, len(marks)):
-
-            def call(server: int = server) -> Reply:
-                ticket = self._members.ticket(server)
-                return self._transport.call(server, "wait_delivered", ticket, marks[server], _POLL_SECS)
-
-            self._until_there(server, call(), call)
+            self._insist(server, "wait_delivered", marks[server])()
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number of updates, their mean and maximal staleness, since the last call."""
@@ -201,13 +201,8 @@ class Pulls:
         name = uuid.uuid4().hex
         cut: Committed = self._transport.call(0, "cut", self._members.ticket(0), name, parts).get()
         values = dict(cut.values)
-
-        def collect(server: int) -> Reply:
-            return self._transport.call(server, "collect", self._members.ticket(server), name, _POLL_SECS)
-
-        calls = [(server, collect(server)) for server in parts if server != 0]
-        for server, call in calls:
-            values.update(self._until_there(server, call, functools.partial(collect, server)))
+        for collected in [self._insist(server, "collect", name) for server in parts if server != 0]:
+            values.update(collected())
         return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:

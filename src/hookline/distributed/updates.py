@@ -28,7 +28,6 @@ class Input:
     Attributes:
         place: Its number among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
-        name: The name of the variable or update.
         path: The path of the view.
     """
 
