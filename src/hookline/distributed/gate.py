@@ -54,6 +54,7 @@ class Gate:
         """Admits a worker, if that is possible now. If it was already admitted, its previous step counts as finished.
 
         Args:
+            sender: The worker.
             since: The number of transactions after which its values were read.
             run: The number of its run. One before a run that was admitted, or has left, is not admitted any more.
 

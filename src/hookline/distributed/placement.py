@@ -28,7 +28,10 @@ def place(
     are assigned, largest first, to the server that holds least. The global step lives on server 0.
 
     Args:
+        variables: The variables to place.
         updates: All updates of the graph.
+        servers: The number of servers.
+        global_step: The graph's global step.
         hints: Servers by prefixes of variables' names (`"net"` covers `net/w`, but not `network`); the longest prefix
             counts. `Variable.device` (a number, or `"ps:1"`) takes precedence.
         placed: Variables that are already placed.

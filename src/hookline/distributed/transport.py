@@ -55,7 +55,7 @@ class _Done:
             if isinstance(value, Future):
                 self._future = value
             else:
-                self._future.set_result(copy.deepcopy(value))
+                self._future.set_result(value)
         except Exception as error:
             self._future.set_exception(error)
 
