@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def script(tmp_path):
         return str(path)
 
     return write
+
+
+@contextmanager
+def signalled(number: int, *after_secs: float):
+    """This process gets a signal, once or several times."""
+    timers = [threading.Timer(secs, lambda: os.kill(os.getpid(), number)) for secs in after_secs]
+    for timer in timers:
+        timer.start()
+    yield
+    for timer in timers:
+        timer.join()
 
 
 def run(*words: str) -> int:
@@ -110,24 +122,18 @@ def test_workers_have_a_grace_period_after_the_chief(no_ray, script, capsys):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_all_tasks(no_ray, script, capsys, number, status):
     before = signal.getsignal(number)
-    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), number))
-    timer.start()
-    assert run("--workers", "2", script("import time; time.sleep(600)")) == status
+    with signalled(number, 1.0):
+        assert run("--workers", "2", script("import time; time.sleep(600)")) == status
     assert f"stopping on {number.name}" in capsys.readouterr().err
     assert signal.getsignal(number) is before
-    timer.join()
 
 
 def test_a_second_signal_does_not_wait_for_a_task_that_does_not_listen(no_ray, script):
-    timers = [threading.Timer(secs, lambda: os.kill(os.getpid(), signal.SIGTERM)) for secs in (1.0, 2.5)]
-    for timer in timers:
-        timer.start()
     started = clock.monotonic()
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    assert run("--grace", "600", script(text)) == 143
+    with signalled(signal.SIGTERM, 1.0, 2.5):
+        assert run("--grace", "600", script(text)) == 143
     assert clock.monotonic() - started < 20
-    for timer in timers:
-        timer.join()
 
 
 FAILS = """
@@ -168,10 +174,8 @@ def test_restarts_have_a_limit_and_waits_that_grow(no_ray, script, capsys):
 
 
 def test_a_signal_ends_the_wait_for_the_next_start(no_ray, script, capsys):
-    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    assert run("--restart", "on-failure", script("import sys; sys.exit(7)")) == 130
-    timer.join()
+    with signalled(signal.SIGINT, 1.0):
+        assert run("--restart", "on-failure", script("import sys; sys.exit(7)")) == 130
     assert "stopping on SIGINT" in capsys.readouterr().err
 
 

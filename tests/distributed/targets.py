@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,15 @@ class Target:
 def apart(transport: Transport) -> Target:
     """A target with `left` on the first server and `right` on the last."""
     return Target(transport, placement={"left": 0, "right": transport.count - 1})
+
+
+def at_once(*calls: Callable[[], object]) -> None:
+    """Makes all calls, each in a thread of its own, and waits for their ends."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def until(reached: Callable[[], Any], within_secs: float = 60.0) -> None:

@@ -23,7 +23,7 @@ import pytest
 from hookline import clock
 from hookline.distributed.ray_cluster import PrivateRayCluster, ray_environment, write_token
 
-from .targets import stopped
+from .targets import stopped, until
 
 SLOW = pytest.mark.slow_distributed
 LOST = re.compile(r"The global step went from (\d+) to (\d+): (\d+) steps were lost")
@@ -61,14 +61,6 @@ def recovered(task, count: int = 2):
     return next((e["time"] for e in task.events("step") if e["time"] > sessions[count - 1]["time"]), None)
 
 
-def await_none(left) -> None:
-    """Waits until no process is left."""
-    deadline = clock.monotonic() + 10
-    while pids := left():
-        assert clock.monotonic() < deadline, pids
-        clock.sleep(0.1)
-
-
 @pytest.mark.parametrize("over_ray", [False, True])
 def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job, over_ray):
     settings = {"last_step": 250, "save_steps": 20, "pause_secs": 0.005, "over_ray": over_ray}
@@ -89,7 +81,7 @@ def test_a_worker_and_then_a_server_are_killed(ray_cluster, start_job, over_ray)
     assert chief.events("session")[1]["step"] in job.checkpoints()
     pids = job.server_pids()
     job.stop()
-    await_none(lambda: [pid for pid in pids if Path(f"/proc/{pid}").exists()])
+    until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()], within_secs=10)
 
 
 @SLOW
@@ -107,19 +99,6 @@ def test_a_worker_is_killed_again_and_again(ray_cluster, start_job):
     steps = job.steps()
     assert len(steps) == len(set(steps))
     assert len(steps) >= 1500 - 3
-
-
-@SLOW
-@pytest.mark.parametrize("servers", [1, 2])
-def test_the_chief_is_killed_and_comes_back(ray_cluster, start_job, servers):
-    job = start_job(ray_cluster, workers=2, servers=servers, last_step=1000, save_steps=20, pause_secs=0.01)
-    chief, worker = job.start(0), job.start(1)
-    worker.await_step(50)
-    chief.kill()
-    worker.await_step(worker.step() + 100)
-    assert worker.events("log") == [], worker.story()
-    check_end(job, [job.start(0), worker], 1000)
-    assert len(job.steps()) == len(set(job.steps())) >= 999
 
 
 @SLOW
@@ -199,13 +178,13 @@ def test_a_worker_cut_off_for_a_while_goes_on(ray_cluster, start_job):
     job = start_job(ray_cluster, workers=2, servers=2, last_step=800, pause_secs=0.01, call_secs=2)
     chief, worker = job.start(0), job.start(1)
     worker.await_step(30)
-    worker.group.signal(signal.SIGSTOP)
+    os.killpg(worker.group.pid, signal.SIGSTOP)
     try:
         step = chief.step()
         chief.await_step(step + 100)
         clock.sleep(3)
     finally:
-        worker.group.signal(signal.SIGCONT)
+        os.killpg(worker.group.pid, signal.SIGCONT)
     seen = worker.step()
     worker.await_step(seen + 20)
     check_end(job, [chief, worker], 800)
@@ -218,12 +197,12 @@ def test_a_worker_cut_off_during_a_restore_sends_nothing_into_the_new_values(ray
     chief, worker = job.start(0), job.start(1)
     worker.await_step(50)
     pids = job.server_pids()
-    worker.group.signal(signal.SIGSTOP)
+    os.killpg(worker.group.pid, signal.SIGSTOP)
     try:
         os.kill(pids[1], signal.SIGKILL)
         chief.await_("recovery", lambda: recovered(chief))
     finally:
-        worker.group.signal(signal.SIGCONT)
+        os.killpg(worker.group.pid, signal.SIGCONT)
     worker.await_("recovery", lambda: recovered(worker))
     check_end(job, [chief, worker], 600)
     for task in (chief, worker):
@@ -293,7 +272,7 @@ def test_the_head_is_killed_and_a_restart_resumes(start_job, members, part):
         killed = kill_part(members(cluster.head.pid), part)
         check_told([chief, worker, waiter, lonely], killed)
         group = cluster.head.pid
-    await_none(lambda: members(group))
+    until(lambda: not members(group), within_secs=10)
     held = max(job.checkpoints())
 
     with PrivateRayCluster(object_store_bytes=100_000_000) as job.ray:
@@ -355,4 +334,4 @@ def test_a_part_of_a_head_that_nobody_watches_is_killed(started_by_hand, start_j
     assert len(servers) == 2
     killed = kill_part(members(started_by_hand.group), part)
     check_told(tasks, killed)
-    await_none(lambda: set(servers) & set(members(started_by_hand.group)))
+    until(lambda: not (set(servers) & set(members(started_by_hand.group))), within_secs=10)

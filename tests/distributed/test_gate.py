@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from hookline.distributed.state import Apply, Put
 from hookline.distributed.updates import portable
 from hookline.distributed.wire import flatten
 from hookline.testing import FakeClock
+
+from .targets import at_once
 
 WORKERS = 4
 
@@ -143,6 +146,14 @@ def test_who_gives_signs_of_life_is_waited_for():
         gate.check("slow")
 
 
+def begun(bound):
+    """A server in an epoch with a bound, and its ticket."""
+    server = ParameterServer()
+    epoch = Epoch("epoch", (server.status().incarnation,), None, {}, {}, {}, bound)
+    server.begin(epoch, 0, None)
+    return server, epoch.ticket(0)
+
+
 def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
     """Who waits at the gate looks at the clock meanwhile."""
     compiles, go_on, compiling = threading.Event(), threading.Event(), None
@@ -155,10 +166,7 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
 
     with hl.Graph().as_default():
         update = portable(hl.update(hl.Variable(np.float32(0), name="v"), slow).op)
-    server, epoch = ParameterServer(), Epoch("epoch", ("",), None, {}, {}, {}, 0)
-    epoch = epoch._replace(incarnations=(server.status().incarnation,))
-    server.begin(epoch, 0, None)
-    ticket = (epoch.incarnations[0], "epoch")
+    server, ticket = begun(0)
     server.register(ticket, [update])
     server.commit(ticket, ("chief sets", 1), [Put("v", *flatten(np.float32(0)))])
 
@@ -202,10 +210,8 @@ def test_what_comes_late_of_a_run_that_was_given_up_does_not_end_the_next(late):
 @pytest.mark.parametrize("bound", [0, 2])
 def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
     """Commits come one at a time, as to an actor; workers come to the gate in threads of their own."""
-    server, epoch = ParameterServer(), Epoch("epoch", ("",), None, {}, {}, {}, bound)
-    epoch = epoch._replace(incarnations=(server.status().incarnation,))
-    server.begin(epoch, 0, None)
-    ticket, commits, worst = (epoch.incarnations[0], "epoch"), threading.Lock(), []
+    server, ticket = begun(bound)
+    commits, worst = threading.Lock(), []
 
     def work(name):
         since = 0
@@ -217,10 +223,6 @@ def test_who_is_let_in_while_another_commits_sees_that_update_counted(bound):
             worst.append(before - found[0])
             since = before + 1
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdef"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, name) for name in "abcdef"))
     assert len(worst) == 6 * 399
     assert max(worst) <= bound

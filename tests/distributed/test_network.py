@@ -12,16 +12,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hookline import clock
 from hookline.distributed.processes import ProcessGroup
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, write_token
+
+from .targets import until
 
 pytestmark = pytest.mark.slow_distributed
 
@@ -146,16 +147,8 @@ def hosts(members) -> Iterator[Hosts]:
         for host in (made.a, made.b):
             host.group.kill()
             # The first process of a host is the last that ends.
-            await_none(lambda pid=host.group.pid: members(pid))
+            until(lambda pid=host.group.pid: not members(pid))
         shutil.rmtree(folder)
-
-
-def await_none(left: Callable[[], Any]) -> None:
-    """Waits until nothing is left."""
-    deadline = clock.monotonic() + 60
-    while found := left():
-        assert clock.monotonic() < deadline, found
-        clock.sleep(0.1)
 
 
 def check_end(job, tasks, last_step: int) -> None:
@@ -171,17 +164,15 @@ def check_end(job, tasks, last_step: int) -> None:
     assert hosts.b.processes("ray::ParameterServer") == []
     hookline = [str(Path(sys.executable).with_name("hookline")), "stop", "--token-path", hosts.token_path]
     hosts.a.run(*hookline, "--address", f"{hosts.a.address}:6379", "--job", job.name)
-    await_none(lambda: hosts.a.processes("ray::ParameterServer"))
+    until(lambda: not hosts.a.processes("ray::ParameterServer"))
 
 
 def test_a_command_on_a_host_that_is_stopped_and_continued_comes_to_its_end(hosts, members):
     group = ProcessGroup(
         [*hosts.a.enter, sys.executable, "-c", "print(input()); raise SystemExit(3)"], stdin=subprocess.PIPE
     )
-    deadline = clock.monotonic() + 30
-    while len(found := members(group.pid)) < 2:
-        assert clock.monotonic() < deadline
-        clock.sleep(0.02)
+    until(lambda: len(members(group.pid)) >= 2, within_secs=30)
+    found = members(group.pid)
     for number in (signal.SIGSTOP, signal.SIGCONT) * 5:
         for pid in sorted(found, reverse=True):
             os.kill(pid, number)
@@ -247,7 +238,7 @@ def test_a_worker_cut_off_for_too_long_is_told_so_and_comes_back(hosts, start_jo
     assert worker.end(60) == 1
     ended = clock.monotonic()
     # Ray's node was declared dead, hears of it now, and ends.
-    await_none(lambda: hosts.b.processes("raylet/raylet"))
+    until(lambda: not hosts.b.processes("raylet/raylet"))
     print(f"told after {error['time'] - began:.1f} s, the task has ended after {ended - began:.1f} s")
     hosts.start_ray(hosts.b)
     again = job.start(1, on=hosts.b.enter, pause_secs=0)

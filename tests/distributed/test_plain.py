@@ -16,7 +16,7 @@ from hookline import errors
 from hookline.distributed.plain import NotPlainError, pack, unpack
 from hookline.distributed.protocol import Committed, Pulled
 from hookline.distributed.state import Apply, Put
-from hookline.distributed.wire import Packed, flatten, pack_all, unflatten, unpack_all
+from hookline.distributed.wire import Packed, flatten, pack_all, unpack_all
 
 NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans() | st.none()
 PLAIN = st.recursive(
@@ -67,7 +67,7 @@ def test_the_records_of_the_protocol_come_back_as_such():
         assert new.dtype == old.dtype
         assert (new == old).all()
     put = travelled(Put("v", *flatten(tree)))
-    assert unflatten(put.leaves, put.structure) == tree
+    assert jax.tree.unflatten(put.structure.treedef, unpack_all(put.leaves)) == tree
 
 
 class Pair(NamedTuple):

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from hookline import train
-from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed import ParameterServer
 from hookline.distributed.transport import DirectTransport
 from hookline.errors import Preempted
+
+from .targets import Target
 
 SIGTERM = signal.SIGTERM
 ENDLESS = 10**9
@@ -56,22 +58,10 @@ def test_a_signal_to_one_worker_lets_it_leave_and_the_others_go_on(ray_cluster, 
     assert len(job.steps()) == len(set(job.steps())) == 600
 
 
-class OneServer(DirectTransport):
-    """A server in this process, where nobody may be ahead of the slowest."""
-
-    def __init__(self):
-        super().__init__([ParameterServer()])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self, max_staleness=0)
-
-    def hooks(self, summary_dir):
-        return []
-
-
 def test_a_run_that_waits_for_slower_workers_leaves_its_wait(tmp_path):
-    network = OneServer()
-    (server,) = network.servers
+    server = ParameterServer()
+    # Nobody may be ahead of the slowest.
+    target = Target(DirectTransport([server]), max_staleness=0)
     train_op = train.get_or_create_global_step().assign_add(1)
 
     def ask_to_end():
@@ -80,7 +70,7 @@ def test_a_run_that_waits_for_slower_workers_leaves_its_wait(tmp_path):
         os.kill(os.getpid(), SIGTERM)
 
     thread = threading.Thread(target=ask_to_end)
-    with pytest.raises(Preempted), train.MonitoredTrainingSession(network, checkpoint_dir=str(tmp_path)) as session:  # noqa: PT012
+    with pytest.raises(Preempted), train.MonitoredTrainingSession(target, checkpoint_dir=str(tmp_path)) as session:  # noqa: PT012
         session.run(train_op)
         server._gate.admit("slower", 0)
         thread.start()

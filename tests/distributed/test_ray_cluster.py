@@ -10,25 +10,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hookline import clock, errors
+from hookline import errors
 from hookline.distributed import ray_cluster as module
 from hookline.distributed.processes import ProcessGroup, stop_all
 from hookline.distributed.ray_cluster import PrivateRayCluster
 
+from .targets import until
+
 SLEEP = "import time; time.sleep(600)"
-
-
-def gone(members, group: int, within_secs: float = 10) -> bool:
-    deadline = clock.monotonic() + within_secs
-    while members(group):
-        if clock.monotonic() > deadline:
-            return False
-        clock.sleep(0.05)
-    return True
 
 
 def set_event() -> threading.Event:
@@ -37,17 +32,18 @@ def set_event() -> threading.Event:
     return event
 
 
-def listening_elsewhere(pids: list[int]) -> list[str]:
-    """Lines of /proc/net/tcp* of sockets that these processes listen on, on another address than loopback."""
-    inodes = set()
+def open_files(pids: list[int]) -> Iterator[tuple[str, int]]:
+    """What processes have open, and in which way."""
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(link)
-            except FileNotFoundError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+            with suppress(FileNotFoundError):
+                flags = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0]
+                yield os.readlink(link), int(flags, 8)
+
+
+def listening_elsewhere(pids: list[int]) -> list[str]:
+    """Lines of /proc/net/tcp* of sockets that these processes listen on, on another address than loopback."""
+    inodes = {target[8:-1] for target, _ in open_files(pids) if target.startswith("socket:[")}
     loopback = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
     found = []
     for name in ("tcp", "tcp6"):
@@ -74,16 +70,11 @@ def paths_of(cluster, members) -> list[Path]:
     """Everything in a cluster's folder, and every file and socket elsewhere that its processes have open to write."""
     paths = set(Path(cluster.token_path).parent.rglob("*"))
     inodes = set()
-    for pid in members(cluster.head.pid):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target, flags = os.readlink(link), Path(f"/proc/{pid}/fdinfo/{link.name}").read_text()
-            except FileNotFoundError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-            elif int(flags.split("flags:")[1].split()[0], 8) & os.O_ACCMODE and Path(target).is_file():
-                paths.add(Path(target))
+    for target, flags in open_files(members(cluster.head.pid)):
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+        elif flags & os.O_ACCMODE and Path(target).is_file():
+            paths.add(Path(target))
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and fields[6] in inodes:
@@ -173,7 +164,7 @@ def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluste
         group, folder = other.head.pid, Path(other.token_path).parent
         assert other.address != ray_cluster.address
         before = members(ray_cluster.head.pid)
-    assert gone(members, group)
+    until(lambda: not members(group), within_secs=10)
     assert not folder.exists()
     assert set(before) <= set(members(ray_cluster.head.pid))
     other.stop()
@@ -188,7 +179,7 @@ def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog
         group, address = cluster.head.pid, cluster.address
         (pid,) = [pid for pid in members(group) if part.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(pid, signal.SIGKILL)
-        assert gone(members, group, within_secs=20)
+        until(lambda: not members(group), within_secs=20)
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     name = "GCS" if part == "gcs_server" else "raylet"
     assert said == f"The private Ray cluster at {address} has ended by itself. It said: The {name} of the cluster died."
@@ -206,7 +197,7 @@ def test_a_cluster_ends_with_whoever_started_it(members):
         assert owner.stdout is not None
         group, token = owner.stdout.readline().split()
         owner.send_signal(signal.SIGKILL)
-    assert gone(members, int(group), within_secs=20)
+    until(lambda: not members(int(group)), within_secs=20)
     assert not Path(token).parent.exists()
 
 
@@ -244,7 +235,7 @@ def test_children_that_a_process_left_behind_end_with_it(members):
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])"
     group = ProcessGroup([sys.executable, "-c", code])
     assert group.wait(timeout_secs=60) == 0
-    assert gone(members, group.pid)
+    until(lambda: not members(group.pid), within_secs=10)
 
 
 def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
@@ -255,7 +246,7 @@ def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
         group.stdout.readline()
     stop_all(groups, grace_secs=0.2)
     assert [group.status() for group in groups] == [-signal.SIGKILL] * 2
-    assert all(gone(members, group.pid) for group in groups)
+    until(lambda: not any(members(group.pid) for group in groups), within_secs=10)
     for group in groups:
         assert group.stdout is not None
         group.stdout.close()
@@ -263,7 +254,7 @@ def test_a_process_that_does_not_listen_is_killed_after_the_grace(members):
 
 def test_a_process_may_end_by_itself_when_asked_to():
     group = ProcessGroup([sys.executable, "-c", SLEEP])
-    group.stop(grace_secs=30)
+    stop_all([group], grace_secs=30)
     assert group.status() == -signal.SIGTERM
     group.kill()
-    group.signal(signal.SIGTERM)
+    group.ask_to_end()

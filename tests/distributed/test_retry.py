@@ -87,6 +87,16 @@ class Sums:
         creator = hl.train.ChiefSessionCreator(master=self.network, checkpoint_dir=checkpoint_dir)
         return hl.train.MonitoredSession(creator, hooks=hooks)
 
+    def plain_session(self):
+        """Without hooks and recovery, and initialised."""
+        session = hl.Session(self.network)
+        session.run(hl.global_variables_initializer())
+        return session
+
+    def saving_session(self, save_steps, directory, *hooks):
+        saver = hl.train.CheckpointSaverHook(str(directory), save_steps=save_steps)
+        return self.session(saver, *hooks, checkpoint_dir=str(directory))
+
     def run(self, sess, batches=BATCHES):
         for batch in batches:
             sess.run(self.train, {self.x: batch})
@@ -135,8 +145,7 @@ def test_what_became_of_it_is_asked_until_there_is_an_answer(sums):
 
 
 def test_a_hook_that_fails_after_the_update_does_not_repeat_it(sums, tmp_path):
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
-    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+    with sums.saving_session(2, tmp_path) as sess:
         # Saving after a run takes a snapshot, which the network does not let through.
         sums.network.lose("cut", after=1)
         sums.run(sess)
@@ -255,8 +264,7 @@ def test_an_update_that_counts_no_step_is_repeated_if_the_checkpoint_may_be_olde
                 run_context.session.run([sums.total, sums.other])
 
     fails = Fails()
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
-    with sums.session(saver, fails, checkpoint_dir=str(tmp_path)) as sess:
+    with sums.saving_session(1, tmp_path, fails) as sess:
         sums.run(sess, BATCHES[:2])
         fails.armed = True
         sess.run(sums.jump)
@@ -278,8 +286,7 @@ def test_a_hook_that_fails_once_in_each_run_is_no_reason_to_give_up(sums):
 
 
 def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_path):
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=2)
-    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+    with sums.saving_session(2, tmp_path) as sess:
         sums.run(sess, BATCHES[:3])
         sums.network.lose("commit", then=lambda: sums.network.servers.__setitem__(-1, ParameterServer()))
         sess.run(sums.train, {sums.x: BATCHES[3]})
@@ -287,8 +294,7 @@ def test_after_a_restore_the_run_is_repeated_for_its_update_is_gone(sums, tmp_pa
 
 
 def test_a_session_without_recovery_says_that_the_outcome_is_not_known(sums):
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     sums.network.lose("commit")
     with pytest.raises(errors.UnavailableError, match="Whether the update was applied is not known"):
         session.run(sums.train, {sums.x: 1})
@@ -309,8 +315,7 @@ def test_an_answer_that_cannot_be_read_is_no_refusal(sums, monkeypatch):
 
 
 def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_path):
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=100)
-    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+    with sums.saving_session(100, tmp_path) as sess:
         sums.run(sess)
         sums.network.lose("seal", 2)
     assert sums.network.lost["seal"] == [0, 0]
@@ -318,13 +323,12 @@ def test_the_end_of_the_training_is_told_until_the_servers_hear_it(sums, tmp_pat
 
 
 def test_a_server_lost_at_the_end_of_the_training_is_an_error_that_says_what_to_do(sums, tmp_path):
-    saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
-    sess = sums.session(saver, checkpoint_dir=str(tmp_path))
+    sess = sums.saving_session(4, tmp_path)
     sums.run(sess)
     sums.network.servers[0] = ParameterServer()
     with pytest.raises(errors.AbortedError, match=r"at the end of the training.* start the job again"):
         sess.close()
-    with sums.session(saver, checkpoint_dir=str(tmp_path)) as sess:
+    with sums.saving_session(4, tmp_path) as sess:
         assert sums.values(sess)[2] == 4
         sums.run(sess, BATCHES[4:])
         assert sums.values(sess) == WHOLE
@@ -340,9 +344,7 @@ def test_who_learns_that_its_update_was_applied_holds_nobody_back():
 
 def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_when_it_is_back(sums, tmp_path):
     def session():
-        saver = hl.train.CheckpointSaverHook(str(tmp_path), save_steps=100)
-        stop = hl.train.StopAtStepHook(last_step=len(BATCHES))
-        return sums.session(saver, stop, checkpoint_dir=str(tmp_path))
+        return sums.saving_session(100, tmp_path, hl.train.StopAtStepHook(last_step=len(BATCHES)))
 
     with contextlib.suppress(KeyboardInterrupt), session() as sess:
         sums.run(sess)
@@ -355,8 +357,7 @@ def test_a_chief_that_died_between_the_seal_and_the_last_checkpoint_writes_it_wh
 
 
 def test_values_that_are_set_are_read_by_the_next_run(sums):
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     double = sums.total.assign_add(sums.total)
     session.run(double)
     session.load({"total": np.int32(100)})
@@ -366,8 +367,7 @@ def test_values_that_are_set_are_read_by_the_next_run(sums):
 
 def test_an_answer_of_the_gate_that_is_lost_holds_nobody_back():
     sums = Sums(1, max_staleness=0)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     sums.network.lose("admit")
     with pytest.raises(errors.UnavailableError):
         session.run(sums.train, {sums.x: 1})
@@ -382,8 +382,7 @@ def other_may_begin(sums, session):
 def with_an_undecided_update(max_staleness):
     """Returns the sums, their worker's session and the message that was not delivered: it may still come."""
     sums = Sums(1, max_staleness=max_staleness)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     sums.network.lose("commit", late=True)
     with pytest.raises(errors.UnavailableError, match="not known"):
         session.run(sums.train, {sums.x: 1})
@@ -526,8 +525,7 @@ def test_variables_that_a_chief_adds_are_known_to_all_although_a_message_was_los
 
 def test_values_that_are_set_during_a_run_do_not_end_it():
     sums = Sums(1, max_staleness=0)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     set_other = hl.host_op(lambda total: session.load({"other": np.ones(1000, np.float32)}))(sums.total)
     free = hl.host_op(lambda _: other_may_begin(sums, session))(set_other)
     assert not session.run([free, sums.train], {sums.x: 1})[0]
@@ -535,8 +533,7 @@ def test_values_that_are_set_during_a_run_do_not_end_it():
 
 def test_a_session_can_be_read_and_closed_while_a_run_waits_for_slower_workers():
     sums = Sums(1, max_staleness=0)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     sums.network.servers[0]._gate.admit("slower", 0)
     outcome = []
 
@@ -595,8 +592,7 @@ def test_a_bounded_run_inside_a_host_operation_of_another_is_refused():
 
 def test_a_run_that_was_let_in_before_all_values_were_set_anew_is_lost():
     sums = Sums(2, max_staleness=0)
-    session = hl.Session(sums.network)
-    session.run(hl.global_variables_initializer())
+    session = sums.plain_session()
     saved = session.snapshot()
     sums.run(session, [1, 2])
     enter, store = Entrance.enter, session.lowlevel.store

@@ -15,13 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hookline as hl
 from hookline import clock, errors
 from hookline.distributed.ballots import LATE_SECS, UNDECIDED_SECS
+from hookline.distributed.owner import ASK_SECS, CUT_SECS, LONGEST_SECS, STAGED_SECS
 from hookline.distributed.protocol import METHODS, Epoch
 from hookline.distributed.server import ParameterServer
-from hookline.distributed.staging import ASK_SECS, CUT_SECS, STAGED_SECS
 from hookline.distributed.state import Apply, Put
 from hookline.distributed.transport import DirectTransport
 from hookline.distributed.updates import portable
-from hookline.distributed.waiting import LONGEST_SECS
 from hookline.distributed.wire import SMALL_BYTES, flatten, pack_all, unpack_all
 from hookline.testing import FakeClock
 
@@ -104,14 +103,6 @@ class Servers:
         return int(held(self.call(server, "pull", self.tickets[server], [f"v{server}"]).values, f"v{server}"))
 
 
-def test_one_call_applies_counts_and_returns_the_new_values():
-    servers = Servers(1)
-
-    reply = servers.train(("a", 1), 7, pull=["v0"])
-
-    assert (reply.accepted, reply.step, int(held(reply.values, "v0"))) == (True, 1, 7)
-
-
 @pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
@@ -123,16 +114,6 @@ def test_only_what_is_meant_for_others_can_be_called(method):
 def test_all_that_a_server_has_in_public_can_be_called():
     public = {name for name in dir(ParameterServer) if not name.startswith("_")}
     assert public - {"receive", "answer"} == METHODS
-
-
-def test_a_transaction_sent_twice_is_applied_once():
-    servers = Servers(1)
-    servers.train(("a", 1), 7)
-
-    with pytest.raises(errors.InternalError, match="sent twice"):
-        servers.train(("a", 1), 7)
-
-    assert servers.value(0) == 7
 
 
 @pytest.mark.parametrize("restart", [0, 1])
@@ -443,17 +424,6 @@ def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
         (asked, part)[server].get()
 
 
-def test_the_staged_parts_of_a_refused_transaction_are_dropped():
-    servers = Servers(2)
-    part = servers.stage(("a", 1), 1, 5)
-
-    assert not servers.train(("a", 1), 5, last_step=0, owners=[1]).accepted
-
-    assert int(held(part.get().values, "v1")) == 0
-    assert (servers.value(0), servers.value(1)) == (0, 0)
-    assert not servers.transport.servers[1]._staged
-
-
 def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent():
     servers = Servers(2)
     servers.stage(("a", 1), 1, 5)
@@ -728,7 +698,7 @@ class Protocol(RuleBasedStateMachine):
             assert servers.value(server) == self.expected(server)
         waiting = {sent.name for sent in [*self.open.values(), *self.left] if not sent.decided}
         for server in range(1, servers.count):
-            assert set(servers.transport.servers[server]._staged._parts) <= waiting
+            assert set(servers.transport.servers[server]._staged) <= waiting
         for sent in self.left:
             for server, part in sent.parts.items():
                 if sent.decided:
@@ -795,7 +765,7 @@ class Protocol(RuleBasedStateMachine):
             self.settle()
         assert gone <= self.out
         for server in self.servers.transport.servers:
-            assert {sender for sender, _ in server._staged._parts} <= {sent.name[0] for sent in silent} - gone
+            assert {sender for sender, _ in server._staged} <= {sent.name[0] for sent in silent} - gone
 
     @invariant()
     def the_global_step_counts_accepted_updates(self):
@@ -845,7 +815,7 @@ def test_values_of_a_snapshot_that_nobody_collects_are_dropped():
             servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
             servers.transport.deliver_all()
             fake.advance(CUT_SECS / 4)
-        assert len(servers.transport.servers[1]._cuts._cuts) <= 5
+        assert len(servers.transport.servers[1]._cuts) <= 5
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 
@@ -857,7 +827,7 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
         fake.advance(STAGED_SECS + 1)
         servers.stage(("b", 1), 1, 9)
         servers.transport.deliver_all()
-        assert set(servers.transport.servers[1]._staged._parts) == {("b", 1)}
+        assert set(servers.transport.servers[1]._staged) == {("b", 1)}
         servers.train(("a", 3), 7)
 
 

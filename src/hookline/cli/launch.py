@@ -35,7 +35,6 @@ class Launch:
     Attributes:
         command: The script and its arguments, with the interpreter.
         workers: The number of processes that train, including the chief.
-        servers: The number of parameter servers that hold the variables.
         address: The head of the Ray cluster to join; None for a private cluster.
         token_path: The token of the cluster to join; None for Ray's default place.
         job: Name of the job; None for a new one.
@@ -61,9 +60,6 @@ def launch(what: Launch) -> int:
     and takes at most the grace period; a second signal ends everything at once. A task that got such a signal itself
     has not failed. If this process is killed, a guardian process stops everything, within the grace period or 5
     seconds.
-
-    Args:
-        what: The job.
 
     Returns:
         The exit status of the chief; 128 plus the signal if a signal ended the chief or the job.
@@ -91,10 +87,8 @@ def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
         Cluster(what.address, job=job)
         await_head(what.address, ClusterOptions().connect_secs)
         try:
-            yield {
-                "HOOKLINE_ADDRESS": what.address,
-                **({} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}),
-            }
+            token = {} if what.token_path is None else {"HOOKLINE_TOKEN_PATH": os.path.abspath(what.token_path)}
+            yield {"HOOKLINE_ADDRESS": what.address, **token}
         finally:
             _stop_servers(what, job)
         return
@@ -168,13 +162,13 @@ class _Job:
         self._environment["HOOKLINE_NUM_WORKERS"] = str(what.workers)
         self._environment["HOOKLINE_NUM_SERVERS"] = str(what.servers)
         self._tasks: dict[str, Task] = {}
-        self._echo = Echo(width=max(len(_name(*_task(rank))) for rank in range(what.workers)))
+        self._echo = Echo(width=max(len(_name(rank)) for rank in range(what.workers)))
 
     def run(self) -> int:
         """Starts all tasks, waits, and leaves none running; returns the exit status."""
         try:
             for rank in range(self._what.workers):
-                self._add(*_task(rank))
+                self._add(rank)
             status = self._wait(["chief"], None)
             for task in self._tasks.values():
                 task.start_no_more()
@@ -199,10 +193,11 @@ class _Job:
     def _processes(self) -> list[ProcessGroup]:
         return [task.process for task in self._tasks.values()]
 
-    def _add(self, kind: str, index: int) -> None:
-        environment = {**self._environment, "HOOKLINE_TASK_TYPE": kind, "HOOKLINE_TASK_INDEX": str(index)}
+    def _add(self, rank: int) -> None:
+        task = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
+        environment = {**self._environment, **task}
         command = self._guardian.announced(self._what.command)
-        name = _name(kind, index)
+        name = _name(rank)
 
         def start() -> ProcessGroup:
             pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -218,9 +213,7 @@ class _Job:
         deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
         while not self._signals.caught:
             ended = {name for name, task in self._tasks.items() if task.status() is not None}
-            if ended.issuperset(names):
-                break
-            if deadline is not None and clock.monotonic() >= deadline:
+            if ended.issuperset(names) or (deadline is not None and clock.monotonic() >= deadline):
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)
         return self._tasks[names[0]].status()
@@ -229,7 +222,7 @@ class _Job:
         first = signal.Signals(self._signals.caught[0])
         _say(f"stopping on {first.name}, within {self._what.grace_secs:g} s; once more to stop at once.")
         for task in self._tasks.values():
-            task.ask_to_end()
+            task.process.ask_to_end()
         deadline = clock.monotonic() + self._what.grace_secs
         while not self._signals.again and any([task.status() is None for task in self._tasks.values()]):
             if clock.monotonic() >= deadline:
@@ -237,12 +230,8 @@ class _Job:
             clock.sleep(_LOOK_EVERY_SECS)
 
 
-def _task(rank: int) -> tuple[str, int]:
-    return ("worker", rank - 1) if rank else ("chief", 0)
-
-
-def _name(kind: str, index: int) -> str:
-    return kind if kind == "chief" else f"{kind} {index}"
+def _name(rank: int) -> str:
+    return f"worker {rank - 1}" if rank else "chief"
 
 
 def _say(text: str) -> None:

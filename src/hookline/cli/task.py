@@ -13,25 +13,20 @@ _ASKED = (signal.SIGTERM, signal.SIGINT)
 
 
 class Task:
-    """A task, from its first start to its last end.
+    """A task, from its first start to its last end; `process` is the one that was started last.
 
     Args:
         name: Its name in messages.
         start: Starts a process for it.
         restarts: How often it is started again after a failure, and with what waits; None for never.
         say: Called with messages about its failures.
-
-    Attributes:
-        process: The process that was started last.
     """
 
     def __init__(
         self, name: str, start: Callable[[], ProcessGroup], restarts: RecoveryPolicy | None, say: Callable[[str], None]
     ) -> None:
-        self.name = name
-        self._start, self._say = start, say
-        self._restarts = restarts
-        self._generator = restarts.generator() if restarts is not None else None
+        self._name, self._start, self._say = name, start, say
+        self._restarts = None if restarts is None else (restarts, restarts.generator())
         self._failures = 0
         self._due: float | None = None
         self._status: int | None = None
@@ -53,25 +48,22 @@ class Task:
         if self._due is not None:
             self._due, self._status = None, self.process.status()
 
-    def ask_to_end(self) -> None:
-        """Sends SIGTERM to its process."""
-        self.process.ask_to_end()
-
     def _note_end(self, status: int) -> None:
-        policy, generator = self._restarts, self._generator
-        if is_failure(status) and policy is not None and generator is not None and self._failures < policy.max_attempts:
-            self._failures += 1
-            wait_secs = policy.backoff_secs(self._failures, generator)
-            self._due = clock.monotonic() + wait_secs
-            again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
-            self._say(f"{self.name} {_ended(status)}. {again}")
-            return
+        if self._restarts is not None and _is_failure(status):
+            policy, generator = self._restarts
+            if self._failures < policy.max_attempts:
+                self._failures += 1
+                wait_secs = policy.backoff_secs(self._failures, generator)
+                self._due = clock.monotonic() + wait_secs
+                again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
+                self._say(f"{self._name} {_ended(status)}. {again}")
+                return
         self._status = status
         if status:
-            self._say(f"{self.name} {_ended(status)}.")
+            self._say(f"{self._name} {_ended(status)}.")
 
 
-def is_failure(status: int) -> bool:
+def _is_failure(status: int) -> bool:
     """Returns whether an exit status means a failure: the task ended badly, and nobody asked it to end."""
     return status != 0 and not any(status in (-number, 128 + number) for number in _ASKED)
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from hookline import clock, errors
+from hookline.distributed.owner import STAGED_SECS
 from hookline.distributed.protocol import Committed, Transaction
-from hookline.distributed.staging import STAGED_SECS
 from hookline.distributed.state import Entry
 
 UNDECIDED_SECS = 10 * STAGED_SECS
@@ -37,7 +37,7 @@ class Request:
     answer: Future[Committed] = field(default_factory=Future)
 
 
-class _Ballot:
+class Ballot:
     """The open transaction of one sender: a sender has one at a time, with numbers that go up."""
 
     def __init__(self, number: int) -> None:
@@ -47,6 +47,18 @@ class _Ballot:
         self.missed: dict[int, float] = {}
         self.since = clock.monotonic()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why a part cannot be applied, if an owner said so."""
+        return next((failure for failure in self.votes.values() if failure is not None), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more needs to come before a decision."""
+        if self.request is None:
+            return False
+        return self.votes.keys() >= set(self.request.owners) or self.failure is not None
+
 
 class Ballots:
     """Transactions that are not decided: the request of the sender, and the votes of the owners of its parts.
@@ -54,26 +66,26 @@ class Ballots:
     Both may come first.
 
     Example:
-        >>> ballots = Ballots()
-        >>> ballots.vote(("worker", 1), 2, None)
+        >>> ballots, transaction = Ballots(), ("worker", 1)
+        >>> ballots.vote(transaction, 2, None)
         True
-        >>> ballots.ask(("worker", 1), Request([], None, (), [2]))
-        >>> ballots.is_complete(("worker", 1))
+        >>> ballots.ask(transaction, Request([], None, (), [2]))
+        >>> ballots.find(transaction).is_complete
         True
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, _Ballot] = {}
+        self._open: dict[str, Ballot] = {}
 
-    def _ballot(self, transaction: Transaction) -> _Ballot | None:
+    def _ballot(self, transaction: Transaction) -> Ballot | None:
         sender, number = transaction
         ballot = self._open.get(sender)
         if ballot is None or ballot.number < number:
             # The sender has given up what it began before.
             if ballot is not None and ballot.request is not None:
                 ballot.request.answer.set_exception(_sent_twice((sender, ballot.number)))
-            ballot = self._open[sender] = _Ballot(number)
-        return ballot if ballot.number == number else None
+            self._open[sender] = Ballot(number)
+        return self.find(transaction)
 
     def ask(self, transaction: Transaction, request: Request) -> None:
         """Keeps a request.
@@ -105,55 +117,42 @@ class Ballots:
         now = clock.monotonic()
         return now - ballot.missed.setdefault(owner, now) >= LATE_SECS
 
-    def _find(self, transaction: Transaction) -> _Ballot | None:
-        ballot = self._open.get(transaction[0])
-        return ballot if ballot is not None and ballot.number == transaction[1] else None
-
-    def is_complete(self, transaction: Transaction) -> bool:
-        """Whether nothing more needs to come before a decision."""
-        ballot = self._find(transaction)
-        if ballot is None or ballot.request is None:
-            return False
-        return ballot.votes.keys() >= set(ballot.request.owners) or self.failure(transaction) is not None
-
-    def failure(self, transaction: Transaction) -> BaseException | None:
-        """Returns why a part cannot be applied, if an owner said so."""
-        ballot = self._find(transaction)
-        votes = ballot.votes.values() if ballot is not None else ()
-        return next((failure for failure in votes if failure is not None), None)
+    def find(self, transaction: Transaction) -> Ballot | None:
+        """Returns what has come of a transaction."""
+        sender, number = transaction
+        ballot = self._open.get(sender)
+        return ballot if ballot is not None and ballot.number == number else None
 
     def close(self, transaction: Transaction) -> Request | None:
         """Forgets a transaction; returns its request, if it has come."""
-        if self._find(transaction) is None:
-            return None
-        return self._open.pop(transaction[0]).request
+        return None if self.find(transaction) is None else self._open.pop(transaction[0]).request
 
     def close_all(self) -> list[Request]:
         """Forgets all transactions; returns the requests."""
         ballots, self._open = self._open, {}
         return [ballot.request for ballot in ballots.values() if ballot.request is not None]
 
-    def silent(self, secs: float) -> list[Transaction]:
-        """Returns the transactions that have been open for longer than this."""
+    def silent(self) -> list[Transaction]:
+        """Returns the transactions that have been open for longer than `UNDECIDED_SECS`."""
         now = clock.monotonic()
-        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > secs]
+        return [(sender, ballot.number) for sender, ballot in self._open.items() if now - ballot.since > UNDECIDED_SECS]
 
 
 class Senders:
-    """The step server's knowledge of the senders of transactions."""
+    """The last decided transaction of each sender, and the senders that are excluded."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, bool]] = {}
         self._out: set[str] = set()
 
-    def decide(self, transaction: Transaction) -> None:
-        """Records that a transaction is decided now.
+    def check(self, transaction: Transaction) -> None:
+        """Checks that a transaction may be decided now.
 
         Raises:
             AbortedError: Its sender was excluded.
             InternalError: It was already decided.
         """
-        sender, number = transaction
+        sender, _ = transaction
         if sender in self._out:
             raise errors.AbortedError(
                 None,
@@ -164,12 +163,12 @@ class Senders:
             )
         if self.is_decided(transaction):
             raise _sent_twice(transaction)
-        self._last[sender] = number, False
 
-    def accept(self, transaction: Transaction) -> None:
-        """Records that the last decided transaction was accepted."""
+    def decide(self, transaction: Transaction, accepted: bool) -> None:
+        """Records the outcome of a transaction, unless it is already decided."""
         sender, number = transaction
-        self._last[sender] = number, True
+        if not self.is_decided(transaction):
+            self._last[sender] = number, accepted
 
     def outcome(self, transaction: Transaction) -> bool:
         """Returns whether a transaction was accepted; if it is not decided yet, it never will be.
@@ -177,7 +176,7 @@ class Senders:
         Raises:
             InternalError: Its sender has sent another one since then; only the last outcome is known.
         """
-        self.refuse(transaction)
+        self.decide(transaction, False)
         sender, number = transaction
         last, accepted = self._last[sender]
         if last != number:
@@ -188,12 +187,6 @@ class Senders:
         """Excludes the sender of a transaction, unless the transaction is already decided."""
         if not self.is_decided(transaction):
             self._out.add(transaction[0])
-
-    def refuse(self, transaction: Transaction) -> None:
-        """Records that a transaction is refused, unless it is already decided."""
-        sender, number = transaction
-        if not self.is_decided(transaction):
-            self._last[sender] = number, False
 
     def may_send(self, transaction: Transaction) -> bool:
         """Whether a transaction may still be accepted: it is not decided, and its sender was not excluded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,10 +47,8 @@ class Caller:
         return Answer(self, line)
 
     def _take(self) -> Line:
-        try:
+        with contextlib.suppress(IndexError):
             return self._idle.pop()
-        except IndexError:
-            pass
         # Another thread may lose its connection, and the address with it, at any moment.
         address = self._address
         if address is None:
@@ -124,9 +123,6 @@ class Links:
     """One server's connections to the others; opened when needed.
 
     If one is lost, or a message fails on the other side, `on_failure` is told.
-
-    Args:
-        addresses: Where all servers listen.
     """
 
     def __init__(self, addresses: Sequence[Address]) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from hookline.arguments import instance, number, whole
 from hookline.distributed import connection
-from hookline.distributed.environment import Task, find_task
+from hookline.distributed.environment import check_task, find_task
 from hookline.distributed.ray_actors import RayTransport
 from hookline.session.store import TARGETS
 
@@ -126,7 +126,7 @@ class Cluster:
         whole("Cluster", "task_index", self.task_index)
         if not self.job or not isinstance(self.job, str):
             raise ValueError(f"Cluster requires a job name, a text that is not empty, got {self.job!r}.")
-        Task(self.task_type, self.task_index).check(self.num_workers)
+        check_task(self.task_type, self.task_index, self.num_workers)
 
     @classmethod
     def from_environment(
@@ -158,15 +158,7 @@ class Cluster:
         options = options or ClusterOptions()
         if options.token_path is None and environ.get("HOOKLINE_TOKEN_PATH"):
             options = dataclasses.replace(options, token_path=environ["HOOKLINE_TOKEN_PATH"])
-        return cls(
-            found.address,
-            found.task.kind,
-            found.task.index,
-            found.num_workers,
-            found.num_servers,
-            environ.get("HOOKLINE_JOB") or "hookline",
-            options,
-        )
+        return cls(**found, job=environ.get("HOOKLINE_JOB") or "hookline", options=options)
 
     @classmethod
     def from_target(cls, target: str) -> Cluster:
@@ -220,10 +212,9 @@ class Cluster:
             actors = connection.create_servers(self.job, self.num_servers, self.num_workers, over_ray=options.over_ray)
         else:
             actors = connection.find_servers(self.job, self.num_servers, options.wait_secs)
-        transport = RayTransport(actors, timeout_secs=options.call_secs)
         return RemoteStore(
             graph,
-            connection.GuardedTransport(transport, head),
+            RayTransport(actors, timeout_secs=options.call_secs, look=head.look),
             worker_index=self.task_id,
             placement=options.placement,
             max_staleness=options.max_staleness,

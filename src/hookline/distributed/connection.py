@@ -9,12 +9,11 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hookline import clock, preemption
-from hookline.distributed.ray_actors import RayTransport, actor_class
+from hookline.distributed.ray_actors import actor_class
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, ray_environment, require_ray
-from hookline.distributed.transport import Reply
 from hookline.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -37,24 +36,20 @@ _HEAD_HOST = "node:__internal_head__"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Head(NamedTuple):
-    """Where the two parts of a Ray head listen; a job needs both.
+class Head:
+    """A Ray head. A job needs both parts of it: the GCS, and the raylet, which starts the servers on the head's host.
 
-    Attributes:
-        address: The part that knows everything (Ray's GCS).
-        raylet: The part that starts the servers on the head's host, and ends with the agents that it needs for this.
+    Without its head a cluster seems to work for a minute. Then Ray ends all its processes without telling the training.
+
+    Args:
+        address: The address of the GCS.
+        raylet: The address of the raylet, which ends with the agents that it needs.
     """
 
-    address: str
-    raylet: str
-
-    def parts(self) -> dict[str, str]:
-        """Returns the addresses of both, by their names in messages."""
-        return {f"The Ray head at {self.address}": self.address, _raylet_of(self.address): self.raylet}
-
-    def missing(self) -> str | None:
-        """Returns the part that does not answer now; `None` if both do."""
-        return next((part for part, address in self.parts().items() if not listens(address)), None)
+    def __init__(self, address: str, raylet: str) -> None:
+        self._parts = {f"The Ray head at {address}": address, _raylet_of(address): raylet}
+        self._looked = clock.monotonic()
+        self._missed: float | None = None
 
     def check(self) -> None:
         """Waits until both parts answer.
@@ -62,19 +57,35 @@ class Head(NamedTuple):
         Raises:
             InternalError: One of them does not.
         """
-        for part, address in self.parts().items():
+        for part, address in self._parts.items():
             if not _listens_within(address, HEAD_GRACE_SECS):
                 raise _head_gone(part)
+
+    def look(self) -> None:
+        """Looks whether both parts answer, unless it has just looked.
+
+        Raises:
+            InternalError: One of them has not answered for long.
+        """
+        now = clock.monotonic()
+        if now - self._looked < _HEAD_CHECK_SECS:
+            return
+        self._looked = now
+        missing = next((part for part, address in self._parts.items() if not listens(address)), None)
+        if missing is None:
+            self._missed = None
+            return
+        # Nobody looks during a long step, or while the process is stopped; so that time says nothing about the head.
+        self._missed = now if self._missed is None else self._missed
+        if now - self._missed >= HEAD_GRACE_SECS:
+            raise _head_gone(missing)
+        logger.warning("%s does not answer.", missing)
 
 
 def connect(address: str, job: str, token_path: str | None, timeout_secs: float) -> Head:
     """Joins the Ray cluster whose head is at `address`, once per process; never starts one. Returns its head.
 
-    Args:
-        address: `"host:port"`.
-        job: The namespace of the job's servers.
-        token_path: The file with the cluster's token; `None` for Ray's default place.
-        timeout_secs: How long to wait for the head.
+    The job's servers have a namespace of its name. No `token_path` means Ray's default place.
 
     Raises:
         UnavailableError: Nothing listens there.
@@ -202,13 +213,7 @@ def create_servers(job: str, count: int, workers: int = 1, *, over_ray: bool = F
 
     They run in turn on the hosts whose Ray was started with a resource `hookline_server`. If there are none, they run
     on the host of the Ray head, whose loss ends the job in any case. Ray itself would place them on any host, even a
-    worker's, whose loss would then lose the values.
-
-    Args:
-        job: The namespace.
-        count: The number of servers.
-        workers: How many workers may call them at the same time; each may be waiting.
-        over_ray: Whether all calls go over Ray.
+    worker's, whose loss would then lose the values. Each of the `workers` may be waiting in a call.
     """
     import ray
 
@@ -273,58 +278,6 @@ def kill_servers(job: str) -> int:
         except ValueError:
             logger.info("Parameter server %r of job %r had gone already.", name, job)
     return len(names)
-
-
-class GuardedTransport:
-    """Calls of Ray actors, with occasional checks that the head of the cluster still exists.
-
-    Without its head a cluster seems to work for a minute. Then Ray ends all its processes without telling the training.
-
-    Args:
-        inner: Makes the calls.
-        head: The head.
-    """
-
-    def __init__(self, inner: RayTransport, head: Head) -> None:
-        self._inner, self._head = inner, head
-        self._checked = clock.monotonic()
-        self._missed: float | None = None
-
-    @property
-    def count(self) -> int:
-        """The number of servers."""
-        return self._inner.count
-
-    def call(self, server: int, method: str, *args: Any) -> Reply:
-        """Starts a call.
-
-        Raises:
-            InternalError: The head is gone.
-        """
-        now = clock.monotonic()
-        if now - self._checked >= _HEAD_CHECK_SECS:
-            self._check(now)
-        return self._inner.call(server, method, *args)
-
-    def peers(self) -> Any:
-        """Returns the object with which servers call each other."""
-        return self._inner.peers()
-
-    def close(self) -> None:
-        """Ends the connections."""
-        self._inner.close()
-
-    def _check(self, now: float) -> None:
-        self._checked = now
-        missing = self._head.missing()
-        if missing is None:
-            self._missed = None
-            return
-        # Nobody looks during a long step, or while the process is stopped; so that time says nothing about the head.
-        self._missed = now if self._missed is None else self._missed
-        if now - self._missed >= HEAD_GRACE_SECS:
-            raise _head_gone(missing)
-        logger.warning("%s does not answer.", missing)
 
 
 def listens(address: str, timeout_secs: float = 1.0) -> bool:

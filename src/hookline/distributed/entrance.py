@@ -19,13 +19,7 @@ _SAY_EVERY_SECS = 30.0
 
 
 class Entrance:
-    """Waits at the step server's gate before each run, and then tells the server that this worker is alive.
-
-    Args:
-        transport: Calls the servers.
-        ticket: The step server's ticket.
-        sender: This worker's name in transactions.
-    """
+    """Waits at the step server's gate before each run, and then tells the server that this worker is alive."""
 
     def __init__(self, transport: Transport, ticket: Ticket, sender: str) -> None:
         self._transport, self._ticket, self._sender = transport, ticket, sender
@@ -37,10 +31,7 @@ class Entrance:
         ).start()
 
     def enter(self, since: int) -> tuple[int, int, Sequence[int]]:
-        """Blocks until this worker may begin a run.
-
-        Args:
-            since: The number of transactions after which its values were read.
+        """Blocks until this worker may begin a run; its values were read after `since` transactions.
 
         Returns:
             The number of transactions that its values must include; the number of transactions so far; and for each
@@ -71,9 +62,8 @@ class Entrance:
     def leave(self, *, undecided: bool = False) -> None:
         """Reports that no run is under way.
 
-        Args:
-            undecided: The update of the last run may still be accepted. Then nothing is reported: the others wait until
-                it is decided, or until this worker has given no sign of life for long.
+        If the update of the last run is `undecided`, nothing is reported: the others wait until it is decided, or until
+        this worker has given no sign of life for long.
         """
         self._inside = False
         if undecided:

@@ -2,80 +2,52 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 _EXAMPLE = '{"cluster": {"chief": ["host:port"], "worker": [...], "ps": [...]}, "task": {"type": "worker", "index": 0}}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """One process of a job.
+def check_task(kind: str, index: int, num_workers: int) -> None:
+    """Checks that a job with this many training processes has such a task.
 
-    Attributes:
-        kind: `"chief"` or `"worker"`.
-        index: Its number among its kind, from 0.
+    Raises:
+        ValueError: It does not.
     """
-
-    kind: str
-    index: int
-
-    def check(self, num_workers: int) -> None:
-        """Checks that a job with this many training processes has such a task.
-
-        Raises:
-            ValueError: It does not.
-        """
-        if self.kind not in ("chief", "worker"):
-            raise ValueError(f"Cluster requires task_type 'chief' or 'worker', got {self.kind!r}. {_advice(self.kind)}")
-        count = 1 if self.kind == "chief" else num_workers - 1
-        if not 0 <= self.index < count:
-            has = f"{count} of that type (num_workers={num_workers} counts the chief)" if count else "no workers"
-            raise ValueError(
-                f"Cluster requires the task_index of a {self.kind} to lie below their number, got {self.index}; "
-                f"the job has {has}."
-            )
+    if kind not in ("chief", "worker"):
+        raise ValueError(f"Cluster requires task_type 'chief' or 'worker', got {kind!r}. {_advice(kind)}")
+    count = 1 if kind == "chief" else num_workers - 1
+    if not 0 <= index < count:
+        has = f"{count} of that type (num_workers={num_workers} counts the chief)" if count else "no workers"
+        raise ValueError(
+            f"Cluster requires the task_index of a {kind} to lie below their number, got {index}; the job has {has}."
+        )
 
 
-class Found(NamedTuple):
-    """The settings found in the environment.
-
-    Attributes:
-        address: The address of the Ray head.
-        task: This process.
-        num_workers: The number of processes that train.
-        num_servers: The number of servers.
-    """
-
-    address: str
-    task: Task
-    num_workers: int
-    num_servers: int
-
-
-def find_task(environ: Mapping[str, str]) -> Found:
-    """Reads `HOOKLINE_*` and `TF_CONFIG`; the rules are those of `Cluster.from_environment`.
+def find_task(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a `Cluster` that `HOOKLINE_*` or `TF_CONFIG` give; see `Cluster.from_environment`.
 
     Raises:
         ValueError: Something is missing or wrong.
     """
     if environ.get("HOOKLINE_TASK_TYPE"):
-        found = Found(
-            environ.get("HOOKLINE_ADDRESS", ""),
-            Task(environ["HOOKLINE_TASK_TYPE"], _number(environ, "HOOKLINE_TASK_INDEX", 0)),
-            _number(environ, "HOOKLINE_NUM_WORKERS", 1),
-            _number(environ, "HOOKLINE_NUM_SERVERS", 1),
-        )
+        found = {
+            "address": "",
+            "task_type": environ["HOOKLINE_TASK_TYPE"],
+            "task_index": _number(environ, "HOOKLINE_TASK_INDEX", 0),
+            "num_workers": _number(environ, "HOOKLINE_NUM_WORKERS", 1),
+            "num_servers": _number(environ, "HOOKLINE_NUM_SERVERS", 1),
+        }
     elif environ.get("TF_CONFIG"):
-        found = _from_tf_config(environ["TF_CONFIG"], environ.get("HOOKLINE_ADDRESS", ""))
+        found = _from_tf_config(environ["TF_CONFIG"])
     else:
         raise ValueError(
             "Cluster.from_environment requires TF_CONFIG, or HOOKLINE_TASK_TYPE and HOOKLINE_ADDRESS; none is set. "
             "Start the script with `hookline launch`, set them, or give Cluster(...) its arguments."
         )
-    if not found.address:
+    found["address"] = environ.get("HOOKLINE_ADDRESS") or found["address"]
+    if not found["address"]:
         raise ValueError(
             "Cluster.from_environment requires the address of the Ray head: set HOOKLINE_ADDRESS=host:port, or name a "
             "'ps' in TF_CONFIG."
@@ -91,7 +63,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
         raise ValueError(f"Cluster.from_environment requires a whole number in {name}, got {text!r}.") from None
 
 
-def _from_tf_config(text: str, address: str) -> Found:
+def _from_tf_config(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
@@ -114,12 +86,13 @@ def _from_tf_config(text: str, address: str) -> Found:
     if not chiefs:
         kind, index = ("chief", 0) if index == 0 else ("worker", index - 1)
     servers = lists["ps"]
-    return Found(
-        address or (servers[0] if servers else ""),
-        Task(kind, index),
-        len(chiefs) + len(lists["worker"]),
-        max(len(servers), 1),
-    )
+    return {
+        "address": servers[0] if servers else "",
+        "task_type": kind,
+        "task_index": index,
+        "num_workers": len(chiefs) + len(lists["worker"]),
+        "num_servers": max(len(servers), 1),
+    }
 
 
 def _part(config: Any, name: str) -> dict[str, Any]:

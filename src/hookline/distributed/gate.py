@@ -48,13 +48,13 @@ class Gate:
         # The first run of each worker that may still begin; the messages of earlier ones may come late.
         self._first: dict[str, int] = {}
         # Waiting workers try in their own threads.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def admit(self, sender: str, since: int, run: int = 0) -> tuple[int, int] | None:
-        """Admits a worker, if that is possible now.
+        """Admits a worker, if that is possible now. If it was already admitted, its previous step counts as finished.
 
         Args:
-            sender: The worker. If it was already admitted, its previous step counts as finished.
+            sender: The worker.
             since: The number of transactions after which its values were read.
             run: The number of its run. One before a run that was admitted, or has left, is not admitted any more.
 
@@ -63,22 +63,21 @@ class Gate:
             number of transactions so far. `None` if it must wait.
         """
         with self._lock:
-            return self._admit(sender, since, run) if run >= self._first.get(sender, run) else None
-
-    def _admit(self, sender: str, since: int, run: int) -> tuple[int, int] | None:
-        now, count = clock.monotonic(), self._count
-        self._within.pop(sender, None)
-        for other, held in list(self._within.items()):
-            if now > held.until:
-                self._late[other] = self._within.pop(other)
-        others = len(self._within)
-        if any(count - held.since + others > self._bound for held in self._within.values()):
-            return None
-        self._late.pop(sender, None)
-        since = since if count - since + others <= self._bound else count
-        self._within[sender] = _Within(run, since, now + LEASE_SECS)
-        self._first[sender] = run
-        return since, count
+            now, count = clock.monotonic(), self._count
+            if run < self._first.get(sender, run):
+                return None
+            self._within.pop(sender, None)
+            for other, held in list(self._within.items()):
+                if now > held.until:
+                    self._late[other] = self._within.pop(other)
+            others = len(self._within)
+            if any(count - held.since + others > self._bound for held in self._within.values()):
+                return None
+            self._late.pop(sender, None)
+            since = since if count - since + others <= self._bound else count
+            self._within[sender] = _Within(run, since, now + LEASE_SECS)
+            self._first[sender] = run
+            return since, count
 
     def renew(self, sender: str) -> None:
         """Records that a worker is alive."""
@@ -94,7 +93,7 @@ class Gate:
         """
         with self._lock:
             late = self._late.get(sender)
-            found = None if late is None else self._admit(sender, late.since, late.run)
+            found = None if late is None else self.admit(sender, late.since, late.run)
         if late is not None and (found is None or found[0] != late.since):
             raise errors.AbortedError(
                 None,
@@ -104,12 +103,7 @@ class Gate:
             )
 
     def leave(self, sender: str, run: int) -> None:
-        """Records that a run ends without an update. This may be heard before the run is admitted, or after the next.
-
-        Args:
-            sender: The worker.
-            run: The number of its run.
-        """
+        """Records that a run ends without an update. It may be heard before the run is admitted, or after the next."""
         with self._lock:
             self._first[sender] = max(run + 1, self._first.get(sender, 0))
             for runs in (self._within, self._late):
@@ -119,9 +113,7 @@ class Gate:
     def decided(self, sender: str, count: int | None = None) -> None:
         """Records that the update of a worker's run is decided, which ends the run.
 
-        Args:
-            sender: The worker.
-            count: The number of transactions including this one, if it was accepted.
+        `count` is the number of transactions including this one, if it was accepted.
         """
         with self._lock:
             self._within.pop(sender, None)

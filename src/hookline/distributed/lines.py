@@ -61,12 +61,9 @@ class Address(NamedTuple):
 
 
 class Line:
-    """One connection; each side has to prove by HMAC that it has the key before a message is read.
+    """One connection, by a socket that belongs to it; `calls` says whether this side has opened it.
 
-    Args:
-        sock: The connection; it belongs to this object from now on.
-        key: The key.
-        calls: Whether this side has opened the connection.
+    Each side has to prove by HMAC that it has the key before a message is read.
 
     Raises:
         LOST: The other side has another key, or does not answer.
@@ -201,10 +198,6 @@ class Listener:
 
     A message is `(answers, call)`. The answer is `(True, value)` or `(False, exception)`; where none is asked for, only
     an exception is sent.
-
-    Args:
-        receive: Carries out a call.
-        host: The address of the interface.
     """
 
     def __init__(self, receive: Callable[[Any], Any], host: str) -> None:

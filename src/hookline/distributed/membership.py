@@ -23,16 +23,7 @@ logger = logging.getLogger(__name__)
 class Membership:
     """A worker's knowledge of the servers; the chief also begins epochs.
 
-    Args:
-        graph: The worker's graph.
-        transport: Calls the servers.
-        is_remote: Says which variables live on servers.
-        is_chief: Whether this worker begins epochs.
-        placement: Hints for the placement.
-        max_staleness: The bound of all workers.
-
-    Attributes:
-        step_before: The global step at which the chief found the servers before it began an epoch.
+    `step_before` is the global step at which the chief found the servers before it began an epoch.
     """
 
     def __init__(
@@ -49,7 +40,6 @@ class Membership:
         self._is_chief, self._placement, self._max_staleness = is_chief, placement, max_staleness
         self._epoch: Epoch | None = None
         self._owners: dict[str, int] = {}
-        self._tickets: list[Ticket] = []
         self._portable: dict[Update, PortableUpdate] = {}
         self._agreed: set[str] = set()
         self.step_before = 0
@@ -70,7 +60,10 @@ class Membership:
             if self._is_chief and statuses[0].ready_at is None and not self._fits(epoch):
                 # An earlier chief, of another script, did not finish its preparations, so nobody uses these.
                 return frozenset()
-            self._adopt(epoch)
+            self._compare(epoch)
+            self._epoch, self._owners = epoch, dict(epoch.owners)
+            # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
+            self._agreed = set() if self._is_chief else set(epoch.updates)
         return frozenset().union(*(status.held for status in statuses))
 
     def step(self) -> int:
@@ -84,8 +77,7 @@ class Membership:
 
     def ticket(self, server: int) -> Ticket:
         """Returns the ticket that identifies this worker's epoch in a call of a server."""
-        self._require()
-        return self._tickets[server]
+        return self._require().ticket(server)
 
     def owner(self, name: str) -> int:
         """Returns the server on which a variable lives."""
@@ -96,7 +88,7 @@ class Membership:
             )
         return self._owners[name]
 
-    def _require(self) -> None:
+    def _require(self) -> Epoch:
         if self._epoch is None:
             self.held()
         if self._epoch is None:
@@ -106,6 +98,7 @@ class Membership:
                 "The parameter servers hold no variables yet, or not all those of one initialisation: the chief has to "
                 "initialise or restore them (a MonitoredTrainingSession does, and its workers wait for it).",
             )
+        return self._epoch
 
     def _fits(self, epoch: Epoch) -> bool:
         try:
@@ -113,12 +106,6 @@ class Membership:
         except errors.FailedPreconditionError:
             return False
         return True
-
-    def _adopt(self, epoch: Epoch) -> None:
-        self._compare(epoch)
-        self._set(epoch)
-        # The previous chief may have died before it sent its updates, so a chief sends the updates it uses again.
-        self._agreed = set() if self._is_chief else set(epoch.updates)
 
     def _compare(self, epoch: Epoch) -> None:
         """Raises `FailedPreconditionError` if this worker has another graph or bound than the chief."""
@@ -133,10 +120,6 @@ class Membership:
                 f"This worker's max_staleness is {self._max_staleness}, and the chief's is {epoch.max_staleness}: a "
                 f"bound holds only if it is that of all.",
             )
-
-    def _set(self, epoch: Epoch) -> None:
-        self._epoch, self._owners = epoch, dict(epoch.owners)
-        self._tickets = [(incarnation, epoch.name) for incarnation in epoch.incarnations]
 
     # The chief --------------------------------------------------------------------------------------------------
 
@@ -186,7 +169,7 @@ class Membership:
         # The step server comes first, so that it refuses everything still under way in the previous epoch.
         for server in range(count):
             self._transport.call(server, "begin", epoch, server, peers).get()
-        self._set(epoch)
+        self._epoch, self._owners = epoch, owners
         self._send(list(ready.values()), owners)
         self._agreed = set(ready)
 
@@ -196,7 +179,7 @@ class Membership:
             parts.setdefault(owners[update.variables[0]], []).append(update)
         try:
             calls = [
-                self._transport.call(server, "register", self._tickets[server], parts.get(server, ()), *grown)
+                self._transport.call(server, "register", self.ticket(server), parts.get(server, ()), *grown)
                 for server in range(self._transport.count)
             ]
         except (TypeError, AttributeError) as error:
@@ -210,7 +193,7 @@ class Membership:
         for server, updates in parts.items():
             for update in updates:
                 try:
-                    self._transport.call(server, "register", self._tickets[server], [update])
+                    self._transport.call(server, "register", self.ticket(server), [update])
                 except (TypeError, AttributeError) as own:
                     # Ray's own text is a page long and names everything except the culprit.
                     raise TypeError(
@@ -221,19 +204,14 @@ class Membership:
 
     # Updates ----------------------------------------------------------------------------------------------------
 
-    def register(self, updates: Sequence[Update]) -> list[str]:
-        """Makes sure that the servers know this graph's version of updates, and returns their names."""
-        self._require()
-        names = [update.name for update in updates]
-        if not self._agreed.issuperset(names):
-            self._agree([update for update in updates if update.name not in self._agreed])
-        return names
-
-    def _agree(self, updates: Sequence[Update]) -> None:
-        assert self._epoch is not None
-        ready = [self.portable(update) for update in updates]
+    def register(self, updates: Sequence[Update]) -> None:
+        """Makes sure that the servers know this graph's version of updates."""
+        epoch = self._require()
+        ready = [self.portable(update) for update in updates if update.name not in self._agreed]
+        if not ready:
+            return
         if not self._is_chief:
-            check_same(self._epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
+            check_same(epoch.updates, {update.name: update.fingerprint for update in ready}, "update")
         # The chief's graph has grown since the epoch began.
         variables = self._remote_variables()
         new = [variable for variable in variables if variable.op.name not in self._owners]

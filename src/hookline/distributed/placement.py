@@ -45,14 +45,23 @@ def place(
         >>> place([tiny, small, large], [], servers=2)
         {'v3': 1, 'v5': 1, 'v9': 0}
     """
-    groups = _Groups(variables)
+    groups = {variable: [variable] for variable in variables}
+
+    def join(*together: Variable) -> None:
+        known = [variable for variable in together if variable in groups]
+        for variable in known[1:]:
+            large, small = sorted([groups[known[0]], groups[variable]], key=len, reverse=True)
+            if large is not small:
+                large += small
+                groups.update(dict.fromkeys(small, large))
+
     for update in updates:
-        groups.join(update.variables)
+        join(*update.variables)
         for tensor in update.inputs:
             if isinstance(tensor.op, Update):
-                groups.join([update.variables[0], tensor.op.variables[0]])
+                join(update.variables[0], tensor.op.variables[0])
             elif isinstance(tensor.op.output, Variable) and _comes_behind(update, tensor.op.output):
-                groups.join([update.variables[0], tensor.op.output])
+                join(update.variables[0], tensor.op.output)
     fixed = dict(placed or {})
     for variable in variables:
         wanted = 0 if variable is global_step else _hint(variable, hints or {}, servers)
@@ -60,36 +69,14 @@ def place(
             fixed.setdefault(variable.op.name, wanted)
     homes: dict[str, int] = {}
     load = [0] * servers
-    for group in sorted(groups.all(), key=lambda group: (_home(group, fixed) is None, -sum(map(_nbytes, group)))):
+    apart = {id(group): group for group in groups.values()}.values()
+    for group in sorted(apart, key=lambda group: (_home(group, fixed) is None, -sum(map(_nbytes, group)))):
         home = _home(group, fixed)
         if home is None:
             home = load.index(min(load))
         load[home] += sum(map(_nbytes, group))
         homes.update((variable.op.name, home) for variable in group)
     return {variable.op.name: homes[variable.op.name] for variable in variables}
-
-
-class _Groups:
-    """Variables that live together (a union-find)."""
-
-    def __init__(self, variables: Sequence[Variable]) -> None:
-        self._parents = {variable: variable for variable in variables}
-
-    def _root(self, variable: Variable) -> Variable:
-        while self._parents[variable] is not variable:
-            self._parents[variable] = variable = self._parents[self._parents[variable]]
-        return variable
-
-    def join(self, variables: Sequence[Variable]) -> None:
-        known = [self._root(variable) for variable in variables if variable in self._parents]
-        for root in known[1:]:
-            self._parents[root] = known[0]
-
-    def all(self) -> list[list[Variable]]:
-        groups: dict[Variable, list[Variable]] = {}
-        for variable in self._parents:
-            groups.setdefault(self._root(variable), []).append(variable)
-        return list(groups.values())
 
 
 def _comes_behind(update: Update, variable: Variable) -> bool:

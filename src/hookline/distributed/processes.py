@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 from hookline import clock
 
@@ -18,10 +18,9 @@ class ProcessGroup:
     """A process and its children, in a separate session, so that a Ctrl-C in the terminal reaches only their starter.
 
     Args:
-        command: The command to run.
         env: The whole environment.
         on_end: Called with the group's number when all of it was killed, before the number returns to the system.
-        pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`.
+        pipes: The `stdin`, `stdout` and `stderr` of `subprocess.Popen`; pipes are attributes of the same names.
 
     Raises:
         OSError: The program cannot be started.
@@ -31,7 +30,6 @@ class ProcessGroup:
         >>> group = ProcessGroup([sys.executable, "-c", "raise SystemExit(3)"])
         >>> group.wait(timeout_secs=60)
         3
-        >>> group.stop()
     """
 
     def __init__(
@@ -43,6 +41,7 @@ class ProcessGroup:
         **pipes: Any,
     ) -> None:
         self._process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
+        self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
         self._on_end = on_end
         self._ended = False
 
@@ -50,21 +49,6 @@ class ProcessGroup:
     def pid(self) -> int:
         """The process, and the number of its group."""
         return self._process.pid
-
-    @property
-    def stdin(self) -> IO[Any] | None:
-        """The pipe to it, if one was requested."""
-        return self._process.stdin
-
-    @property
-    def stdout(self) -> IO[Any] | None:
-        """Its output, if a pipe was requested."""
-        return self._process.stdout
-
-    @property
-    def stderr(self) -> IO[Any] | None:
-        """Its error output, if a pipe was requested."""
-        return self._process.stderr
 
     def status(self) -> int | None:
         """Returns the exit status (minus the signal that ended it), or `None` while it runs.
@@ -83,11 +67,6 @@ class ProcessGroup:
             clock.sleep(_LOOK_EVERY_SECS)
         return status
 
-    def signal(self, number: int) -> None:
-        """Sends a signal to the process and its children, if it still runs."""
-        if self.status() is None:
-            _signal_group(self.pid, number)
-
     def ask_to_end(self) -> None:
         """Sends SIGTERM to the process alone, if it still runs, because it may need its children to end in order."""
         if self.status() is None:
@@ -99,18 +78,16 @@ class ProcessGroup:
         if not self._ended:
             self._end()
 
-    def stop(self, grace_secs: float = 0) -> None:
-        """Asks the process to end (SIGTERM), and kills what is left of it and its children after `grace_secs`."""
-        stop_all([self], grace_secs)
-
     def _end(self) -> None:
-        _signal_group(self.pid, signal.SIGKILL)
+        # macOS does not permit this for a group with only a zombie left.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         if self._on_end is not None:
             self._on_end(self.pid)
         self._process.wait()
         self._ended = True
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        if self.stdin is not None:
+            self.stdin.close()
 
 
 def stop_all(groups: Iterable[ProcessGroup], grace_secs: float = 0) -> None:
@@ -124,16 +101,6 @@ def stop_all(groups: Iterable[ProcessGroup], grace_secs: float = 0) -> None:
             group.wait(max(deadline - clock.monotonic(), 0))
     for group in groups:
         group.kill()
-
-
-def _signal_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        # macOS reports this for a group with only a zombie left.
-        pass
 
 
 def _has_exited(process: subprocess.Popen[Any]) -> bool:

@@ -36,7 +36,6 @@ class Program:
     Attributes:
         taken: The variables whose old values it needs and writes over.
         kept: The variables that it only reads.
-        written: The variables that it writes.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Program:
         self._treedefs = {name: treedefs[name] for name in needed if name in treedefs}
         self.treedefs_out: list[Any] = []
         self.run = jax.jit(self._trace, donate_argnums=0)
-        self.dry = jax.jit(self._trace)
 
     def _needed(self) -> list[str]:
         needed: dict[str, None] = {}

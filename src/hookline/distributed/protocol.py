@@ -48,7 +48,6 @@ class Epoch(NamedTuple):
     Attributes:
         name: Unique for each epoch.
         incarnations: The servers' instances, in order. The first holds the global step.
-        step_name: Name of the variable that is the global step, if there is one.
         updates: The chief's updates: fingerprints by name.
         variables: The specs of the chief's variables, by name.
         owners: The server of each variable.
@@ -63,13 +62,15 @@ class Epoch(NamedTuple):
     owners: Mapping[str, int]
     max_staleness: int | None = None
 
+    def ticket(self, server: int) -> Ticket:
+        """Returns the ticket for calls of a server in this epoch."""
+        return self.incarnations[server], self.name
+
 
 class Status(NamedTuple):
     """A server's public description of itself.
 
     Attributes:
-        incarnation: Its instance.
-        epoch: Its epoch.
         held: Names of the variables that have values.
         step: The global step; on the step server only.
         ready_at: The global step at which the chief first declared the model ready; on the step server only.

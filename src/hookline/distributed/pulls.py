@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,31 +19,12 @@ FRESH_SECS = 1.0
 _POLL_SECS = 1.0
 
 
-class Staleness:
-    """How many updates of others came between the pull of values and the update computed from them."""
-
-    def __init__(self) -> None:
-        self._count = self._sum = self._max = 0
-
-    def add(self, staleness: int) -> None:
-        """Counts one update."""
-        self._count += 1
-        self._sum += staleness
-        self._max = max(self._max, staleness)
-
-    def report(self) -> tuple[int, float, int]:
-        """Returns the number of updates, their mean and maximal staleness, since the last call."""
-        result = (self._count, self._sum / self._count if self._count else 0.0, self._max)
-        self._count = self._sum = self._max = 0
-        return result
-
-
 class _Ahead:
     """Values for one run that arrived, or were requested, before it began."""
 
     def __init__(self) -> None:
         self.ready: dict[str, tuple[int, Leaves]] = {}
-        self.coming: dict[int, list[tuple[list[str], Reply]]] = {}
+        self.coming: dict[int, list[Callable[[], Pulled]]] = {}
         self._since = clock.monotonic()
 
     @property
@@ -63,21 +44,15 @@ class Pulls:
     Values that come with a submit, or are pulled while a run computes, serve only the next run, and only if it follows
     at once, because others change the values in the meantime.
 
-    Args:
-        transport: Calls the servers.
-        members: The servers' epoch.
-        overlap: Whether to pull for the next run as soon as this one has its values.
-        deliver_secs: How long messages between servers may take.
-
-    Attributes:
-        since: The least number of transactions included in the values for the next run.
-        staleness: The staleness of the updates.
+    With `overlap`, it pulls for the next run as soon as this one has its values. `since` is the least number of
+    transactions included in the values for the next run.
     """
 
     def __init__(self, transport: Transport, members: Membership, *, overlap: bool, deliver_secs: float) -> None:
         self._transport, self._members = transport, members
         self._overlap, self._deliver_secs = overlap, deliver_secs
-        self.staleness = Staleness()
+        # How many updates missed how many of others.
+        self._missed: Counter[int] = Counter()
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
@@ -116,13 +91,12 @@ class Pulls:
         parts = self._by_server(names)
         for server, part in parts.items():
             self._taken.setdefault(server, {}).update(dict.fromkeys(part))
-            for coming in self._ahead.coming.pop(server, ()):
-                self._ahead.store(self._pulled(server, *coming))
+            for pulled in self._ahead.coming.pop(server, ()):
+                self._ahead.store(pulled())
         ready = self._ahead.ready
         missing = {server: [name for name in part if name not in ready] for server, part in parts.items()}
-        calls = {server: self._call(server, part) for server, part in missing.items() if part}
-        for server, reply in calls.items():
-            self._ahead.store(self._pulled(server, missing[server], reply))
+        for pulled in [self._call(server, part) for server, part in missing.items() if part]:
+            self._ahead.store(pulled())
         taken = {name: ready.pop(name) for name in names}
         for server, part in parts.items():
             oldest = min(taken[name][0] for name in part)
@@ -134,7 +108,7 @@ class Pulls:
     def _start(self, parts: Mapping[int, Sequence[str]]) -> None:
         """Starts to pull for the next run."""
         for server, names in parts.items():
-            self._next.coming.setdefault(server, []).append((list(names), self._call(server, names)))
+            self._next.coming.setdefault(server, []).append(self._call(server, list(names)))
 
     def _by_server(self, names: Iterable[str]) -> dict[int, list[str]]:
         parts: dict[int, list[str]] = {}
@@ -142,27 +116,34 @@ class Pulls:
             parts.setdefault(self._members.owner(name), []).append(name)
         return parts
 
-    def _call(self, server: int, names: Sequence[str]) -> Reply:
-        ticket, mark = self._members.ticket(server), self._marks[server]
+    def _call(self, server: int, names: Sequence[str]) -> Callable[[], Pulled]:
+        """Starts a pull; what is returned waits for it."""
+        mark = self._marks[server]
         if not mark:
-            return self._transport.call(server, "pull", ticket, names)
-        return self._transport.call(server, "pull_behind", ticket, names, mark, _POLL_SECS)
+            return self._transport.call(server, "pull", self._members.ticket(server), names).get
+        return self._insist(server, "pull_behind", names, mark)
 
-    def _pulled(self, server: int, names: Sequence[str], reply: Reply) -> Pulled:
-        return self._until_there(server, reply, lambda: self._call(server, names))
+    def _insist(self, server: int, method: str, *args: Any) -> Callable[[], Any]:
+        """Starts a call that waits for the step server's messages; what is returned repeats it until they have come."""
 
-    def _until_there(self, server: int, reply: Reply, again: Callable[[], Reply]) -> Any:
-        """Returns the result of a call that waits for the step server's messages; repeats it until there is one."""
-        deadline = clock.monotonic() + self._deliver_secs
-        while not (result := reply.get()):
-            if clock.monotonic() >= deadline:
-                raise errors.UnavailableError(
-                    None,
-                    None,
-                    f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} s; "
-                    f"one of the two is away.",
-                )
-            reply = again()
+        def call() -> Reply:
+            return self._transport.call(server, method, self._members.ticket(server), *args, _POLL_SECS)
+
+        first = call()
+
+        def result() -> Any:
+            reply, deadline = first, clock.monotonic() + self._deliver_secs
+            while not (found := reply.get()):
+                if clock.monotonic() >= deadline:
+                    raise errors.UnavailableError(
+                        None,
+                        None,
+                        f"Parameter server {server} has not got the step server's messages for {self._deliver_secs:g} "
+                        f"s; one of the two is away.",
+                    )
+                reply = call()
+            return found
+
         return result
 
     # Around a submit --------------------------------------------------------------------------------------------
@@ -181,16 +162,13 @@ class Pulls:
         self._marks = [max(pair) for pair in zip(marks, self._marks, strict=True)]
 
     def committed(self, reply: Committed, servers: Sequence[int], wanted: Mapping[int, list[str]]) -> None:
-        """Records a transaction: its staleness, and the values that came with it.
+        """Records a transaction: its staleness, and the values that came with it, which were `wanted`.
 
-        Args:
-            reply: The step server's reply.
-            servers: The servers that hold a part of it, except the step server.
-            wanted: The result of `wanted`.
+        `servers` are those that hold a part of it, except the step server.
         """
         if reply.accepted and self._used:
             own = {0, *servers}
-            self.staleness.add(max(reply.counts[server] - (server in own) - n for server, n in self._used.items()))
+            self._missed[max(reply.counts[server] - (server in own) - n for server, n in self._used.items())] += 1
         self._used.clear()
         # Later reads in this run want the values after the update.
         self._ahead = _Ahead()
@@ -207,12 +185,13 @@ class Pulls:
             UnavailableError: A server does not receive them in time.
         """
         for server in range(1, len(marks)):
+            self._insist(server, "wait_delivered", marks[server])()
 
-            def call(server: int = server) -> Reply:
-                ticket = self._members.ticket(server)
-                return self._transport.call(server, "wait_delivered", ticket, marks[server], _POLL_SECS)
-
-            self._until_there(server, call(), call)
+    def staleness(self) -> tuple[int, float, int]:
+        """Returns the number of updates, their mean and maximal staleness, since the last call."""
+        missed, self._missed = self._missed, Counter()
+        count = missed.total()
+        return count, sum(missed.elements()) / count if count else 0.0, max(missed, default=0)
 
     # The whole --------------------------------------------------------------------------------------------------
 
@@ -222,13 +201,8 @@ class Pulls:
         name = uuid.uuid4().hex
         cut: Committed = self._transport.call(0, "cut", self._members.ticket(0), name, parts).get()
         values = dict(cut.values)
-
-        def collect(server: int) -> Reply:
-            return self._transport.call(server, "collect", self._members.ticket(server), name, _POLL_SECS)
-
-        calls = [(server, collect(server)) for server in parts if server != 0]
-        for server, call in calls:
-            values.update(self._until_there(server, call, functools.partial(collect, server)))
+        for collected in [self._insist(server, "collect", name) for server in parts if server != 0]:
+            values.update(collected())
         return cut.step, {name: unpack_all(leaves) for name, leaves in values.items()}
 
     def structure(self, name: str) -> Any:

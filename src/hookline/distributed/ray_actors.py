@@ -20,13 +20,13 @@ from hookline.distributed.transport import Reply
 class RayTransport:
     """Servers that are Ray actors. The calls of steps and snapshots go over connections, unless the servers have none.
 
-    Args:
-        actors: Their handles.
-        timeout_secs: How long a call may take before its server counts as away.
+    Before each call, `look` looks whether the head is there.
     """
 
-    def __init__(self, actors: Sequence[Any], *, timeout_secs: float = 60.0) -> None:
-        self._actors = list(actors)
+    def __init__(
+        self, actors: Sequence[Any], *, timeout_secs: float = 60.0, look: Callable[[], None] = lambda: None
+    ) -> None:
+        self._actors, self._look = list(actors), look
         self.timeout_secs = timeout_secs
         self._callers: dict[int, Caller | None] = {}
 
@@ -37,6 +37,7 @@ class RayTransport:
 
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Starts a call."""
+        self._look()
         caller = self._caller(server) if method in QUICK else None
         if caller is not None:
             try:
@@ -71,11 +72,7 @@ class RayTransport:
 
 
 class RayPeers:
-    """One server's way to the others if they have no connections.
-
-    Args:
-        actors: The handles of all servers.
-    """
+    """One server's way to the others if they have no connections."""
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = list(actors)
@@ -127,9 +124,7 @@ def _start(actor: Any, method: str, args: tuple[Any, ...]) -> Any:
 def actor_class(waiting_threads: int = 16) -> Any:
     """Returns the Ray actor class of a parameter server; `.options(name=..., ...)` and `.remote()` create an actor.
 
-    Args:
-        waiting_threads: How many calls by way of Ray may wait on a server at the same time, for instance for the global
-            step. Further calls wait longer.
+    By way of Ray, `waiting_threads` calls may wait on a server at the same time, for instance for the global step.
     """
     import ray
 
@@ -145,8 +140,7 @@ def actor_class(waiting_threads: int = 16) -> Any:
 class ParameterServerActor(ParameterServer):
     """A server in its own process. It survives a signal to all processes of a job, because they save its values.
 
-    Args:
-        over_ray: Whether all calls go over Ray, as they do in a cluster that encrypts.
+    With `over_ray`, all calls go over Ray, as they do in a cluster that encrypts.
     """
 
     def __init__(self, over_ray: bool = False) -> None:
@@ -170,12 +164,7 @@ def _host() -> str:
 
 
 def map_ray_error(error: BaseException, who: str) -> BaseException:
-    """Returns the error of `hookline.errors` for an error of Ray, or the error that a server's method raised.
-
-    Args:
-        error: The error that `ray.get` raised. Other errors are returned unchanged.
-        who: The server it concerns.
-    """
+    """Returns the error of `hookline.errors` for an error of Ray, or the error that the method of `who` raised."""
     import ray.exceptions as rays
 
     if isinstance(error, rays.RayTaskError):
@@ -184,10 +173,10 @@ def map_ray_error(error: BaseException, who: str) -> BaseException:
     if isinstance(error, rays.ActorUnavailableError | rays.GetTimeoutError | rays.NodeDiedError):
         reason = "gave no answer in time" if isinstance(error, rays.GetTimeoutError) else "cannot be reached"
         return errors.UnavailableError(None, None, f"{who} {reason}: {_first_line(error)}")
-    if isinstance(error, rays.RayActorError) and getattr(error, "actor_init_failed", False):
-        # It would fail again, so a recovery is useless.
-        return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
     if isinstance(error, rays.RayActorError):
+        if getattr(error, "actor_init_failed", False):
+            # It would fail again, so a recovery is useless.
+            return errors.InternalError(None, None, f"{who} cannot start: {_first_line(error)}")
         return errors.AbortedError(None, None, f"{who} has died: {_first_line(error)}")
     if isinstance(error, rays.RayError):
         return errors.UnavailableError(None, None, f"{who} cannot be reached: {_first_line(error)}")

@@ -62,14 +62,17 @@ class PrivateRayCluster:
     @property
     def token_path(self) -> str:
         """The file with the cluster's token."""
-        return str(self._started_folder() / "token")
+        return str(self._started()[0] / "token")
 
     @property
     def head(self) -> ProcessGroup:
         """The head and everything that Ray started, including servers."""
-        if self._head is None:
+        return self._started()[1]
+
+    def _started(self) -> tuple[Path, ProcessGroup]:
+        if self._folder is None or self._head is None:
             raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
-        return self._head
+        return self._folder, self._head
 
     def environment(self) -> dict[str, str]:
         """Returns the variables by which `Cluster.from_environment`, and Ray itself, find this cluster."""
@@ -104,7 +107,7 @@ class PrivateRayCluster:
             UnavailableError: It has; the message has the last line that it printed.
         """
         if self.address and self.head.status() is not None:
-            said = _tail(self._started_folder() / "head.log", 1)
+            said = _tail(self._started()[0] / "head.log", 1)
             raise UnavailableError(
                 None, None, f"The private Ray cluster at {self.address} has ended by itself. It said: {said}"
             )
@@ -159,11 +162,6 @@ class PrivateRayCluster:
         self.address = (folder / "address").read_text(encoding="utf-8")
         logger.info("Private Ray cluster at %s, started in %.1f seconds.", self.address, clock.monotonic() - started)
 
-    def _started_folder(self) -> Path:
-        if self._folder is None:
-            raise RuntimeError("The private Ray cluster is not started: use it in a `with` block, or call start().")
-        return self._folder
-
 
 def _private_folder() -> Path:
     """Makes a new folder that only this user can enter, and that no other user can rename."""
@@ -204,9 +202,7 @@ def write_token(path: Path) -> None:
 def ray_environment(token_path: str | None, *, loopback: bool) -> dict[str, str]:
     """Returns the variables that every process of a cluster needs before it imports Ray.
 
-    Args:
-        token_path: The file with the cluster's token; `None` for Ray's default place.
-        loopback: Whether all of the cluster is on this machine, so that nothing listens on other interfaces.
+    With `loopback`, all of the cluster is on this machine, and nothing listens on other interfaces.
     """
     env = {
         "RAY_USAGE_STATS_ENABLED": "0",

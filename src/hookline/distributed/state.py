@@ -47,10 +47,7 @@ class Prepared(NamedTuple):
 
 
 class ServerState:
-    """Values by name, and a mirror of the global step as a Python int.
-
-    Args:
-        step_name: The variable that is the global step, if this server owns it.
+    """Values by name, and a mirror of the global step as a Python int, if this server owns it.
 
     Attributes:
         step: The global step; 0 without one.
@@ -113,7 +110,7 @@ class ServerState:
             given = (*self._olds(prepared.program), prepared.inputs)
             key = (id(prepared.program), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)))
             if key not in self._checked:
-                jax.eval_shape(prepared.program.dry, *given)
+                prepared.program.run.eval_shape(*given)
                 self._checked.add(key)
 
     def prepare(self, entries: Sequence[Entry]) -> Prepared:
@@ -191,36 +188,35 @@ class ServerState:
             False, without any change, if it would change the global step and the step is `last_step` or more.
         """
         with self._lock:
-            return self._apply(prepared, last_step)
-
-    def _apply(self, prepared: Prepared, last_step: int | None) -> bool:
-        step_name, program = self._step_name, prepared.program
-        new: dict[str, Any] = {}
-        gain = prepared.gains.get(step_name, 0) if step_name is not None else 0
-        computes_step = program is not None and step_name in program.written
-        if last_step is not None and (gain or computes_step) and self.step >= last_step:
-            return False
-        step = self.step + gain
-        if program is not None:
-            olds = self._olds(program)
-            try:
-                new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
-            except BaseException:
-                self.lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array))
-                raise
-        if computes_step:
-            assert step_name is not None
-            step = int(np.asarray(new[step_name][0]))
-        for put in prepared.puts:
-            self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
-            self._treedefs[put.name] = put.structure.treedef
-            if put.name == step_name:
-                step = int(np.asarray(self._values[put.name][0]))
-        self._values.update(new)
-        if program is not None:
-            self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
-        for name, gain in prepared.gains.items():
-            (old,) = self._values[name]
-            self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
-        self.step = step
-        return True
+            step_name, program = self._step_name, prepared.program
+            new: dict[str, Any] = {}
+            gain = prepared.gains.get(step_name, 0) if step_name is not None else 0
+            computes_step = program is not None and step_name in program.written
+            if last_step is not None and (gain or computes_step) and self.step >= last_step:
+                return False
+            step = self.step + gain
+            if program is not None:
+                olds = self._olds(program)
+                try:
+                    new = dict(zip(program.written, program.run(*olds, prepared.inputs), strict=True))
+                except BaseException:
+                    self.lost = any(
+                        leaf.is_deleted() for leaf in jax.tree.leaves(olds[0]) if isinstance(leaf, jax.Array)
+                    )
+                    raise
+            if computes_step:
+                assert step_name is not None
+                step = int(np.asarray(new[step_name][0]))
+            for put in prepared.puts:
+                self._values[put.name] = tuple(jnp.array(leaf) for leaf in unpack_all(put.leaves))
+                self._treedefs[put.name] = put.structure.treedef
+                if put.name == step_name:
+                    step = int(np.asarray(self._values[put.name][0]))
+            self._values.update(new)
+            if program is not None:
+                self._treedefs.update(zip(program.written, program.treedefs_out, strict=True))
+            for name, gain in prepared.gains.items():
+                (old,) = self._values[name]
+                self._values[name] = (np.asarray(np.asarray(old) + np.asarray(gain, old.dtype), old.dtype),)
+            self.step = step
+            return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ class RemoteStore:
         self._transport = transport
         self._remote: set[Variable] = set()
         self._seen = 0
-        self._worker_index = worker_index
+        self.worker_index = worker_index
         self._global_step = get_global_step(graph)
         self.local_store: VariableStore = local_store(graph, threading.RLock())
         self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
@@ -86,11 +87,6 @@ class RemoteStore:
         self._entrance: Entrance | None = None
         self._entered: tuple[Entrance | None, tuple[int, int, Sequence[int]]] = (None, (0, 0, ()))
         self._closed = threading.Event()
-
-    @property
-    def worker_index(self) -> int:
-        """Which worker this is; 0 is the chief."""
-        return self._worker_index
 
     def is_remote(self, variable: Variable) -> bool:
         """Whether a variable lives on a server: global variables do, except those that each worker has for itself."""
@@ -154,9 +150,12 @@ class RemoteStore:
 
     # The global step --------------------------------------------------------------------------------------------
 
+    def _shares_step(self) -> bool:
+        return self._global_step is not None and self.is_remote(self._global_step)
+
     def step(self) -> int:
         """Returns the last known global step."""
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.step()
         if self._step is None:
             self._step = self._members.step()
@@ -164,7 +163,7 @@ class RemoteStore:
 
     def known_step(self) -> int | None:
         """Returns the last known global step, or `None` if this worker knows none."""
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.known_step()
         return self._step
 
@@ -174,22 +173,28 @@ class RemoteStore:
         Raises:
             OutOfRangeError: The training has ended below `step`.
         """
-        if self._global_step is None or not self.is_remote(self._global_step):
+        if not self._shares_step():
             return self.local_store.wait_for_step(step, timeout_secs)
-        ticket = self._members.ticket(0)
-        deadline = None if timeout_secs is None else clock.monotonic() + timeout_secs
-        while True:
-            left = _POLL_SECS if deadline is None else min(_POLL_SECS, max(deadline - clock.monotonic(), 0.0))
-            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, left).get()
+        ticket, now = self._members.ticket(0), 0
+        for secs in self._waits(math.inf if timeout_secs is None else timeout_secs):
+            now, sealed = self._transport.call(0, "wait_for_step", ticket, step, secs).get()
             self._step = now
-            if now >= step or (deadline is not None and clock.monotonic() >= deadline):
-                return now
-            if sealed:
+            if now >= step:
+                break
+            if sealed and secs > 0:
                 raise errors.OutOfRangeError(
                     None, None, f"The training has ended at global step {now}; step {step} will not be reached."
                 )
-            if self._closed.is_set():
-                return now
+        return now
+
+    def _waits(self, timeout_secs: float) -> Iterator[float]:
+        """Yields how long each of several calls may wait, until the time is over or the session is closed."""
+        deadline = clock.monotonic() + timeout_secs
+        while True:
+            left = max(deadline - clock.monotonic(), 0.0)
+            yield min(left, _POLL_SECS)
+            if left <= _POLL_SECS or self._closed.is_set():
+                return
 
     # Changes ----------------------------------------------------------------------------------------------------
 
@@ -266,16 +271,16 @@ class RemoteStore:
             # A worker that ran an initializer would reset the variables that all others train.
             self._members.check_is_chief()
             self._members.begin_unless_begun()
-        names = self._members.register([update for update, _ in updates])
+        self._members.register([update for update, _ in updates])
         entries = [
-            (update.variables[0].op.name, Apply(name, [_given(value) for value in values]))
-            for name, (update, values) in zip(names, updates, strict=True)
+            (update.variables[0].op.name, Apply(update.name, [_given(value) for value in values]))
+            for update, values in updates
         ]
         if initial:
             outcome = self._transactions.set(entries)
         else:
             counts = any(self._global_step in update.variables for update, _ in updates)
-            outcome = self._transactions.update(tuple(names), entries, last_step, counts=counts)
+            outcome = self._transactions.update(entries, last_step, counts=counts)
             if outcome.repeats and self._entrance is not None:
                 self._entrance.leave()
         # The last known step may be later than an update that is not repeated.
@@ -334,14 +339,7 @@ class RemoteStore:
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief has published the model or the time is over; returns whether it has."""
-        deadline = clock.monotonic() + timeout_secs
-        while True:
-            left = max(deadline - clock.monotonic(), 0.0)
-            # A call may not take long, and the session may be closed.
-            if self._transport.call(0, "wait_until_ready", min(left, _POLL_SECS)).get():
-                return True
-            if left <= _POLL_SECS or self._closed.is_set():
-                return False
+        return any(self._transport.call(0, "wait_until_ready", secs).get() for secs in self._waits(timeout_secs))
 
     def publish(self) -> None:
         """Admits workers, even after the training has ended."""
@@ -354,7 +352,7 @@ class RemoteStore:
     def _tell_lost_steps(self) -> None:
         """Logs once how many steps a new epoch has lost."""
         before, self._members.step_before = self._members.step_before, 0
-        if before and self._global_step is not None and self.is_remote(self._global_step):
+        if before and self._shares_step():
             now = self._members.step()
             if now < before:
                 logger.error(
@@ -390,7 +388,7 @@ class RemoteStore:
 
     def staleness(self) -> tuple[int, float, int]:
         """Returns the number, mean and maximum of the staleness of this worker's updates since the last call."""
-        return self._pulls.staleness.report()
+        return self._pulls.staleness()
 
     def close(self) -> None:
         """Ends waits and connections, and forgets prefetched values. The servers keep theirs."""

@@ -45,14 +45,7 @@ class Outcome(NamedTuple):
 class Transactions:
     """Sends transactions to the servers that own their variables.
 
-    Args:
-        transport: Calls the servers.
-        members: Knows the owners of variables, and the epoch.
-        pulls: Receives the values that come with transactions.
-        worker_index: The number of this worker.
-
-    Attributes:
-        sender: The name of this worker in transactions; a new one for each session.
+    `sender` is the name of this worker in them; a new one for each session.
     """
 
     def __init__(self, transport: Transport, members: Membership, pulls: Pulls, worker_index: int) -> None:
@@ -71,26 +64,17 @@ class Transactions:
         self._pulls.wait_until_delivered(reply.marks)
         return Outcome(reply.accepted, reply.step)
 
-    def update(
-        self, names: tuple[str, ...], entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool
-    ) -> Outcome:
+    def update(self, entries: Sequence[tuple[str, Entry]], last_step: int | None, *, counts: bool) -> Outcome:
         """Carries out the updates of a run, unless this is a retry and they have already been carried out.
 
         Args:
-            names: The names of the updates.
             entries: In order; each is paired with the name of one variable it writes.
             last_step: Nothing is done if the global step is this or more.
             counts: Whether one of them writes the global step.
-
-        Returns:
-            The outcome.
-
-        Raises:
-            OpError: As in `RemoteStore.submit`.
         """
-        retry, sent = RETRY.get(), Sent(names, counts)
+        retry, sent = RETRY.get(), Sent(tuple(entry.name for _, entry in entries), counts)
         if retry is not None:
-            before = retry.sent_before(names)
+            before = retry.sent_before(sent.names)
             if before is not None and self._is_in_the_values(before):
                 logger.info("The updates of the run that is tried again have been applied: they are not sent again.")
                 assert before.step is not None, "known of what was applied"

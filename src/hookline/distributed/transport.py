@@ -49,36 +49,35 @@ class _Done:
     """The result of a call that was carried out at once; its answer may come later."""
 
     def __init__(self, call: Callable[[], Any], timeout_secs: float) -> None:
-        self._value, self._error, self._timeout_secs = None, None, timeout_secs
+        self._future, self._timeout_secs = Future[Any](), timeout_secs
         try:
             value = call()
-            self._value = value if isinstance(value, Future) else copy.deepcopy(value)
+            if isinstance(value, Future):
+                self._future = value
+            else:
+                self._future.set_result(value)
         except Exception as error:
-            self._error = error
+            self._future.set_exception(error)
 
     def done(self) -> bool:
         """Whether there is a result, or an error."""
-        return not isinstance(self._value, Future) or self._value.done()
+        return self._future.done()
 
     def get(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        if not isinstance(self._value, Future):
-            return self._value
         try:
-            return copy.deepcopy(self._value.result(self._timeout_secs))
+            return copy.deepcopy(self._future.result(self._timeout_secs))
         except TimeoutError:
+            if self._future.done():
+                raise
             raise errors.UnavailableError(None, None, "A parameter server gave no answer in time.") from None
 
 
 class DirectTransport:
-    """Servers in this process. Calls happen at once; messages between servers happen on `step`.
-
-    Arguments and results are copied, as if they had been sent.
+    """Servers in this process. Calls happen at once; arguments and results are copied, as if they had been sent.
 
     Args:
         servers: The servers. To restart one, replace it in the list.
-        eager: Whether to deliver messages between servers at once.
+        eager: Whether to deliver messages between servers at once, or on `deliver_all`.
         timeout_secs: How long an answer may take.
 
     Attributes:
@@ -103,7 +102,7 @@ class DirectTransport:
     def call(self, server: int, method: str, *args: Any) -> Reply:
         """Carries out a call."""
         target = self.servers[server]
-        done = _Done(lambda: target.receive((method, *_travelled(args))), self.timeout_secs)
+        done = _Done(lambda: target.receive((method, *copy.deepcopy(args))), self.timeout_secs)
         if self.eager:
             self.deliver_all()
         return done
@@ -114,7 +113,7 @@ class DirectTransport:
 
     def tell(self, server: int, method: str, *args: Any, on_failure: Callable[[BaseException], Any]) -> None:
         """Posts a message to a server."""
-        args = _travelled(args)
+        args = copy.deepcopy(args)
 
         def deliver() -> None:
             try:
@@ -134,7 +133,3 @@ class DirectTransport:
 
     def __deepcopy__(self, memo: Any) -> DirectTransport:
         return self
-
-
-def _travelled(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return copy.deepcopy(args)

@@ -28,7 +28,6 @@ class Input:
     Attributes:
         place: Its number among the update's inputs.
         kind: `"variable"`, `"update"` (the new values that another update of the run computes), or `"value"`.
-        name: The name of the variable or update.
         path: The path of the view.
     """
 
@@ -43,16 +42,9 @@ class PortableUpdate:
     """An `Update` without its graph: everything that a server needs to apply it.
 
     Attributes:
-        name: The operation's name.
-        fn: `fn(values, *args) -> new_values`.
-        args: The arguments, with an `Input` in place of each tensor. Containers are sent as they are.
+        args: The arguments of `fn`, with an `Input` in place of each tensor. Containers are sent as they are.
         inputs: Those inputs, in order.
-        variables: Names of the variables it writes, in order.
-        specs: The spec of each of them; `None` if it is open.
-        structure: The structure in which `fn` takes and returns them.
-        overwrites: Whether it ignores the old values.
-        initialises: Whether it is a variable's initializer.
-        increment: The amount it adds to an integer scalar, if known.
+        specs: The spec of each of the variables; `None` if it is open.
         fingerprint: Differs if the update was made by other code or for other types.
     """
 
@@ -71,9 +63,6 @@ class PortableUpdate:
 
 def portable(update: Update) -> PortableUpdate:
     """Returns an update in a form that can be pickled, by Ray's cloudpickle, if its function can.
-
-    Args:
-        update: The node of the graph.
 
     Example:
         >>> import hookline as hl
@@ -131,12 +120,7 @@ def spec_text(spec: Any) -> str:
 
 
 def check_same(chief: Mapping[str, str], worker: Mapping[str, str], what: str) -> None:
-    """Compares a worker's fingerprints with those that the chief published.
-
-    Args:
-        chief: Fingerprints by name.
-        worker: The worker's fingerprints, in the order of its graph. Entries that only the chief has are ignored.
-        what: The kind of things that the names denote.
+    """Compares a worker's fingerprints (of `what`, by name) with the chief's; what only the chief has is ignored.
 
     Raises:
         FailedPreconditionError: They differ; the message names the first difference.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,9 +128,6 @@ class Structure:
     The containers themselves are pickled, around zeros, because some libraries' containers differ although JAX's
     description of them is equal.
 
-    Args:
-        treedef: The structure.
-
     Example:
         >>> import pickle
         >>> treedef = jax.tree.structure({"w": (1, None), "b": 2})
@@ -156,21 +153,8 @@ class Structure:
                 f"them, and register them with JAX, in a module that servers and workers import, not in the script."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Structure) and self.treedef == other.treedef
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"Structure({self.treedef})"
-
 
 def flatten(value: Any) -> tuple[Leaves, Structure]:
     """Returns a pytree in the form that is sent."""
     leaves, treedef = jax.tree.flatten(value)
     return pack_all(leaves), Structure(treedef)
-
-
-def unflatten(leaves: Sequence[Wire], structure: Structure) -> Any:
-    """Returns a pytree from the form that is sent."""
-    return jax.tree.unflatten(structure.treedef, unpack_all(leaves))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -109,7 +110,7 @@ def test_a_ps_task_ends_when_its_ray_cluster_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = Server({"ps": ["localhost:7"], "worker": ["localhost:0"]}, "ps", 0)
     assert server._ray is not None
-    server._ray.head.signal(signal.SIGKILL)
+    os.killpg(server._ray.head.pid, signal.SIGKILL)
     with pytest.raises(errors.UnavailableError, match="has ended by itself"):
         server.join()
     server._ray.stop()
