@@ -127,7 +127,7 @@ class Engine(LowLevel):
             arguments.instance("Session.run", "options", options, RunOptions)
             if options.debug_tensor_watches and run_metadata is not None:
                 return self._run_recorded(fetches, watched, feed_dict, options, run_metadata)
-        step = self.planned(fetches, watched, feed_dict)
+        step = self._plans.find(self, fetches, watched, feed_dict)
         if not feed_dict:
             return self.run_step(step, (), options, run_metadata)
         feeds = (flat_feeds(feed_dict) or {}) if step.has_structures else feed_dict
