@@ -109,7 +109,8 @@ def test_a_hook_in_two_live_sessions_is_refused_until_the_first_gives_it_up():
 
 def test_a_session_that_was_dropped_without_closing_does_not_keep_its_hooks():
     hook, first = SessionRunHook(), Owner()
-    HookList([hook]).claim(first)
+    hooks = HookList([hook])
+    hooks.claim(first)
     with pytest.raises(RuntimeError, match="still open"):
         HookList([hook]).claim(Owner())
     del first

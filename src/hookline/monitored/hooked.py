@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -72,11 +72,7 @@ class HookedSession:
 
     def settle(self) -> None:
         """Completes all that hooks have asked for so far; see `SessionRunContext.settle`."""
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            self._settle(self._schedule, context)
-            if context.stop_requested:
-                self._stop.request()
+        self._between_runs(self._settle, self._stop.request)
 
     def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
         self.raw.settle()
@@ -85,11 +81,9 @@ class HookedSession:
 
     def deliver_arrived(self) -> None:
         """Calls late hooks whose values have arrived."""
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            self._schedule.deliver_late(context, self._stop.runs)
-            if context.stop_requested:
-                self._stop.request()
+        self._between_runs(
+            lambda schedule, context: schedule.deliver_late(context, self._stop.runs), self._stop.request
+        )
 
     def salvage(self) -> None:
         """Calls late hooks whose values have arrived: the session is lost, and its hooks go on with another.
@@ -97,19 +91,20 @@ class HookedSession:
         Raises:
             Exception: What a hook raised.
         """
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            try:
-                self._schedule.salvage(context, self._stop.runs)
-            finally:
-                # As of a failed attempt: the run is made again before the stop holds.
-                if context.stop_requested:
-                    self._stop.carry()
+        # As of a failed attempt: the run is made again before the stop holds.
+        self._between_runs(
+            lambda schedule, context: schedule.deliver_late(context, self._stop.runs, is_lost=True), self._stop.carry
+        )
 
-    def _between_runs(self, schedule: Schedule) -> SessionRunContext:
-        run = UnderWay(schedule, self._settle)
-        run.context = context = SessionRunContext(SessionRunArgs(None), self.raw, run, self._stop.runs)
-        return context
+    def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[], None]) -> None:
+        """Does some work for hooks with a context of its own; `stop` is called if one of them asks for that."""
+        if self._schedule is not None:
+            context = UnderWay(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
+            try:
+                work(self._schedule, context)
+            finally:
+                if context.stop_requested:
+                    stop()
 
     @property
     def at_rest(self) -> bool:
@@ -210,8 +205,7 @@ class HookedSession:
         has_news: Any,
     ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
-        run = UnderWay(schedule, self._settle)
-        run.context = context = SessionRunContext(args, self.raw, run, self._stop.runs)
+        context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
         try:
             self._at_callbacks = True
             if has_news:
@@ -229,8 +223,8 @@ class HookedSession:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 watched, merged = riders.watched.fetches, options
             self._at_callbacks = True
-            run.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
-            run.give_rest()
+            context.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
+            context.give_rest()
             if schedule.waits:
                 schedule.deliver_late(context, self._stop.runs + 1)
         except BaseException:
@@ -238,7 +232,7 @@ class HookedSession:
                 self._stop.carry()
             raise
         finally:
-            run.forget()
+            context.forget()
             if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:

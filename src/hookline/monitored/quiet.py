@@ -53,25 +53,6 @@ class Quiet:
         writes: The session's count of writes before the latest of them.
     """
 
-    __slots__ = (
-        "_alarms",
-        "_awaited",
-        "_expected",
-        "_gain",
-        "_low",
-        "_runs",
-        "_scope",
-        "_session",
-        "_step",
-        "_until",
-        "_watched",
-        "failed",
-        "fetches",
-        "is_open",
-        "made",
-        "writes",
-    )
-
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
         self.writes = self.made = 0

@@ -37,24 +37,6 @@ class Ridership:
         stale: Whether what they asked for is to be merged anew.
     """
 
-    __slots__ = (
-        "_ask",
-        "_asked",
-        "_asking",
-        "_caller_options",
-        "_merged_options",
-        "after",
-        "asks",
-        "feeders",
-        "options",
-        "riders",
-        "riding",
-        "stale",
-        "standing",
-        "watched",
-        "watches",
-    )
-
     def __init__(
         self,
         riders: Sequence[Rider],

@@ -405,18 +405,38 @@ class Schedule:
 
     # Between runs ----------------------------------------------------------------------------------------------
 
-    def deliver_late(self, context: SessionRunContext, run: float = math.inf) -> None:
+    def deliver_late(self, context: SessionRunContext, run: float = math.inf, *, is_lost: bool = False) -> None:
         """Calls late hooks whose values have arrived, or whose run has come.
 
         Args:
             context: Of the run under way, or a new one.
             run: Which run was the last; by default this waits for all values.
+            is_lost: Whether the session is lost: the rest is dropped with a log line, and what the loss itself raises
+                passes.
         """
+        dropped = 0
         for rider in self._riders:
             waiting = rider.waiting
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
-                rider.on_trigger(Firing(late.results.get(), *late[2:], context))
+                try:
+                    values = late.results.get()
+                except Exception:  # Lost with the session; the recovery says why.
+                    if not is_lost:
+                        raise
+                    dropped += 1
+                    continue
+                try:
+                    rider.on_trigger(Firing(values, *late[2:], context))
+                except Exception as exc:
+                    if not is_lost or not isinstance(self._low.map_error(exc), PREEMPTION_ERRORS):
+                        raise
+                    _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
+            if is_lost:
+                dropped += len(waiting)
+                waiting.clear()
+        if dropped:
+            _logger.warning("%d late firings are dropped with their session.", dropped)
         self._await()
 
     def _await(self) -> None:
@@ -448,38 +468,6 @@ class Schedule:
                 about = (step, steps) if self._has_step else (None, None)
                 rider.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
         self.alarms = alarms
-
-    def salvage(self, context: SessionRunContext, run: int) -> None:
-        """Calls late hooks whose values have arrived, and drops the rest with a log line: the session is lost.
-
-        Args:
-            context: A new one.
-            run: Which run was the last.
-
-        Raises:
-            Exception: What a hook raised, but the loss of the session.
-        """
-        dropped = 0
-        for rider in self._riders:
-            waiting = rider.waiting
-            while waiting and waiting[0].is_due(run):
-                late = waiting.popleft()
-                try:
-                    values = late.results.get()
-                except Exception:  # Lost with the session; the recovery says why.
-                    dropped += 1
-                    continue
-                try:
-                    rider.on_trigger(Firing(values, *late[2:], context))
-                except Exception as exc:
-                    if not isinstance(context.session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
-                        raise
-                    _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
-            dropped += len(waiting)
-            waiting.clear()
-        if dropped:
-            _logger.warning("%d late firings are dropped with their session.", dropped)
-        self._await()
 
     def finish(self) -> Foreseen | None:
         """Counts a run that has succeeded, and asks its triggers when they must be asked next.
