@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,8 +10,19 @@ import pytest
 
 from hookline.graph import Graph, Operation, Tensor, control_dependencies, get_or_create_global_step, host_op
 from hookline.hooks import SessionRunArgs, SessionRunHook
-from hookline.monitored import SessionCreator
+from hookline.monitored import RecoveryPolicy, SessionCreator
 from hookline.testing import FakeClock
+
+QUICK = {"recovery": RecoveryPolicy(initial_backoff_secs=0)}
+
+
+def run(session, fetches, times):
+    for _ in range(times):
+        session.run(fetches)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 class Recorder(SessionRunHook):

@@ -9,17 +9,11 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.monitored.conftest import QUICK, run
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError, UnavailableError
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
 
 
 class Limits(train.SessionRunHook):

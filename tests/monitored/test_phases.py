@@ -5,23 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.monitored.conftest import QUICK, run, warnings_of
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
 from hookline.hooks import SessionRunArgs, SessionRunContext
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
-
-
-def warnings_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
 
 
 def saved(directory, *hooks, save_steps=1):

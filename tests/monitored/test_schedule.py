@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.monitored.conftest import run, warnings_of
 
 import hookline as hl
 from hookline import train
@@ -32,15 +31,6 @@ class FromOutside(train.SessionRunHook):
         if self.inner.should_trigger_for_step(step):
             self.inner.update_last_triggered_step(step)
             self.steps.append(step)
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
-
-
-def warnings_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 # What is declared, and when it is read ---------------------------------------------------------------------------

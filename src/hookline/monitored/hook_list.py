@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 class HookList:
     """The hooks of one monitored session, in list order but where one demands another; see `in_order`.
 
-    Which callback a hook really has is looked up here, once: a missing method and the no-op of `SessionRunHook` are
-    never called. Hooks need not inherit from `SessionRunHook`.
+    A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
 
     Args:
         hooks: The hooks; None for none.
@@ -53,10 +52,6 @@ class HookList:
     def __init__(self, hooks: Iterable[Any] | None) -> None:
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self._owner: weakref.ref[object] | None = None
-        self._begin = self.overrides("begin")
-        self._after_create_session = self.overrides("after_create_session")
-        self._end = self.overrides("end")
-        self._on_exception = self.overrides("on_exception")
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
         """Returns the hooks that really have the callback `name`, each with its bound method."""
@@ -65,7 +60,7 @@ class HookList:
 
     def begin(self) -> None:
         """Calls every `begin`."""
-        for _, begin in self._begin:
+        for _, begin in self.overrides("begin"):
             begin()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -74,7 +69,7 @@ class HookList:
         Raises:
             RuntimeError: One of them has closed the session.
         """
-        for hook, _ in self._after_create_session:
+        for hook in self.hooks:
             create_for(hook, session, coord)
 
     def states(self) -> dict[str, Any]:
@@ -138,7 +133,7 @@ class HookList:
             What they raised, in order.
         """
         failures = []
-        for hook, end in self._end:
+        for hook, end in self.overrides("end"):
             try:
                 end(session)
             except BaseException as exc:
@@ -154,7 +149,7 @@ class HookList:
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Calls every `on_exception`, the last hook first; what they raise is logged."""
-        for hook, on_exception in reversed(self._on_exception):
+        for hook, on_exception in reversed(self.overrides("on_exception")):
             try:
                 on_exception(session, exception)
             except BaseException:  # An impatient second Ctrl-C, say: whoever comes next still gets his turn.

@@ -101,19 +101,18 @@ class Schedule:
         timers: dict[int, Timer] = {}
         for rider in self._riders:
             trigger = getattr(rider.hook, "trigger", None)
-            if trigger is None or not declares(rider.hook):
-                self._warn_of_what_is_missing(rider)
-                continue
-            if not isinstance(trigger, Trigger):
+            if trigger is not None and not isinstance(trigger, Trigger) and declares(rider.hook):
                 raise TypeError(
                     f"The {describe(rider.hook)} must have a Trigger (or None) as trigger, got {trigger!r}."
                 )
+            self._warn_of_what_is_missing(rider)
+            if trigger is None or not declares(rider.hook):
+                continue
             if trigger.has_steps and not self._has_step:
                 raise RuntimeError(
                     f"The {describe(rider.hook)} fires at steps ({trigger!r}), and the graph has no global step. "
                     "Create it with train.get_or_create_global_step()."
                 )
-            self._warn_of_what_is_missing(rider)
             rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
             if id(trigger) not in timers:
                 trigger.start(self._session.global_step if self._has_step else self._run)
@@ -347,7 +346,12 @@ class Schedule:
             came = self._came if self._came is not None else self._run
             timer.elapsed = timer.trigger.update_last_triggered_step(came)
         if rider.before is not None and rider.fetches is not None and rider.asked != self._attempt:
-            self._warn_of_fetches(rider)
+            self._warn_once(
+                type(rider.hook).__name__,
+                "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
+                "and return what it returns, or leave out fetches.",
+                type(rider.hook).__name__,
+            )
         elapsed_secs, elapsed_steps = timer.elapsed
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
@@ -364,10 +368,10 @@ class Schedule:
         is_called = override(rider.hook, "on_trigger") is not None
         has_trigger = isinstance(getattr(rider.hook, "trigger", None), Trigger)
         place = f"{type(rider.hook).__name__}.on_trigger"
-        if rider.before or rider.after or rider.before_trigger or is_called == has_trigger or place in self._warned:
+        if rider.before or rider.after or rider.before_trigger or is_called == has_trigger:
             return
-        self._warned.add(place)
-        _logger.warning(
+        self._warn_once(
+            place,
             "The %s has a trigger and no on_trigger: nothing is called when it fires. Define on_trigger(self, firing)."
             if has_trigger
             else "The %s has an on_trigger and no trigger: it never fires. Set trigger in the class, or at the latest "
@@ -375,15 +379,10 @@ class Schedule:
             describe(rider.hook),
         )
 
-    def _warn_of_fetches(self, rider: Rider) -> None:
-        kind = type(rider.hook).__name__
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _logger.warning(
-                "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
-                "and return what it returns, or leave out fetches.",
-                kind,
-            )
+    def _warn_once(self, about: str, text: str, name: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _logger.warning(text, name)
 
     def retire(self, hook: Any) -> None:
         """Calls a hook on no more runs; see `SessionRunContext.retire`."""
