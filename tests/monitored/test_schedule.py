@@ -340,15 +340,6 @@ def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails
     assert [firing.elapsed_steps for firing in again] == [None, 50]
 
 
-def test_a_step_that_is_set_back_is_passed_again(train_op, fires):
-    hook, jump = fires(train.every(4)), get_or_create_global_step().assign_add(5)
-    with train.MonitoredSession(hooks=[hook]) as session:
-        run(session, train_op, 4)
-        session.raw_session().load({"global_step": 2})
-        session.run(jump)
-    assert hook.steps == [4, 7]
-
-
 def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
     raw, hook = ScriptedSession(), fires(train.every(1000))
     asked, ask = [], hook.trigger.should_trigger_for_step
@@ -402,12 +393,3 @@ def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were
     assert often.steps == [1, 2, *range(9, 16)]
     assert rare.steps == [9, 10, 15]
     assert raising.steps == [9, 12, 15]
-
-
-@pytest.mark.parametrize("often", [2, 3, 7])
-def test_one_that_counts_runs_is_not_put_off_by_one_that_fires_more_often(often, train_op, fires):
-    rare, other = fires(train.every(runs=10)), fires(train.every(runs=often))
-    with train.MonitoredSession(hooks=[rare, other]) as session:
-        run(session, train_op, 30)
-    assert rare.steps == [1, 11, 21]
-    assert other.steps == list(range(1, 31, often))
