@@ -160,13 +160,9 @@ class Schedule:
     # Before a run ----------------------------------------------------------------------------------------------
 
     def decide(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, run: int, passed: int) -> Ridership:
-        """Returns who rides along on the run of these fetches that is about to start.
+        """Returns who rides along on the run of these fetches that is about to start, of this number, from 1 on.
 
-        Args:
-            fetches: What it asks for.
-            feed_dict: What it feeds.
-            run: Its number, from 1 on.
-            passed: How many runs were made since the last time, which were `foreseen`.
+        `passed` is how many runs were made since the last time, which were foreseen.
         """
         self._run, self._came = run, None
         self._attempt += 1
@@ -446,12 +442,7 @@ class Schedule:
         self._late_run = min([late.due_run for late in firsts], default=math.inf)
 
     def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
-        """Calls the hooks whose latch has latched.
-
-        Args:
-            context: Of the run under way, or a new one.
-            wait: Whether to wait for all runs so far.
-        """
+        """Calls the hooks whose latch has latched; on demand it waits for all runs so far."""
         alarms = self._low.alarms
         elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may have a trigger in common.
         for rider in self._riders:

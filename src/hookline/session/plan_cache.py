@@ -80,15 +80,7 @@ class PlanCache:
         watched: Watched | None,
         feed_dict: Mapping[Any, Any] | None,
     ) -> CachedStep:
-        """Plans a run and remembers the plan.
-
-        Args:
-            key: That of `plan_key`.
-            session: The engine that makes the run.
-            fetches: What the caller asks for.
-            watched: What hooks ask for, if they do.
-            feed_dict: What is fed.
-        """
+        """Plans a run, which the engine `session` makes, and remembers the plan under its key."""
         elements, assemble = flatten(self._graph, fetches)
         watched = watched or _NOTHING
         asking = [i for i, asked in enumerate(watched.fetches) if asked is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from hookline.graph.graph import Graph
@@ -104,19 +104,19 @@ class VariableStore(Protocol):
     step_changes: int
     """How often the global step was written."""
 
-    # Where variables live elsewhere -----------------------------------------------------------------------------
+    # Where variables live elsewhere; by default, none does ------------------------------------------------------
 
-    shared: bool
+    shared: bool = False
     """Whether others may change the variables."""
 
     @property
     def worker_index(self) -> int:
         """The number of this worker; 0 is the chief."""
-        ...
+        return 0
 
     def is_remote(self, variable: Variable) -> bool:
         """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
-        ...
+        return False
 
     def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
         """Returns the context manager that must enclose a run that reads remote variables or submits these updates.
@@ -124,11 +124,10 @@ class VariableStore(Protocol):
         Entering it may wait until other workers allow the run, so the caller does not hold the session's lock; unless
         the run is `nested` in a host operation of another one.
         """
-        ...
+        return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
         """Takes note that such a run begins; with the lock, inside its `turn`."""
-        ...
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
@@ -144,19 +143,17 @@ class VariableStore(Protocol):
         Raises:
             OutOfRangeError: The training has ended.
         """
-        ...
+        raise AssertionError("no variable of a local store is remote")
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief has published the model or the time is over, and returns whether it has."""
-        ...
+        return True
 
     def publish(self) -> None:
         """Lets workers in: the model can be trained from here on."""
-        ...
 
     def seal(self) -> None:
         """Ends the training for all workers: returns when the last accepted update is applied."""
-        ...
 
     def close(self) -> None:
         """Lets go of what it holds."""
