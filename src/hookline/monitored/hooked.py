@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -13,7 +13,7 @@ from hookline.monitored.ridership import Ridership
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
-from hookline.session import LateResults, RunMetadata, RunOptions, Session
+from hookline.session import RunMetadata, RunOptions, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -150,12 +150,18 @@ class HookedSession:
             passed, self._passed = self._passed, 0
             riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed)
             # A latch has latched, or late values have arrived.
-            has_news = self._low.alarms != schedule.alarms or (schedule.awaited and _any_is_ready(schedule.awaited))
+            has_news = self._low.alarms != schedule.alarms or (
+                schedule.awaited and any(results.is_ready() for results in schedule.awaited)
+            )
             if has_news or riders.riding or schedule.overdue:
                 result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
-                result = self._run_alone(riders, fetches, feed_dict, limited, run_metadata)
+                if riders.watches:
+                    watched = riders.watched
+                    result, _ = self._low.run_watched(fetches, watched, feed_dict, limited, run_metadata)
+                else:
+                    result = self.raw.run(fetches, feed_dict, limited, run_metadata)
             self._stop.runs += 1
             foreseen = schedule.finish()
             if schedule.still:
@@ -186,12 +192,6 @@ class HookedSession:
         made = self._quiet.end()
         self._stop.runs += made
         self._passed += made
-
-    def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
-        """Runs without calling a hook."""
-        if not riders.watches:
-            return self.raw.run(fetches, feed_dict, options, run_metadata)
-        return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
 
     def _run_with(
         self,
@@ -271,10 +271,6 @@ class HookedSession:
                 kept = self._args_of_fetches = SessionRunArgs(fetches)
             return kept
         return SessionRunArgs(fetches, dict(feed_dict) if feed_dict is not None else None, options)
-
-
-def _any_is_ready(awaited: Iterable[LateResults]) -> bool:
-    return any(results.is_ready() for results in awaited)
 
 
 def _records(options: RunOptions) -> bool:

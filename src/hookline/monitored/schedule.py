@@ -240,9 +240,6 @@ class Schedule:
                     return rider.binding.runs + 1
         return self._run
 
-    def _known_step(self) -> int | None:
-        return self._low.known_step if self._has_step else self._last_step
-
     @property
     def expected_step(self) -> int | None:
         """The global step to which the run under way is expected to lead; None in a graph without one."""
@@ -253,9 +250,10 @@ class Schedule:
         limit = self._session.step_limit
         if limit is None:
             return options
-        step = self._known_step() if self._steady else None
-        if step is not None and step < limit:
-            return options
+        if self._steady:
+            step = self._low.known_step if self._has_step else self._last_step
+            if step is not None and step < limit:
+                return options
         return merge_options([options, RunOptions(last_step=limit)])
 
     def _runs_before(self, reach: float) -> float:
