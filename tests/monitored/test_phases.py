@@ -6,11 +6,12 @@ import logging
 
 import pytest
 from tests.monitored.conftest import QUICK, run, warnings_of
+from tests.stand_ins import Forwards
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.hooks import SessionRunArgs, SessionRunContext
+from hookline.hooks import SessionRunArgs
 
 
 def saved(directory, *hooks, save_steps=1):
@@ -108,28 +109,6 @@ def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op, 6)
     assert hook.seen == (None, None, 2, None, None, 5)
-
-
-class Forwards(train.SessionRunHook):
-    """Forwards to another hook, with a context of its own, as published code does."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def begin(self):
-        self.inner.begin()
-
-    def after_create_session(self, session, coord):
-        self.inner.after_create_session(session, coord)
-
-    def before_run(self, run_context):
-        self.context = SessionRunContext(run_context.original_args, run_context.session)
-        return self.inner.before_run(self.context)
-
-    def after_run(self, run_context, run_values):
-        self.inner.after_run(self.context, run_values)
-        if self.context.stop_requested:
-            run_context.request_stop()
 
 
 @pytest.mark.parametrize(

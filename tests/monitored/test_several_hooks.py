@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.monitored.conftest import QUICK, run, warnings_of
+from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import train
-from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.transport import DirectTransport
 from hookline.errors import AbortedError
 
 # Several hooks, several sessions ---------------------------------------------------------------------------------
@@ -260,13 +259,6 @@ def test_nobody_who_counts_steps_means_nobody_minds_that_they_stand_still(traini
     assert warnings_of(caplog) == []
 
 
-def test_only_triggers_in_steps_and_seconds_can_be_joined_by_and():
-    latch = hl.latch(hl.constant(2.0) > 1.0)
-    for other in (train.every(runs=3), train.first_run(), train.latched(latch), train.every(2) | train.first_run()):
-        with pytest.raises(TypeError, match="& combines triggers in steps and in seconds, got"):
-            train.every(3) & other
-
-
 # Other ways to run -----------------------------------------------------------------------------------------------
 
 
@@ -284,19 +276,6 @@ def test_in_a_step_function_runs_with_hooks_fire_and_raw_ones_count_their_steps(
                 training.faults.extend([None, None, AbortedError(None, None, "lost")])
             session.run_step_fn(step)
     assert hook.steps == asking.steps == [5, 8, 5]
-
-
-class Servers(DirectTransport):
-    """A parameter server in this process."""
-
-    def __init__(self):
-        super().__init__([ParameterServer()])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self)
-
-    def hooks(self, summary_dir):
-        return []
 
 
 def test_steps_that_another_worker_makes_count_where_a_worker_sees_them(fires):

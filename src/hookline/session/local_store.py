@@ -50,7 +50,11 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
 
 
 class _LocalStore(VariableStore):
-    """Variables in this process, as arrays on its devices."""
+    """Variables in this process, as arrays on its devices.
+
+    `slots`, `block` and `stepped` serve programs that find and leave values without moving them; the caller holds the
+    session's lock.
+    """
 
     local: Any = None
 
@@ -91,15 +95,18 @@ class _LocalStore(VariableStore):
                 self.stepped()
 
     def stepped(self) -> None:
+        """Says that the global step was written."""
         self.step_changes += 1
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()
 
     def slots(self, variables: Iterable[Variable]) -> list[Slot]:
+        """Returns where variables are kept."""
         return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
     def block(self, *groups: Sequence[Variable]) -> Block:
+        """Returns what holds together what a program writes, in its groups, and behind them what the host counts."""
         key = tuple(map(tuple, groups))
         found = self._blocks.get(key)
         if found is None:

@@ -8,30 +8,7 @@ from typing import Any, Protocol
 
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.slots import Block, Leaves, Slot
-
-
-class LocalStore(Protocol):
-    """Where a program of variables that all live in this process finds and leaves them without moving values.
-
-    The caller holds the session's lock.
-    """
-
-    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
-        """Returns where variables are kept."""
-        ...
-
-    def block(self, *groups: Sequence[Variable]) -> Block:
-        """Returns what holds together what a program writes.
-
-        Args:
-            *groups: The variables, in the groups in which it returns them; and those that it leaves to the host.
-        """
-        ...
-
-    def stepped(self) -> None:
-        """Says that the global step was written."""
-        ...
+from hookline.session.slots import Leaves
 
 
 class VariableStore(Protocol):
@@ -42,8 +19,8 @@ class VariableStore(Protocol):
     """
 
     @property
-    def local(self) -> LocalStore | None:
-        """The short way, where no variable lives elsewhere; else None."""
+    def local(self) -> Any:
+        """Itself, where all variables live in this process and programs leave their values in place; else None."""
         ...
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
