@@ -14,17 +14,20 @@ from hookline.errors import AbortedError
 from hookline.hooks import SessionRunArgs
 
 
-def saved(directory, *hooks, save_steps=1):
-    """Returns a session that saves."""
-    return train.MonitoredTrainingSession(
-        checkpoint_dir=str(directory),
-        hooks=hooks,
-        save_checkpoint_steps=save_steps,
-        save_checkpoint_secs=None,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        **QUICK,
-    )
+def job(directory, last_step, *hooks, save_steps=1):
+    """Trains up to a step, in a graph of its own, and saves."""
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(directory),
+            hooks=[*hooks, train.StopAtStepHook(last_step=last_step)],
+            save_checkpoint_steps=save_steps,
+            save_checkpoint_secs=None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
 
 
 # Delivery --------------------------------------------------------------------------------------------------------
@@ -285,12 +288,8 @@ def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(trigger, interru
     def steps(directory, *lasts):
         found = []
         for last in lasts:
-            with hl.Graph().as_default():
-                hook = fires(eval(trigger, vars(train)))
-                train_op = train.get_or_create_global_step().assign_add(1)
-                with saved(directory, hook, train.StopAtStepHook(last_step=last), save_steps=5) as session:
-                    while not session.should_stop():
-                        session.run(train_op)
+            hook = fires(eval(trigger, vars(train)))
+            job(directory, last, hook, save_steps=5)
             found += [(firing.global_step, firing.elapsed_steps) for firing in hook.firings]
         return found
 
@@ -298,12 +297,9 @@ def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(trigger, interru
 
 
 def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoint(fires, tmp_path, caplog):
-    for last in (3, 6):
-        with hl.Graph().as_default():
-            train_op = train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, train.StopAtStepHook(last_step=last)) as session, caplog.at_level(logging.INFO):
-                while not session.should_stop():
-                    session.run(train_op)
+    with caplog.at_level(logging.INFO):
+        for last in (3, 6):
+            job(tmp_path, last)
     assert "states of hooks that are not here" not in caplog.text
 
 
@@ -345,11 +341,8 @@ def test_the_seconds_since_the_last_firing_are_those_of_its_phase(fires, train_o
 
 def test_a_count_of_runs_begins_with_the_first_run_of_each_process_and_is_in_no_checkpoint(fires, tmp_path):
     for last, steps in ((8, [1, 6]), (16, [9, 14])):
-        with hl.Graph().as_default():
-            hook, train_op = fires(train.every(runs=5)), train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, hook, train.StopAtStepHook(last_step=last)) as session:
-                while not session.should_stop():
-                    session.run(train_op)
+        hook = fires(train.every(runs=5))
+        job(tmp_path, last, hook)
         assert hook.steps == steps
 
 
@@ -367,9 +360,6 @@ def test_a_hook_keeps_its_state_and_the_session_the_phase_of_its_trigger(fires, 
             self.count = state["count"]
 
     for last in (5, 12):
-        with hl.Graph().as_default():
-            hook, train_op = Counts(train.spaced(4)), train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, hook, train.StopAtStepHook(last_step=last)) as session:
-                while not session.should_stop():
-                    session.run(train_op)
+        hook = Counts(train.spaced(4))
+        job(tmp_path, last, hook)
     assert hook.count == 3  # at steps 1, 5 and 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.monitored.conftest import run, warnings_of
+from tests.monitored.conftest import Reference, run, warnings_of
 
 import hookline as hl
 from hookline import train
@@ -13,25 +13,6 @@ from hookline.graph import get_or_create_global_step, group, op, placeholder
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
-
-
-class FromOutside(train.SessionRunHook):
-    """The reference: asks a trigger of its own on every run, when the run has been made."""
-
-    def __init__(self, trigger):
-        self.inner, self.steps, self.runs = trigger, [], 0
-
-    def after_create_session(self, session, coord):
-        self.inner.start(session.global_step)
-
-    def after_run(self, run_context, run_values):
-        step = run_context.session.global_step
-        self.runs += 1
-        self.inner.count_runs(self.runs)
-        if self.inner.should_trigger_for_step(step):
-            self.inner.update_last_triggered_step(step)
-            self.steps.append(step)
-
 
 # What is declared, and when it is read ---------------------------------------------------------------------------
 
@@ -225,14 +206,12 @@ TRIGGERS = {
 @pytest.mark.parametrize("kind", TRIGGERS)
 @given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 30), min_size=1, max_size=80))
 def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_step(kind, says, n, gains, fires):
-    raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), FromOutside(TRIGGERS[kind](n))
+    raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), Reference(TRIGGERS[kind](n))
     raw.says = says
-    reference.after_create_session(raw, None)
     session, fetches = HookedSession(raw, HookList([hook])), [0]
-    context = train.SessionRunContext(train.SessionRunArgs(None), raw)  # type: ignore[arg-type]
     for fetches[0] in gains:  # one list, changed in place
         session.run(fetches)
-        reference.after_run(context, None)
+        reference.after(fetches, raw.global_step)
     assert hook.steps == reference.steps
 
 
