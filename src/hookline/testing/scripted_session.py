@@ -49,6 +49,7 @@ class ScriptedSession(RawSession, LowLevel):
         origin: Where its values come from, in words; see `Session`.
 
     Example:
+        >>> from hookline import errors
         >>> session = ScriptedSession([None, errors.AbortedError(None, None, "preempted")], values={"loss:0": 0.5})
         >>> session.run(["loss:0"]), session.global_step
         ([0.5], 1)
