@@ -5,10 +5,11 @@ import logging
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.stand_ins import Forwards
 
 from hookline.errors import AbortedError, NanLossDuringTrainingError
 from hookline.graph import Graph, Variable, create_global_step, get_default_graph, op, placeholder
-from hookline.hooks import NanTensorHook, SessionRunContext, SessionRunHook, when
+from hookline.hooks import NanTensorHook, SessionRunHook, when
 from hookline.session import SessionConfig
 from hookline.testing import RecordingHook
 
@@ -290,29 +291,12 @@ def test_it_is_noticed_where_other_hooks_fire_on_the_runs_that_look(model, loss,
         assert runs <= bad + LATE
 
 
-class Forwarding(SessionRunHook):
-    """Passes its callbacks on to another hook, with a context of its own."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.begin, self.after_create_session = inner.begin, inner.after_create_session
-
-    def before_run(self, run_context):
-        self.context = SessionRunContext(run_context.original_args, run_context.session)
-        return self.inner.before_run(self.context)
-
-    def after_run(self, run_context, run_values):
-        self.inner.after_run(self.context, run_values)
-        if self.context.stop_requested:
-            run_context.request_stop()
-
-
 def test_one_that_another_hook_forwards_to_finds_a_nan(model, feed, loss, x, caplog):
     with pytest.raises(NanLossDuringTrainingError, match="led to global step 2"):
-        feed([1.0, NAN, *[1.0] * 99], Forwarding(NanTensorHook(loss)))
+        feed([1.0, NAN, *[1.0] * 99], Forwards(NanTensorHook(loss)))
     asked = [(model.train, value) for value in (1.0, NAN, *[1.0] * 99)]
     runs = 0
-    with model.session(Forwarding(NanTensorHook(loss, on_nan="stop"))) as session:
+    with model.session(Forwards(NanTensorHook(loss, on_nan="stop"))) as session:
         while not session.should_stop():
             fetches, value = asked[runs]
             session.run(fetches, {x: value})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,8 +10,20 @@ import pytest
 
 from hookline.graph import Graph, Operation, Tensor, control_dependencies, get_or_create_global_step, host_op
 from hookline.hooks import SessionRunArgs, SessionRunHook
-from hookline.monitored import SessionCreator
+from hookline.hooks.triggers import FirstRun
+from hookline.monitored import RecoveryPolicy, SessionCreator
 from hookline.testing import FakeClock
+
+QUICK = {"recovery": RecoveryPolicy(initial_backoff_secs=0)}
+
+
+def run(session, fetches, times):
+    for _ in range(times):
+        session.run(fetches)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 class Recorder(SessionRunHook):
@@ -157,3 +170,29 @@ class Fires(SessionRunHook):
 @pytest.fixture(scope="session")
 def fires() -> type[Fires]:
     return Fires
+
+
+class Reference:
+    """A trigger that is asked after every run; `own` are the fetches that its hook is bound to, if it is."""
+
+    def __init__(self, trigger, own=None):
+        self.trigger, self.own = trigger, own
+        self.steps, self.runs = [], 0
+        trigger.start(0)
+
+    def before(self, step):
+        self.trigger.start(step)
+
+    def renew(self):
+        for leaf in self.trigger.leaves():
+            if isinstance(leaf, FirstRun):
+                leaf.renew()
+
+    def after(self, fetched, step):
+        self.trigger.count_runs(self.runs + 1)
+        is_due = self.trigger.should_trigger_for_step(step)
+        if self.own is None or fetched in self.own:
+            self.runs += 1
+            if is_due:
+                self.trigger.update_last_triggered_step(step)
+                self.steps.append(step)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.monitored.conftest import Reference
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.hooks.triggers import FirstRun
 from hookline.testing import FakeClock
 
 TRIGGERS = {
@@ -23,32 +23,6 @@ TRIGGERS = {
     "both": lambda: train.every(2) & train.every(3),
 }
 RUNS = {"train": 1, "jump": 5, "idle": 0}
-
-
-class Reference:
-    """A trigger that is asked after every run."""
-
-    def __init__(self, trigger, own=tuple(RUNS)):
-        self.trigger, self.own = trigger, own
-        self.steps, self.runs = [], 0
-        trigger.start(0)
-
-    def before(self, step):
-        self.trigger.start(step)
-
-    def renew(self):
-        for leaf in self.trigger.leaves():
-            if isinstance(leaf, FirstRun):
-                leaf.renew()
-
-    def after(self, fetched, step):
-        self.trigger.count_runs(self.runs + 1)
-        is_due = self.trigger.should_trigger_for_step(step)
-        if fetched in self.own:
-            self.runs += 1
-            if is_due:
-                self.trigger.update_last_triggered_step(step)
-                self.steps.append(step)
 
 
 class Model:

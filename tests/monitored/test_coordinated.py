@@ -69,27 +69,6 @@ def test_closing_leaves_the_cause_of_a_threads_error_as_it_was():
     assert error.__cause__ is cause
 
 
-def test_should_stop_follows_the_coordinator_and_the_hooks(recorder):
-    session = coordinated(ScriptedSession())
-    assert not session.should_stop()
-    session.coord.request_stop()
-    assert session.should_stop()
-    session = coordinated(ScriptedSession(), hooks=[recorder(stops=["after"])])
-    session.run("train")
-    assert session.should_stop()
-
-
-def test_close_stops_and_joins_the_threads_then_closes_the_session():
-    session = coordinated(raw := ScriptedSession())
-    thread = threading.Thread(target=session.coord.wait_for_stop)
-    session.coord.register_thread(thread)
-    thread.start()
-    session.close()
-    assert not thread.is_alive()
-    assert session.coord.joined
-    assert raw.closed
-
-
 def test_close_does_not_wait_for_a_stubborn_thread_longer_than_the_grace_period(clock):
     session = coordinated(raw := ScriptedSession())
     stubborn = threading.Event()

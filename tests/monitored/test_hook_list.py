@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import logging
 
 import pytest
@@ -9,10 +8,6 @@ from hookline.hooks import SessionRunHook
 from hookline.monitored.callbacks import override
 from hookline.monitored.hook_list import HookList
 from hookline.testing import ScriptedSession
-
-
-class Owner:
-    pass
 
 
 def generator_hook():
@@ -81,46 +76,9 @@ def test_a_callback_set_on_the_instance_counts():
     assert override(hook, "begin") is hook.begin
 
 
-def test_every_end_runs_and_errors_name_their_hook(recorder, events):
-    error = ValueError("disk")
-    failures = HookList([recorder("a", fails={"end": error}), recorder("b")]).end(ScriptedSession())  # type: ignore[arg-type]
-    assert failures == [error]
-    assert error.__notes__ == ["Raised by end() of the hook Recorder."]
-    assert events == ["a.end", "b.end"]
-
-
 def test_on_exception_goes_in_reverse_order_and_its_errors_are_logged(recorder, events, caplog):
     hooks = HookList([recorder("a"), recorder("b", fails={"exception": KeyError("x")})])
     with caplog.at_level(logging.ERROR):
         hooks.on_exception(ScriptedSession(), ValueError("nan"))  # type: ignore[arg-type]
     assert events == ["b.exception:ValueError", "a.exception:ValueError"]
     assert "Recorder failed in on_exception" in caplog.text
-
-
-def test_a_hook_in_two_live_sessions_is_refused_until_the_first_gives_it_up():
-    hook, first, second = SessionRunHook(), Owner(), Owner()
-    hooks = HookList([hook])
-    hooks.claim(first)
-    with pytest.raises(RuntimeError, match="The hook SessionRunHook serves another session that is still open"):
-        HookList([hook]).claim(second)
-    hooks.release()
-    HookList([hook]).claim(second)
-
-
-def test_a_session_that_was_dropped_without_closing_does_not_keep_its_hooks():
-    hook, first = SessionRunHook(), Owner()
-    HookList([hook]).claim(first)
-    with pytest.raises(RuntimeError, match="still open"):
-        HookList([hook]).claim(Owner())
-    del first
-    gc.collect()
-    try:
-        HookList([hook]).claim(Owner())
-    except RuntimeError as exc:
-        pytest.fail(f"the dropped session keeps its hook: {exc}")
-
-
-def test_a_hook_listed_twice_is_refused():
-    hook = SessionRunHook()
-    with pytest.raises(RuntimeError, match="listed twice"):
-        HookList([hook, hook]).claim(Owner())

@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.monitored.conftest import QUICK, run
 
 import hookline as hl
 from hookline import train
@@ -17,13 +18,6 @@ from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.session import LateResults
 from hookline.testing import ScriptedSession
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
 
 
 class SlowSession(ScriptedSession):

@@ -9,17 +9,11 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.monitored.conftest import QUICK, run
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError, UnavailableError
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
 
 
 class Limits(train.SessionRunHook):
@@ -110,19 +104,13 @@ def test_a_stop_that_holds_is_seen_by_every_thread_that_looks(train_op):
 
 
 @pytest.mark.parametrize("wrong", [{"trigger": 100}, {"late": -1}])
-def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training):
-    class Hook(train.SessionRunHook):
-        trigger = train.every(10)
-
-        def on_trigger(self, firing):
-            pass
-
-    hook = Hook()
+def test_a_hook_that_declares_nonsense_is_not_added_and_a_recovery_goes_on_without_it(wrong, training, fires):
+    hook = fires(train.every(10))
     vars(hook).update(wrong)
     with train.MonitoredSession(**QUICK) as session:
         run(session, training.train_op, 2)
         for _ in range(2):
-            with pytest.raises(TypeError, match="The hook Hook must have"):
+            with pytest.raises(TypeError, match="The hook Fires must have"):
                 session.add_hook(hook)
         training.faults.append(AbortedError(None, None, "lost"))
         run(session, training.train_op, 3)
@@ -138,16 +126,9 @@ def test_two_operations_of_which_one_never_moves_the_step_are_no_standstill(trai
 
 
 @pytest.mark.parametrize("saves", [False, True])
-def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp_path):
-    seen = []
-
-    class Late(train.SessionRunHook):
-        trigger, fetches, late = train.every(1), "global_step:0", True
-
-        def on_trigger(self, firing):
-            seen.append(firing.global_step)
-
-    hooks = [Late(), *([train.CheckpointSaverHook(str(tmp_path), save_steps=1000)] if saves else [])]
+def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp_path, fires):
+    late = fires(train.every(1), "global_step:0", True)
+    hooks = [late, *([train.CheckpointSaverHook(str(tmp_path), save_steps=1000)] if saves else [])]
 
     def trains(session):
         run(session, train_op, 3)
@@ -156,7 +137,7 @@ def test_after_an_exception_late_hooks_get_what_has_arrived(saves, train_op, tmp
 
     with pytest.raises(KeyError, match="mine"), train.MonitoredSession(hooks=hooks) as session:
         trains(session)
-    assert seen == [1, 2, 3]
+    assert late.steps == [1, 2, 3]
 
 
 def test_an_after_close_that_fails_keeps_no_other_hook_from_its_own_and_no_graph_closed(train_op):
@@ -212,9 +193,9 @@ def test_a_settle_that_ends_at_close_delivers_the_rest(error, train_op):
 
 
 @pytest.mark.parametrize("happens", ["a hook is added", "a recovery"])
-def test_without_a_global_step_phases_go_on(happens, clock, caplog):
+def test_without_a_global_step_phases_go_on(happens, clock, caplog, fires):
     caplog.set_level(logging.ERROR)
-    faults, seen = [], []
+    faults, hook = [], fires(train.spaced(secs=1000))
 
     def step():
         if faults:
@@ -222,13 +203,7 @@ def test_without_a_global_step_phases_go_on(happens, clock, caplog):
 
     fetches = hl.host_op(step)()
 
-    class Fires(train.SessionRunHook):
-        trigger = train.spaced(secs=1000)
-
-        def on_trigger(self, firing):
-            seen.append(firing.context.runs)
-
-    with train.MonitoredSession(hooks=[Fires()], **QUICK) as session:
+    with train.MonitoredSession(hooks=[hook], **QUICK) as session:
         run(session, fetches, 5)
         if happens == "a recovery":
             faults.append(UnavailableError(None, None, "away"))
@@ -237,41 +212,27 @@ def test_without_a_global_step_phases_go_on(happens, clock, caplog):
         run(session, fetches, 5)
         clock.advance(1001)
         run(session, fetches, 2)
-    assert seen == [0, 10]
+    assert [firing.context.runs for firing in hook.firings] == [0, 10]
 
 
-def test_a_latch_that_was_counted_is_not_forgotten_where_a_hook_is_added():
+def test_a_latch_that_was_counted_is_not_forgotten_where_a_hook_is_added(fires):
     x = hl.placeholder("float32", (), name="x")
     train_op = hl.group(train.get_or_create_global_step().assign_add(1), hl.op(lambda x: x)(x))
     latch = hl.latch(hl.op(lambda x: x > 1)(x))
-    seen = []
-
-    class Told(train.SessionRunHook):
-        trigger = train.latched(latch)
-
-        def on_trigger(self, firing):
-            seen.append(firing.global_step)
-
-    with train.MonitoredSession(hooks=[Told()]) as session:
+    hook = fires(train.latched(latch))
+    with train.MonitoredSession(hooks=[hook]) as session:
         session.run(train_op, {x: 0.0})
         session.run(train_op, {x: 2.0})
         session.raw_session().latched(latch, wait=True)
         session.add_hook(train.SessionRunHook())
         session.run(train_op, {x: 0.0})
-        assert seen == [2]
+        assert hook.steps == [2]
 
 
-def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(train_op):
-    other, seen = hl.group(train_op), []
-
-    class Counts(train.SessionRunHook):
-        trigger = train.every(runs=3)
-
-        def on_trigger(self, firing):
-            seen.append(firing.context.runs)
-
+def test_runs_that_were_not_its_own_do_not_count_for_a_bound_hook_that_is_added(train_op, fires):
+    other, hook = hl.group(train_op), fires(train.every(runs=3))
     with train.MonitoredSession() as session:
         run(session, other, 10)
-        session.add_hook(train.when(other, Counts()))
+        session.add_hook(train.when(other, hook))
         run(session, other, 7)
-    assert seen == [10, 13, 16]
+    assert [firing.context.runs for firing in hook.firings] == [10, 13, 16]

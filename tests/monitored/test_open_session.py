@@ -292,13 +292,14 @@ def test_a_host_operation_may_run_the_session_that_runs_it():
             assert session.run(outer) == 1
 
 
+class Batch(np.ndarray):
+    """A batch that can be told when it is gone."""
+
+
 @KINDS
 @pytest.mark.parametrize("by", ["caller", "hook", "step function"])
 def test_a_fed_batch_does_not_outlive_its_run(by, kind):
     alive = []
-
-    class Batch(np.ndarray):
-        pass
 
     def batch():
         made = np.ones(100_000, np.float32).view(Batch)
@@ -331,9 +332,6 @@ def test_a_fed_batch_does_not_outlive_its_run(by, kind):
 
 def test_a_batch_whose_run_failed_is_not_kept_either(training):
     alive = []
-
-    class Batch(np.ndarray):
-        pass
 
     def batch():
         made = np.ones(3, np.float32).view(Batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.monitored.conftest import QUICK
 
 import hookline as hl
 from hookline import errors, train
@@ -30,24 +31,6 @@ class Table(RawSession):
         return self.step
 
 
-class Creator(train.SessionCreator):
-    def __init__(self, *sessions):
-        self.sessions = list(sessions)
-
-    def create_session(self):
-        return self.sessions.pop(0)
-
-
-class Notes(train.SessionRunHook):
-    fetches = "loss"
-
-    def __init__(self, trigger, late=False):
-        self.trigger, self.late, self.seen = trigger, late, []
-
-    def on_trigger(self, firing):
-        self.seen.append((firing.global_step, firing.values))
-
-
 @pytest.fixture
 def graph():
     with hl.Graph().as_default() as graph:
@@ -56,23 +39,22 @@ def graph():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_hooks_ride_on_a_session_that_can_only_run(graph, late):
-    hook, raw = Notes(train.every(2), late), Table(graph)
-    with train.MonitoredSession(Creator(raw), [hook, train.StopAtStepHook(5)]) as session:
+def test_hooks_ride_on_a_session_that_can_only_run(graph, late, fires, creator_of):
+    hook, raw = fires(train.every(2), "loss", late), Table(graph)
+    with train.MonitoredSession(creator_of(raw), [hook, train.StopAtStepHook(5)]) as session:
         while not session.should_stop():
             last = session.run(["train"])
     assert last == ["train 5"]
-    assert hook.seen == [(2, "loss 2"), (4, "loss 4")]
+    assert [(firing.global_step, firing.values) for firing in hook.firings] == [(2, "loss 2"), (4, "loss 4")]
     assert raw.closed
 
 
-def test_a_new_one_takes_the_place_of_one_that_was_lost(graph):
-    hook = Notes(train.every(1))
-    policy = train.RecoveryPolicy(initial_backoff_secs=0)
-    with train.MonitoredSession(Creator(Table(graph, lost_at=2), Table(graph, 1)), [hook], recovery=policy) as session:
+def test_a_new_one_takes_the_place_of_one_that_was_lost(graph, fires, creator_of):
+    hook, creator = fires(train.every(1), "loss"), creator_of(Table(graph, lost_at=2), Table(graph, 1))
+    with train.MonitoredSession(creator, [hook], **QUICK) as session:
         for _ in range(4):
             session.run("train")
-    assert [step for step, _ in hook.seen] == [1, 2, 2, 3]
+    assert hook.steps == [1, 2, 2, 3]
 
 
 def test_a_session_that_does_not_say_what_it_runs_says_so_itself():

@@ -5,36 +5,29 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.monitored.conftest import QUICK, run, warnings_of
+from tests.stand_ins import Forwards
 
 import hookline as hl
 from hookline import train
 from hookline.errors import AbortedError
-from hookline.hooks import SessionRunArgs, SessionRunContext
+from hookline.hooks import SessionRunArgs
 
 
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
-
-
-def warnings_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
-
-
-def saved(directory, *hooks, save_steps=1):
-    """Returns a session that saves."""
-    return train.MonitoredTrainingSession(
-        checkpoint_dir=str(directory),
-        hooks=hooks,
-        save_checkpoint_steps=save_steps,
-        save_checkpoint_secs=None,
-        save_summaries_steps=None,
-        log_step_count_steps=None,
-        **QUICK,
-    )
+def job(directory, last_step, *hooks, save_steps=1):
+    """Trains up to a step, in a graph of its own, and saves."""
+    with hl.Graph().as_default():
+        train_op = train.get_or_create_global_step().assign_add(1)
+        with train.MonitoredTrainingSession(
+            checkpoint_dir=str(directory),
+            hooks=[*hooks, train.StopAtStepHook(last_step=last_step)],
+            save_checkpoint_steps=save_steps,
+            save_checkpoint_secs=None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+        ) as session:
+            while not session.should_stop():
+                session.run(train_op)
 
 
 # Delivery --------------------------------------------------------------------------------------------------------
@@ -119,28 +112,6 @@ def test_fetches_alone_come_to_an_after_run_that_calls_super(train_op):
     with train.MonitoredSession(hooks=[hook]) as session:
         run(session, train_op, 6)
     assert hook.seen == (None, None, 2, None, None, 5)
-
-
-class Forwards(train.SessionRunHook):
-    """Forwards to another hook, with a context of its own, as published code does."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def begin(self):
-        self.inner.begin()
-
-    def after_create_session(self, session, coord):
-        self.inner.after_create_session(session, coord)
-
-    def before_run(self, run_context):
-        self.context = SessionRunContext(run_context.original_args, run_context.session)
-        return self.inner.before_run(self.context)
-
-    def after_run(self, run_context, run_values):
-        self.inner.after_run(self.context, run_values)
-        if self.context.stop_requested:
-            run_context.request_stop()
 
 
 @pytest.mark.parametrize(
@@ -240,13 +211,9 @@ class Fails(train.SessionRunHook):
 
 
 @pytest.mark.parametrize("make", [lambda: train.every(3), lambda: train.spaced(3), lambda: train.every(runs=3)])
-@pytest.mark.parametrize("in_a_hook", [True, False])
-def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_anew(make, in_a_hook, fires, training):
+def test_an_attempt_that_failed_before_its_step_moves_nothing_and_is_decided_anew(make, fires, training):
     hook, reference = fires(make(), fetches=training.global_step), fires(make())
-    failing = [Fails("before_run", 3, 5, 9)] if in_a_hook else []
-    if not in_a_hook:
-        training.faults.extend(ValueError("once") if number in (3, 5, 9) else None for number in range(1, 14))
-    with train.MonitoredSession(hooks=[*failing, hook]) as session:
+    with train.MonitoredSession(hooks=[Fails("before_run", 3, 5, 9), hook]) as session:
         for number in range(1, 14):
             if number in (3, 5, 9):
                 with pytest.raises(ValueError, match="once"):
@@ -321,12 +288,8 @@ def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(trigger, interru
     def steps(directory, *lasts):
         found = []
         for last in lasts:
-            with hl.Graph().as_default():
-                hook = fires(eval(trigger, vars(train)))
-                train_op = train.get_or_create_global_step().assign_add(1)
-                with saved(directory, hook, train.StopAtStepHook(last_step=last), save_steps=5) as session:
-                    while not session.should_stop():
-                        session.run(train_op)
+            hook = fires(eval(trigger, vars(train)))
+            job(directory, last, hook, save_steps=5)
             found += [(firing.global_step, firing.elapsed_steps) for firing in hook.firings]
         return found
 
@@ -334,12 +297,9 @@ def test_a_hook_that_has_no_more_than_a_trigger_resumes_exactly(trigger, interru
 
 
 def test_a_trigger_that_after_create_session_makes_is_not_missed_in_the_checkpoint(fires, tmp_path, caplog):
-    for last in (3, 6):
-        with hl.Graph().as_default():
-            train_op = train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, train.StopAtStepHook(last_step=last)) as session, caplog.at_level(logging.INFO):
-                while not session.should_stop():
-                    session.run(train_op)
+    with caplog.at_level(logging.INFO):
+        for last in (3, 6):
+            job(tmp_path, last)
     assert "states of hooks that are not here" not in caplog.text
 
 
@@ -381,11 +341,8 @@ def test_the_seconds_since_the_last_firing_are_those_of_its_phase(fires, train_o
 
 def test_a_count_of_runs_begins_with_the_first_run_of_each_process_and_is_in_no_checkpoint(fires, tmp_path):
     for last, steps in ((8, [1, 6]), (16, [9, 14])):
-        with hl.Graph().as_default():
-            hook, train_op = fires(train.every(runs=5)), train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, hook, train.StopAtStepHook(last_step=last)) as session:
-                while not session.should_stop():
-                    session.run(train_op)
+        hook = fires(train.every(runs=5))
+        job(tmp_path, last, hook)
         assert hook.steps == steps
 
 
@@ -403,9 +360,6 @@ def test_a_hook_keeps_its_state_and_the_session_the_phase_of_its_trigger(fires, 
             self.count = state["count"]
 
     for last in (5, 12):
-        with hl.Graph().as_default():
-            hook, train_op = Counts(train.spaced(4)), train.get_or_create_global_step().assign_add(1)
-            with saved(tmp_path, hook, train.StopAtStepHook(last_step=last)) as session:
-                while not session.should_stop():
-                    session.run(train_op)
+        hook = Counts(train.spaced(4))
+        job(tmp_path, last, hook)
     assert hook.count == 3  # at steps 1, 5 and 9

@@ -244,19 +244,6 @@ def test_a_hook_that_is_added_between_quiet_runs_rides_on_the_next_one(train_op)
         assert steps_of(hook) == [31]
 
 
-def test_a_gain_that_is_fed_is_not_foreseen():
-    step = train.get_or_create_global_step()
-    gain = hl.placeholder_with_default(1, [], name="gain") if hasattr(hl, "placeholder_with_default") else None
-    more = step.assign_add(1) if gain is None else step.assign_add(gain)
-    hook = Due()
-    with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=120)]) as session:
-        runs = 0
-        while not session.should_stop():
-            session.run(more, {more: 7} if runs in (5, 6, 7) else None)
-            runs += 1
-        assert session.raw_session().global_step == 120
-
-
 def test_how_far_runs_lead_is_seen_anew_where_other_tensors_are_fed():
     step = train.get_or_create_global_step()
     small, large = step.assign_add(1), step.assign_add(10)

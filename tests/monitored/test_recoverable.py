@@ -151,43 +151,11 @@ def test_the_reason_and_the_lost_steps_are_logged_at_error(clock, caplog, before
     assert said in caplog.text
 
 
-def test_should_stop_recovers_from_a_threads_preemption_and_answers_false(clock):
-    coords = []
-    session = recoverable(ScriptedSession(), second := ScriptedSession(), coords=coords)
-    coords[0].request_stop(UnavailableError(None, None, "away"))
-    assert not session.should_stop()
-    assert session.raw is second
-
-
-def test_should_stop_never_raises_and_close_is_left_with_the_failure(clock):
-    coords = []
-    session = recoverable(ScriptedSession(), ValueError("broken checkpoint"), coords=coords)
-    coords[0].request_stop(UnavailableError(None, None, "away"))
-    assert session.should_stop()
-    assert isinstance(session.failure, ValueError)
+def test_should_stop_does_not_raise_what_no_policy_recovers_from(clock):
     coords = []
     session = recoverable(ScriptedSession(), policy=None, coords=coords)
     coords[0].request_stop(UnavailableError(None, None, "away"))
     assert session.should_stop()
-
-
-def test_a_clean_stop_survives_a_recovery(clock):
-    session = recoverable(ScriptedSession([LOST]), ScriptedSession())
-    session.request_stop()
-    session.run("train")
-    assert session.should_stop()
-
-
-def test_a_function_is_called_again_with_the_new_session(clock):
-    first, second = ScriptedSession([LOST]), ScriptedSession([5])
-    seen = []
-
-    def step(session):
-        seen.append(session.hooked.raw)
-        return session.hooked.raw.run("train")
-
-    assert recoverable(first, second).call(step) == 5
-    assert seen == [first, second]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.monitored.conftest import Reference, run, warnings_of
 
 import hookline as hl
 from hookline import train
@@ -14,34 +13,6 @@ from hookline.graph import get_or_create_global_step, group, op, placeholder
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
 from hookline.testing import ScriptedSession
-
-
-class FromOutside(train.SessionRunHook):
-    """The reference: asks a trigger of its own on every run, when the run has been made."""
-
-    def __init__(self, trigger):
-        self.inner, self.steps, self.runs = trigger, [], 0
-
-    def after_create_session(self, session, coord):
-        self.inner.start(session.global_step)
-
-    def after_run(self, run_context, run_values):
-        step = run_context.session.global_step
-        self.runs += 1
-        self.inner.count_runs(self.runs)
-        if self.inner.should_trigger_for_step(step):
-            self.inner.update_last_triggered_step(step)
-            self.steps.append(step)
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
-
-
-def warnings_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
 
 # What is declared, and when it is read ---------------------------------------------------------------------------
 
@@ -235,14 +206,12 @@ TRIGGERS = {
 @pytest.mark.parametrize("kind", TRIGGERS)
 @given(n=st.integers(1, 20), gains=st.lists(st.integers(0, 30), min_size=1, max_size=80))
 def test_a_hook_that_asks_for_nothing_fires_on_the_very_run_that_reaches_its_step(kind, says, n, gains, fires):
-    raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), FromOutside(TRIGGERS[kind](n))
+    raw, hook, reference = GainingSession(), fires(TRIGGERS[kind](n)), Reference(TRIGGERS[kind](n))
     raw.says = says
-    reference.after_create_session(raw, None)
     session, fetches = HookedSession(raw, HookList([hook])), [0]
-    context = train.SessionRunContext(train.SessionRunArgs(None), raw)  # type: ignore[arg-type]
     for fetches[0] in gains:  # one list, changed in place
         session.run(fetches)
-        reference.after_run(context, None)
+        reference.after(fetches, raw.global_step)
     assert hook.steps == reference.steps
 
 
@@ -350,15 +319,6 @@ def test_a_step_that_is_set_back_moves_the_phase_back_also_if_the_next_run_fails
     assert [firing.elapsed_steps for firing in again] == [None, 50]
 
 
-def test_a_step_that_is_set_back_is_passed_again(train_op, fires):
-    hook, jump = fires(train.every(4)), get_or_create_global_step().assign_add(5)
-    with train.MonitoredSession(hooks=[hook]) as session:
-        run(session, train_op, 4)
-        session.raw_session().load({"global_step": 2})
-        session.run(jump)
-    assert hook.steps == [4, 7]
-
-
 def test_one_leap_of_the_step_does_not_make_triggers_be_asked_for_ever(fires):
     raw, hook = ScriptedSession(), fires(train.every(1000))
     asked, ask = [], hook.trigger.should_trigger_for_step
@@ -412,12 +372,3 @@ def test_a_trigger_that_raises_when_it_is_asked_leaves_the_others_when_they_were
     assert often.steps == [1, 2, *range(9, 16)]
     assert rare.steps == [9, 10, 15]
     assert raising.steps == [9, 12, 15]
-
-
-@pytest.mark.parametrize("often", [2, 3, 7])
-def test_one_that_counts_runs_is_not_put_off_by_one_that_fires_more_often(often, train_op, fires):
-    rare, other = fires(train.every(runs=10)), fires(train.every(runs=often))
-    with train.MonitoredSession(hooks=[rare, other]) as session:
-        run(session, train_op, 30)
-    assert rare.steps == [1, 11, 21]
-    assert other.steps == list(range(1, 31, often))

@@ -334,11 +334,6 @@ def test_the_creators_finalize_their_scaffold_and_pass_on_what_it_holds(model, t
     assert session.run(model.w) == 7.0
 
 
-def test_a_worker_gives_up_after_its_time(model, clock):
-    with pytest.raises(DeadlineExceededError, match="Waited 4 seconds"):
-        WorkerSessionCreator(max_wait_secs=4).create_session()
-
-
 def test_another_master_is_refused(model):
     for creator in (ChiefSessionCreator(master="grpc://a"), WorkerSessionCreator(master="grpc://a")):
         with pytest.raises(ValueError, match="grpc://a"):

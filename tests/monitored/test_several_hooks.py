@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
+from tests.monitored.conftest import QUICK, run, warnings_of
+from tests.stand_ins import Servers
 
 import hookline as hl
 from hookline import train
-from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.transport import DirectTransport
 from hookline.errors import AbortedError
-
-
-def run(session, fetches, times):
-    for _ in range(times):
-        session.run(fetches)
-
-
-def warnings_of(caplog):
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-QUICK = {"recovery": train.RecoveryPolicy(initial_backoff_secs=0)}
-
 
 # Several hooks, several sessions ---------------------------------------------------------------------------------
 
@@ -59,15 +44,9 @@ class RunsRaw(train.SessionRunHook):
             run_context.session.run(self._fetches)
 
 
-def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(train_op):
-    class Prints(train.SessionRunHook):
+def test_a_trigger_that_a_class_declares_has_a_phase_for_each_hook(fires, train_op):
+    class Prints(fires):
         trigger = train.every(2)
-
-        def __init__(self):
-            self.steps = []
-
-        def on_trigger(self, firing):
-            self.steps.append(firing.global_step)
 
     other = train.get_or_create_global_step().assign_add(1).op
     first, second = Prints(), Prints()
@@ -112,16 +91,6 @@ def test_a_hook_that_is_added_leaves_the_phases_and_what_is_late_of_the_others_a
         run(session, train_op, 2)
     assert (first.steps, counts.steps, added.steps) == ([1], [1, 5, 9], [7])
     assert late.steps == [4, 8]
-
-
-def test_a_step_that_was_set_back_is_noticed_although_a_hook_is_added_meanwhile(fires, train_op):
-    hook = fires(train.every(4))
-    with train.MonitoredSession(hooks=[hook]) as session:
-        run(session, train_op, 6)
-        session.raw_session().load({"global_step": 3})
-        session.add_hook(fires(train.first_run()))
-        session.run(train_op)
-    assert hook.steps == [4, 4]
 
 
 class TriggerSet(train.SessionRunHook):
@@ -194,26 +163,6 @@ def test_one_trigger_serves_one_open_session(how, fires, train_op):
 def two(train_op):
     """Two training operations that share the global step."""
     return train_op, hl.group(train.get_or_create_global_step().assign_add(1), name="other")
-
-
-@pytest.mark.parametrize("fetches", [None, "global_step:0"])
-def test_a_bound_hook_that_is_due_elsewhere_fires_in_its_next_own_run(fetches, two, fires):
-    hook = fires(train.every(5), fetches=fetches)
-    with train.MonitoredSession(hooks=[train.when(two[0], hook)]) as session:
-        for letter in "aaabbbbaabbbbbbba":
-            session.run(two[letter == "b"])
-    assert hook.steps == [8, 17]
-
-
-def test_a_bound_hook_counts_its_own_runs_also_over_a_recovery(training, fires):
-    other = hl.no_op(name="other")
-    hook = fires(train.every(runs=3))
-    with train.MonitoredSession(hooks=[train.when(training.train_op, hook)], **QUICK) as session:
-        run(session, training.train_op, 5)
-        run(session, other, 7)
-        training.faults.append(AbortedError(None, None, "lost"))
-        run(session, training.train_op, 6)
-    assert hook.steps == [1, 4, 2, 5]
 
 
 # What is said to the session -------------------------------------------------------------------------------------
@@ -310,13 +259,6 @@ def test_nobody_who_counts_steps_means_nobody_minds_that_they_stand_still(traini
     assert warnings_of(caplog) == []
 
 
-def test_only_triggers_in_steps_and_seconds_can_be_joined_by_and():
-    latch = hl.latch(hl.constant(2.0) > 1.0)
-    for other in (train.every(runs=3), train.first_run(), train.latched(latch), train.every(2) | train.first_run()):
-        with pytest.raises(TypeError, match="& combines triggers in steps and in seconds, got"):
-            train.every(3) & other
-
-
 # Other ways to run -----------------------------------------------------------------------------------------------
 
 
@@ -334,19 +276,6 @@ def test_in_a_step_function_runs_with_hooks_fire_and_raw_ones_count_their_steps(
                 training.faults.extend([None, None, AbortedError(None, None, "lost")])
             session.run_step_fn(step)
     assert hook.steps == asking.steps == [5, 8, 5]
-
-
-class Servers(DirectTransport):
-    """A parameter server in this process."""
-
-    def __init__(self):
-        super().__init__([ParameterServer()])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self)
-
-    def hooks(self, summary_dir):
-        return []
 
 
 def test_steps_that_another_worker_makes_count_where_a_worker_sees_them(fires):

@@ -54,6 +54,21 @@ def session(tmp_path):
         saver.after_close()
 
 
+@pytest.fixture
+def stalled(session):
+    """Counts when a batch comes, of which there is only one."""
+    come = threading.Event()
+
+    def source():
+        yield 1.0
+        come.wait()
+
+    with hl.control_dependencies([hl.data.iterator(source).op]):
+        train_op = train.get_global_step().assign_add(1)
+    yield train_op
+    come.set()
+
+
 def send(number=SIGTERM):
     os.kill(os.getpid(), number)
 
@@ -194,21 +209,11 @@ def test_a_step_function_gets_all_the_batches_that_it_needs(session, tmp_path, p
     assert train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-10"
 
 
-def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_batch(session):
-    come = threading.Event()
-
-    def source():
-        yield 1.0
-        come.wait()
-
-    batch = hl.data.iterator(source)
-    with hl.control_dependencies([batch.op]):
-        train_op = train.get_global_step().assign_add(1)
+def test_a_step_function_that_has_done_nothing_yet_does_not_wait_for_its_first_batch(session, stalled):
     with pytest.raises(Preempted), session(stop_grace_period_secs=0) as sess:  # noqa: PT012
-        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(stalled))
         threading.Timer(0.1, send).start()
-        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(train_op))
-    come.set()
+        sess.run_step_fn(lambda step_context: step_context.run_with_hooks(stalled))
 
 
 @pytest.mark.parametrize("callback", ["after_create_session", "after_run", "end"])
@@ -241,8 +246,8 @@ def test_threads_are_stopped_by_the_signal_itself(session):
         assert not thread.is_alive()
 
 
-def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(session):
-    come, ended = threading.Event(), []
+def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(session, stalled):
+    ended = []
 
     class Ending(train.SessionRunHook):
         def before_run(self, run_context):
@@ -252,18 +257,10 @@ def test_waiting_for_the_next_batch_ends_and_the_session_is_left_in_order(sessio
         def end(self, session):
             ended.append(session.global_step)
 
-    def source():
-        yield 1.0
-        come.wait()
-
-    batch = hl.data.iterator(source)
-    with hl.control_dependencies([batch.op]):
-        train_op = train.get_global_step().assign_add(1)
     with pytest.raises(Preempted), session(Ending(), stop_grace_period_secs=0) as sess:  # noqa: PT012
         while True:
-            sess.run(train_op)
+            sess.run(stalled)
     assert ended == [1]
-    come.set()
 
 
 def test_where_an_event_loop_hears_the_signals_the_handler_passes_them_on(session, caplog):

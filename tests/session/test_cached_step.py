@@ -46,19 +46,6 @@ def test_both_ways_lead_to_the_same_values(fed):
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
-def test_a_monitored_session_takes_the_short_way_between_triggers():
-    train_op, _ = model()
-    loss = hl.get_default_graph().get_tensor_by_name("loss:0")
-    hooks = [
-        train.NanTensorHook(loss),
-        train.LoggingTensorHook({"loss": loss}, every_n_iter=50),
-        train.StopAtStepHook(200),
-    ]
-    with train.MonitoredSession(hooks=hooks) as session:
-        while not session.should_stop():
-            session.run(train_op)
-
-
 @pytest.mark.parametrize("limits", [{5.0: 4}, {5.0: 4, 7.0: 6}])
 def test_latches_and_a_callable_take_it_too(limits):
     train_op, feed = model(fed=True)

@@ -349,25 +349,6 @@ def test_a_failed_program_that_writes_nothing_keeps_the_session(sess):
     assert sess.run(v) == 1.0
 
 
-def test_runs_from_many_threads_lose_no_update(sess):
-    step = hl.train.get_or_create_global_step()
-    total = hl.Variable(np.zeros(4, "float32"), name="total")
-    train = hl.group(total.assign_add(np.ones(4, "float32")), step.assign_add(1))
-    sess.run(hl.global_variables_initializer())
-
-    def work():
-        for _ in range(50):
-            sess.run(train)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sess.global_step == 200
-    assert sess.run(total).tolist() == [200.0] * 4
-
-
 def test_waiting_for_a_step_ends_with_the_run_that_reaches_it(sess):
     step = hl.train.get_or_create_global_step()
     bump = step.assign_add(1)
@@ -463,7 +444,7 @@ def test_metadata_tells_times_and_watched_values(sess):
     options = hl.RunOptions(trace_level=1, debug_tensor_watches=("a:0",))
     assert sess.run(b, options=options, run_metadata=metadata) == 3.0
     assert metadata.watched["a:0"].tolist() == [1.0, 1.0, 1.0]
-    assert metadata.stage_secs["device"] >= 0
+    assert metadata.stage_secs.keys() == {"before", "device", "after"}
 
 
 # Found in review ----------------------------------------------------------------------------------------------------
@@ -541,13 +522,6 @@ def test_metadata_of_a_run_without_a_step_is_filled(sess):
     metadata = hl.RunMetadata()
     assert sess.run(hl.constant(1.0), run_metadata=metadata) == 1.0
     assert metadata.global_step is None
-
-
-def test_tracing_tells_the_time_of_each_stage(sess):
-    shown = hl.host_op(str)(hl.constant(1.0) * 2)
-    metadata = hl.RunMetadata()
-    sess.run(shown, options=hl.RunOptions(trace_level=1), run_metadata=metadata)
-    assert metadata.stage_secs.keys() == {"before", "device", "after"}
 
 
 @pytest.mark.parametrize("options", [None, hl.RunOptions(last_step=100)])

@@ -84,11 +84,7 @@ def describe(hook: Any) -> str:
 
 
 def checked_hooks(hooks: Iterable[Any] | None, argument: str = "hooks") -> tuple[Any, ...]:
-    """Returns the hooks as a tuple.
-
-    Args:
-        hooks: As a user gave them.
-        argument: What the user calls them.
+    """Returns the hooks as a tuple, as a user gave them as this argument.
 
     Raises:
         TypeError: An item is a class, a function, has no callback at all, or one that is a generator or a coroutine

@@ -8,7 +8,7 @@ from typing import Any
 from hookline import arguments
 from hookline.graph import get_default_graph
 from hookline.monitored.scaffold import Scaffold
-from hookline.monitored.session_manager import LATEST, SessionManager, check_one_source, check_restore
+from hookline.monitored.session_manager import LATEST, SessionManager, check_source
 from hookline.session import Session, StoreTarget
 
 
@@ -66,8 +66,7 @@ class ChiefSessionCreator(SessionCreator):
         *,
         restore: str = LATEST,
     ) -> None:
-        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
-        check_restore(restore)
+        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
         self._restore = restore
         self._scaffold = arguments.instance("ChiefSessionCreator", "scaffold", scaffold, Scaffold) or Scaffold()
         self._master = master

@@ -14,7 +14,7 @@ from hookline.errors import NotFoundError
 from hookline.graph.eval_step import get_or_create_eval_step
 from hookline.hooks import FinalOpsHook, SessionRunArgs
 from hookline.monitored.callbacks import checked_hooks
-from hookline.monitored.creators import ChiefSessionCreator, SessionCreator
+from hookline.monitored.creators import ChiefSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.scaffold import Scaffold
 from hookline.session import Session, resolve_target
@@ -141,8 +141,7 @@ def evaluate_repeatedly(
         arguments.whole(who, "max_number_of_evaluations", max_number_of_evaluations, at_least=1)
     if timeout is not None:
         arguments.number(who, "timeout", timeout, at_least=0)
-    if timeout_fn is not None and not callable(timeout_fn):
-        raise TypeError(f"{who} requires a function (or None) as timeout_fn, got {timeout_fn!r}.")
+    arguments.function(who, "timeout_fn", timeout_fn, optional=True)
     runs, last = SessionRunArgs(eval_ops, feed_dict), SessionRunArgs(final_ops, final_ops_feed_dict)
     evaluate = _evaluation(who, master, scaffold, config, hooks, runs, last)
     values, evaluations = None, 0
@@ -171,14 +170,7 @@ def _evaluation(
 ) -> Callable[[str], Any]:
     """Returns a function that evaluates the checkpoint at a path; its operations are added to the graph here, once.
 
-    Args:
-        who: The function that was called.
-        master: As in `evaluate_once`.
-        scaffold: As in `evaluate_once`.
-        config: As in `evaluate_once`.
-        hooks: As in `evaluate_once`.
-        runs: `eval_ops` and their feed.
-        last: `final_ops` and their feed.
+    `runs` are `eval_ops` with their feed, and `last` are `final_ops` with theirs.
     """
     if resolve_target(master) is not None:
         raise ValueError(
@@ -196,7 +188,7 @@ def _evaluation(
         began = clock.monotonic()
         logger.info("Evaluating '%s'", path)
         final = FinalOpsHook(last.fetches, last.feed_dict)
-        creator = _EvaluationSessionCreator(scaffold, config, path)
+        creator = _EvaluationSessionCreator(scaffold, config=config, checkpoint_filename_with_path=path)
         with MonitoredSession(creator, [*riding, final]) as session:
             while runs.fetches is not None and not session.should_stop():
                 session.run(fetches, runs.feed_dict)
@@ -206,22 +198,11 @@ def _evaluation(
     return evaluate
 
 
-class _EvaluationSessionCreator(SessionCreator):
-    """Restores a checkpoint, without the states of the training's hooks in it.
-
-    It is not a chief, because the end of a chief's session ends the training of all workers.
-    """
-
-    def __init__(self, scaffold: Scaffold | None, config: Any, path: str) -> None:
-        self._chief = ChiefSessionCreator(scaffold, config=config, checkpoint_filename_with_path=path)
-
-    @property
-    def scaffold(self) -> Scaffold:
-        """The scaffold."""
-        return self._chief.scaffold
+class _EvaluationSessionCreator(ChiefSessionCreator):
+    """Restores a checkpoint, without the states of the training's hooks in it."""
 
     def create_session(self) -> Session:
         """Returns a session with the checkpoint's model."""
-        session = self._chief.create_session()
+        session = super().create_session()
         session.lowlevel.restored_hook_states = {}
         return session

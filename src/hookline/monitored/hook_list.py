@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 class HookList:
     """The hooks of one monitored session, in list order but where one demands another; see `in_order`.
 
-    Which callback a hook really has is looked up here, once: a missing method and the no-op of `SessionRunHook` are
-    never called. Hooks need not inherit from `SessionRunHook`.
+    A missing method and the no-op of `SessionRunHook` are never called. Hooks need not inherit from `SessionRunHook`.
 
     Args:
         hooks: The hooks; None for none.
@@ -53,10 +52,6 @@ class HookList:
     def __init__(self, hooks: Iterable[Any] | None) -> None:
         self.hooks: tuple[Any, ...] = in_order(checked_hooks(hooks))
         self._owner: weakref.ref[object] | None = None
-        self._begin = self.overrides("begin")
-        self._after_create_session = self.overrides("after_create_session")
-        self._end = self.overrides("end")
-        self._on_exception = self.overrides("on_exception")
 
     def overrides(self, name: str) -> list[tuple[Any, Callback]]:
         """Returns the hooks that really have the callback `name`, each with its bound method."""
@@ -65,7 +60,7 @@ class HookList:
 
     def begin(self) -> None:
         """Calls every `begin`."""
-        for _, begin in self._begin:
+        for _, begin in self.overrides("begin"):
             begin()
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
@@ -74,7 +69,7 @@ class HookList:
         Raises:
             RuntimeError: One of them has closed the session.
         """
-        for hook, _ in self._after_create_session:
+        for hook in self.hooks:
             create_for(hook, session, coord)
 
     def states(self) -> dict[str, Any]:
@@ -138,7 +133,7 @@ class HookList:
             What they raised, in order.
         """
         failures = []
-        for hook, end in self._end:
+        for hook, end in self.overrides("end"):
             try:
                 end(session)
             except BaseException as exc:
@@ -154,7 +149,7 @@ class HookList:
 
     def on_exception(self, session: Session, exception: BaseException) -> None:
         """Calls every `on_exception`, the last hook first; what they raise is logged."""
-        for hook, on_exception in reversed(self._on_exception):
+        for hook, on_exception in reversed(self.overrides("on_exception")):
             try:
                 on_exception(session, exception)
             except BaseException:  # An impatient second Ctrl-C, say: whoever comes next still gets his turn.
@@ -167,32 +162,35 @@ class HookList:
     def claim(self, owner: object) -> None:
         """Makes `owner` the session these hooks serve; those that serve it already go on.
 
-        A claim ends with `release`, or with the life of its owner.
+        A claim ends with `release`, or with the life of its owner or of this list.
 
         Raises:
             RuntimeError: One of them, or its trigger, serves another live session; one is listed twice; or two share a
                 trigger as they must not.
         """
-        with _claims_lock:
+        with _lock:
+            mine, others = _served(owner)
             for position, hook in enumerate(self.hooks):
                 if any(bare(hook) is bare(earlier) for earlier in self.hooks[:position]):
                     raise RuntimeError(
                         f"The {describe(hook)} is listed twice in one session: its callbacks would run twice a step. "
                         "Check hooks and chief_only_hooks."
                     )
-                claim = _claims.get(id(bare(hook)))
-                if claim is not None and claim.owner() not in (None, owner):
+                if any(bare(hook) is other for other in others):
                     raise RuntimeError(
                         f"The {describe(hook)} serves another session that is still open: a hook holds the state of "
                         "one session at a time. Close that session first, or make a second hook."
                     )
-            served = [hook for hook in self.hooks if (claim := _claims.get(id(bare(hook)))) and claim.owner() is owner]
+            kept = [getattr(hook, "trigger", None) for hook in mine]
             for hook in self.hooks:
                 own_trigger(bare(hook))
-            self._check_triggers(owner)
-            self._reset_triggers(keep=[getattr(hook, "trigger", None) for hook in served])
+            self._check_triggers(others)
+            for trigger in map(declared_trigger, self.hooks):
+                # It forgets what it did in an earlier session.
+                if trigger is not None and not any(trigger is known for known in kept):
+                    trigger.reset()
             self._owner = weakref.ref(owner)
-            self._note_claims(self._owner)
+            _claimed.add(self)
 
     def check_triggers(self) -> None:
         """Checks the triggers again, which `begin` and `after_create_session` may have set.
@@ -200,25 +198,12 @@ class HookList:
         Raises:
             RuntimeError: One serves another live session, or two hooks share one as they must not.
         """
-        with _claims_lock:
-            owner = None if self._owner is None else self._owner()
-            self._check_triggers(owner)
-            if self._owner is not None and owner is not None:
-                self._note_claims(self._owner)
+        with _lock:
+            owner = self._owner and self._owner()
+            self._check_triggers(_served(owner)[1] if owner is not None else [])
 
-    def _note_claims(self, owner: weakref.ref[object]) -> None:
-        for hook in self.hooks:
-            _claims[id(bare(hook))] = _Claim(owner, tuple(map(weakref.ref, _parts(hook))))
-
-    def _reset_triggers(self, keep: list[Any]) -> None:
-        """Has all triggers but some forget what they did in an earlier session."""
-        for trigger in map(declared_trigger, self.hooks):
-            if trigger is not None and not any(trigger is kept for kept in keep):
-                trigger.reset()
-
-    def _check_triggers(self, owner: object | None) -> None:
-        others = [claim for claim in _claims.values() if claim.owner() not in (None, owner)] if owner else []
-        elsewhere = {id(part()) for claim in others for part in claim.parts}
+    def _check_triggers(self, others: list[Any]) -> None:
+        elsewhere = {id(part) for other in others for part in _parts(other)}
         first: dict[int, Any] = {}
         for hook in self.hooks:
             for part in _parts(hook):
@@ -242,9 +227,8 @@ class HookList:
 
     def release(self) -> None:
         """Gives up the claim, so that another session may use these hooks."""
-        with _claims_lock:
-            for hook in self.hooks:
-                _claims.pop(id(bare(hook)), None)
+        with _lock:
+            _claimed.discard(self)
 
     def after_close(self) -> list[BaseException]:
         """Calls every `after_close`, whatever the others raise; returns what they raised, in order."""
@@ -271,20 +255,23 @@ def _bound_to(hook: Any) -> set[str] | None:
     return {getattr(leaf, "name", leaf) for leaf in leaves(hook.bound_to)} if hook is not bare(hook) else None
 
 
-class _Claim(NamedTuple):
-    """Which session a hook serves, and the parts of its trigger, which serve no other session either."""
-
-    owner: weakref.ref[object]
-    parts: tuple[weakref.ref[Trigger], ...]
+# The lists of the sessions that are open, or were dropped without being closed: then their owners are gone.
+_claimed: weakref.WeakSet[HookList] = weakref.WeakSet()
+_lock = threading.RLock()
 
 
-# By identity, for a hook need not be hashable. An entry outlives its hook only when a session was dropped without being
-# closed; its reference is dead then, and so counts for nothing.
-_claims: dict[int, _Claim] = {}
-_claims_lock = threading.Lock()
+def _served(owner: object) -> tuple[list[Any], list[Any]]:
+    """Returns the hooks that this live session has claimed, and those that all others have, none of them bound."""
+    mine: list[Any] = []
+    others: list[Any] = []
+    for hooks in _claimed:
+        known = hooks._owner and hooks._owner()
+        if known is not None:
+            (mine if known is owner else others).extend(map(bare, hooks.hooks))
+    return mine, others
 
 
 def is_claimed(hook: Any) -> bool:
     """Whether a monitored session that is open has the hook in its list: no other hook forwards to it."""
-    claim = _claims.get(id(bare(hook)))
-    return claim is not None and claim.owner() is not None
+    with _lock:
+        return any(bare(hook) is claimed for claimed in _served(None)[1])

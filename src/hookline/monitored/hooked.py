@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -13,7 +13,7 @@ from hookline.monitored.ridership import Ridership
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
-from hookline.session import LateResults, RunMetadata, RunOptions, Session
+from hookline.session import RunMetadata, RunOptions, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -72,11 +72,7 @@ class HookedSession:
 
     def settle(self) -> None:
         """Completes all that hooks have asked for so far; see `SessionRunContext.settle`."""
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            self._settle(self._schedule, context)
-            if context.stop_requested:
-                self._stop.request()
+        self._between_runs(self._settle, self._stop.request)
 
     def _settle(self, schedule: Schedule, context: SessionRunContext) -> None:
         self.raw.settle()
@@ -85,11 +81,9 @@ class HookedSession:
 
     def deliver_arrived(self) -> None:
         """Calls late hooks whose values have arrived."""
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            self._schedule.deliver_late(context, self._stop.runs)
-            if context.stop_requested:
-                self._stop.request()
+        self._between_runs(
+            lambda schedule, context: schedule.deliver_late(context, self._stop.runs), self._stop.request
+        )
 
     def salvage(self) -> None:
         """Calls late hooks whose values have arrived: the session is lost, and its hooks go on with another.
@@ -97,19 +91,20 @@ class HookedSession:
         Raises:
             Exception: What a hook raised.
         """
-        if self._schedule is not None:
-            context = self._between_runs(self._schedule)
-            try:
-                self._schedule.salvage(context, self._stop.runs)
-            finally:
-                # As of a failed attempt: the run is made again before the stop holds.
-                if context.stop_requested:
-                    self._stop.carry()
+        # As of a failed attempt: the run is made again before the stop holds.
+        self._between_runs(
+            lambda schedule, context: schedule.deliver_late(context, self._stop.runs, is_lost=True), self._stop.carry
+        )
 
-    def _between_runs(self, schedule: Schedule) -> SessionRunContext:
-        run = UnderWay(schedule, self._settle)
-        run.context = context = SessionRunContext(SessionRunArgs(None), self.raw, run, self._stop.runs)
-        return context
+    def _between_runs(self, work: Callable[[Schedule, SessionRunContext], None], stop: Callable[[], None]) -> None:
+        """Does some work for hooks with a context of its own; `stop` is called if one of them asks for that."""
+        if self._schedule is not None:
+            context = UnderWay(SessionRunArgs(None), self.raw, self._stop.runs, self._schedule, self._settle)
+            try:
+                work(self._schedule, context)
+            finally:
+                if context.stop_requested:
+                    stop()
 
     @property
     def at_rest(self) -> bool:
@@ -155,12 +150,18 @@ class HookedSession:
             passed, self._passed = self._passed, 0
             riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed)
             # A latch has latched, or late values have arrived.
-            has_news = self._low.alarms != schedule.alarms or (schedule.awaited and _any_is_ready(schedule.awaited))
+            has_news = self._low.alarms != schedule.alarms or (
+                schedule.awaited and any(results.is_ready() for results in schedule.awaited)
+            )
             if has_news or riders.riding or schedule.overdue:
                 result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
-                result = self._run_alone(riders, fetches, feed_dict, limited, run_metadata)
+                if riders.watches:
+                    watched = riders.watched
+                    result, _ = self._low.run_watched(fetches, watched, feed_dict, limited, run_metadata)
+                else:
+                    result = self.raw.run(fetches, feed_dict, limited, run_metadata)
             self._stop.runs += 1
             foreseen = schedule.finish()
             if schedule.still:
@@ -192,12 +193,6 @@ class HookedSession:
         self._stop.runs += made
         self._passed += made
 
-    def _run_alone(self, riders: Ridership, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
-        """Runs without calling a hook."""
-        if not riders.watches:
-            return self.raw.run(fetches, feed_dict, options, run_metadata)
-        return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
-
     def _run_with(
         self,
         schedule: Schedule,
@@ -210,8 +205,7 @@ class HookedSession:
         has_news: Any,
     ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
-        run = UnderWay(schedule, self._settle)
-        run.context = context = SessionRunContext(args, self.raw, run, self._stop.runs)
+        context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
         try:
             self._at_callbacks = True
             if has_news:
@@ -229,8 +223,8 @@ class HookedSession:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 watched, merged = riders.watched.fetches, options
             self._at_callbacks = True
-            run.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
-            run.give_rest()
+            context.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
+            context.give_rest()
             if schedule.waits:
                 schedule.deliver_late(context, self._stop.runs + 1)
         except BaseException:
@@ -238,7 +232,7 @@ class HookedSession:
                 self._stop.carry()
             raise
         finally:
-            run.forget()
+            context.forget()
             if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
@@ -277,10 +271,6 @@ class HookedSession:
                 kept = self._args_of_fetches = SessionRunArgs(fetches)
             return kept
         return SessionRunArgs(fetches, dict(feed_dict) if feed_dict is not None else None, options)
-
-
-def _any_is_ready(awaited: Iterable[LateResults]) -> bool:
-    return any(results.is_ready() for results in awaited)
 
 
 def _records(options: RunOptions) -> bool:

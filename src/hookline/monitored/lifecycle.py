@@ -186,14 +186,15 @@ class MonitoredLifecycle(InDialect):
                 self._session.current.hooked.use(hooks)
             except BaseException as exc:
                 mapped = raw.lowlevel.map_error(exc)
+                hooks.release()
                 added = HookList([hook])
                 added.on_exception(raw, mapped)
-                added.release()
                 for failure in added.after_close():
                     mapped.add_note(f"Giving up what the hook held failed as well: {failure!r}")
                 if mapped is exc:
                     raise
                 raise mapped from mapped.__cause__
+            self._hooks.release()
             self._hooks = hooks
             self._heed_signals()
 

@@ -53,25 +53,6 @@ class Quiet:
         writes: The session's count of writes before the latest of them.
     """
 
-    __slots__ = (
-        "_alarms",
-        "_awaited",
-        "_expected",
-        "_gain",
-        "_low",
-        "_runs",
-        "_scope",
-        "_session",
-        "_step",
-        "_until",
-        "_watched",
-        "failed",
-        "fetches",
-        "is_open",
-        "made",
-        "writes",
-    )
-
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
         self.writes = self.made = 0
@@ -81,15 +62,7 @@ class Quiet:
     def begin(
         self, session: RawSession, fetches: Any, watched: Watched | None, foreseen: Foreseen, *, feeds: bool
     ) -> None:
-        """Lets runs pass.
-
-        Args:
-            session: Who makes them.
-            fetches: What they ask for.
-            watched: What each of them carries for hooks.
-            foreseen: Which.
-            feeds: Whether they feed anything.
-        """
+        """Lets the runs of these fetches pass that are foreseen; each carries what is watched for hooks."""
         self._session, self._watched, self.is_open = session, watched, True
         self._low = session.lowlevel
         self._step = None if feeds else self._low.step(fetches, watched)
@@ -115,15 +88,7 @@ class Quiet:
         self._runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run.
-
-        Args:
-            fetches: As of `Session.run`.
-            feed_dict: As of `Session.run`.
-
-        Returns:
-            The results of the caller; or `NOT_RUN`, also where the run has `failed`.
-        """
+        """Makes a run, and returns the results of the caller; or `NOT_RUN`, also where the run has `failed`."""
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN

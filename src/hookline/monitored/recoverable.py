@@ -28,6 +28,10 @@ class RecoverableSession:
         create: Creates the session; called in the constructor and at each recovery.
         policy: How often to recover, and how long to wait; None lets every error pass.
 
+    Attributes:
+        current: The current session.
+        failure: The error of a failed recovery, after which there is no live session.
+
     References:
         The recoverable session inside `tf.train.MonitoredSession`. Differences: attempts are limited, with waits
         between them, and every recovery is logged at ERROR with its reason and the lost steps.
@@ -39,29 +43,19 @@ class RecoverableSession:
         self._generator = policy.generator() if policy else None
         self._attempts = 0
         self._highest_step: int | None = None
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._stop_requested = False
         self._recovering = False
         try:
-            self._session = create()
+            self.current = create()
         except PREEMPTION_ERRORS as exc:
-            self._session = self._created_again(exc)
+            self.current = self._created_again(exc)
         self._shared = self.raw.lowlevel.shared
-
-    @property
-    def current(self) -> CoordinatedSession:
-        """The current session."""
-        return self._session
 
     @property
     def raw(self) -> Session:
         """The current raw session; a new one after a recovery."""
-        return self._session.hooked.raw
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error of a failed recovery, after which there is no live session."""
-        return self._failure
+        return self.current.hooked.raw
 
     def run(
         self,
@@ -93,15 +87,15 @@ class RecoverableSession:
         return self._persist(lambda session: session.call(lambda: function(session)))
 
     def _persist(self, attempt: Callable[..., T], *args: Any) -> T:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         # An attempt's effects on variables that live elsewhere remain when its session is lost.
         retry = Retry() if self._shared else None
         token = RETRY.set(retry)
         try:
             while True:
                 try:
-                    result = attempt(self._session, *args)
+                    result = attempt(self.current, *args)
                 except PREEMPTION_ERRORS as exc:
                     # What hooks do to the new session is not part of the run.
                     RETRY.set(None)
@@ -121,8 +115,8 @@ class RecoverableSession:
 
         It recovers from a preemption error, as often as the policy allows.
         """
-        while self._failure is None:
-            session = self._session
+        while self.failure is None:
+            session = self.current
             if not session.coord.should_stop():
                 return session.hooked.should_stop()
             error = session.reported_error()
@@ -131,18 +125,18 @@ class RecoverableSession:
             try:
                 self._recover(error)
             except (Exception, Preempted) as failure:
-                self._failure = self._failure or failure
+                self.failure = self.failure or failure
         return True
 
     def goes_on(self) -> bool:
         """Returns whether nobody has asked anything to stop; costs next to nothing."""
-        session = self._session
-        return self._failure is None and not session.coord.should_stop() and not session.hooked.should_stop()
+        session = self.current
+        return self.failure is None and not session.coord.should_stop() and not session.hooked.should_stop()
 
     def looks_stopped(self) -> bool:
         """Returns the answer of `should_stop`, without a recovery, for callers while another thread is inside."""
-        session = self._session
-        if self._failure is not None or self._stop_requested or session.hooked.should_stop():
+        session = self.current
+        if self.failure is not None or self._stop_requested or session.hooked.should_stop():
             return True
         # The coordinator of a session being replaced was stopped for the replacement.
         return not self._recovering and session.coord.should_stop() and not self.recovers_from(session.reported_error())
@@ -154,7 +148,7 @@ class RecoverableSession:
     def request_stop(self) -> None:
         """Asks the coordinator to stop; the request survives a recovery under way."""
         self._stop_requested = True
-        self._session.coord.request_stop()
+        self.current.coord.request_stop()
 
     def close(self) -> None:
         """Stops the threads and closes the session, as `CoordinatedSession.close`.
@@ -162,10 +156,10 @@ class RecoverableSession:
         If a thread reported a preemption error from which the policy recovers, it is only logged, because nothing is
         left to run.
         """
-        if self._failure is not None:
+        if self.failure is not None:
             return
         try:
-            self._session.close()
+            self.current.close()
         except PREEMPTION_ERRORS as exc:
             if not self.recovers_from(exc):
                 raise
@@ -173,14 +167,14 @@ class RecoverableSession:
 
     def live(self) -> CoordinatedSession:
         """Returns the current session; raises the error of a failed recovery."""
-        if self._failure is not None:
-            raise self._failure
-        return self._session
+        if self.failure is not None:
+            raise self.failure
+        return self.current
 
     def _recover(self, exc: BaseException) -> None:
         if self._policy is None:
             raise exc
-        reported = self._session.reported_error()
+        reported = self.current.reported_error()
         if reported is not None and not isinstance(reported, PREEMPTION_ERRORS):
             raise reported from exc  # A new session would forget it.
         self._recovering = True
@@ -190,27 +184,27 @@ class RecoverableSession:
             self._recovering = False
 
     def _replace(self, exc: BaseException) -> None:
-        stop_requested = self._session.stop_requested_cleanly()
+        stop_requested = self.current.stop_requested_cleanly()
         step_before = _global_step(self.raw)
         highest = self._highest_step or 0
         # Runs on which no hook rides are not noted one by one. Without a global step, any of them is progress.
-        progressed = not highest and self._session.hooked.has_run if step_before is None else step_before > highest
+        progressed = not highest and self.current.hooked.has_run if step_before is None else step_before > highest
         if progressed and not self._shared:
             self._attempts = 0
         self._highest_step = max(highest, step_before or 0)
-        self._session.hooked.salvage()
+        self.current.hooked.salvage()
         try:
-            self._session.close()
+            self.current.close()
         except Exception as closing:
             if closing is not exc:
                 logger.warning("Closing the lost session: %s: %s", type(closing).__name__, closing)
         try:
-            self._session = self._created_again(exc)
+            self.current = self._created_again(exc)
         except BaseException as failure:
-            self._failure = failure
+            self.failure = failure
             raise
         if stop_requested or self._stop_requested:
-            self._session.coord.request_stop()
+            self.current.coord.request_stop()
         loss = _loss(step_before, _global_step(self.raw), self.raw.origin)
         logger.error("Recovered from %s. %s", _reason(exc), loss)
 

@@ -31,8 +31,6 @@ class Timer:
         elapsed: What `update_last_triggered_step` said then.
     """
 
-    __slots__ = ("at_run", "at_secs", "at_step", "bits", "counts", "due", "elapsed", "fired", "trigger")
-
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.at_step: float = -math.inf
@@ -98,26 +96,6 @@ class Rider:
         asked: In which attempt of a run it was last asked for what it wants.
         given: In which it last fired.
     """
-
-    __slots__ = (
-        "after",
-        "args",
-        "asked",
-        "asks",
-        "before",
-        "before_trigger",
-        "binding",
-        "bit",
-        "bound_to",
-        "fetches",
-        "given",
-        "hook",
-        "latches",
-        "late",
-        "on_trigger",
-        "timer",
-        "waiting",
-    )
 
     def __init__(self, hook: Any, place: int, graph: Graph) -> None:
         self.hook = inner = bare(hook)

@@ -25,35 +25,15 @@ class Ridership:
         standing: What every run carries, whoever is called.
 
     Attributes:
-        riders: As above.
-        riding: Whether there are any.
+        riding: Whether there are any riders.
         after: All of them, each with its place in `watched`.
         asks: Whether any asked for something, as of the last `ask`.
         watches: Whether there is anything in `watched`.
         watched: The fetches of each, or None; what every run carries comes behind them.
-        standing: As above.
         feeders: Those that feed something, each with its feed.
         options: The options that they ask for.
         stale: Whether what they asked for is to be merged anew.
     """
-
-    __slots__ = (
-        "_ask",
-        "_asked",
-        "_asking",
-        "_caller_options",
-        "_merged_options",
-        "after",
-        "asks",
-        "feeders",
-        "options",
-        "riders",
-        "riding",
-        "stale",
-        "standing",
-        "watched",
-        "watches",
-    )
 
     def __init__(
         self,

@@ -86,9 +86,7 @@ class Scaffold:
         arguments.instance("Scaffold", "saver", saver, Saver)
         if init_fn is not None and not callable(init_fn):
             raise TypeError(f"Scaffold requires a function init_fn(scaffold, session) (or None), got {init_fn!r}.")
-        if copy_from_scaffold is not None and not isinstance(copy_from_scaffold, Scaffold):
-            raise TypeError(f"Scaffold requires copy_from_scaffold to be a Scaffold, got {copy_from_scaffold!r}.")
-        source = copy_from_scaffold
+        source = arguments.instance("Scaffold", "copy_from_scaffold", copy_from_scaffold, Scaffold)
         self._init_op = _either(init_op, source and source._init_op)
         self._init_feed_dict = _either(init_feed_dict, source and source._init_feed_dict)
         self._init_fn = _either(init_fn, source and source._init_fn)

@@ -101,19 +101,18 @@ class Schedule:
         timers: dict[int, Timer] = {}
         for rider in self._riders:
             trigger = getattr(rider.hook, "trigger", None)
-            if trigger is None or not declares(rider.hook):
-                self._warn_of_what_is_missing(rider)
-                continue
-            if not isinstance(trigger, Trigger):
+            if trigger is not None and not isinstance(trigger, Trigger) and declares(rider.hook):
                 raise TypeError(
                     f"The {describe(rider.hook)} must have a Trigger (or None) as trigger, got {trigger!r}."
                 )
+            self._warn_of_what_is_missing(rider)
+            if trigger is None or not declares(rider.hook):
+                continue
             if trigger.has_steps and not self._has_step:
                 raise RuntimeError(
                     f"The {describe(rider.hook)} fires at steps ({trigger!r}), and the graph has no global step. "
                     "Create it with train.get_or_create_global_step()."
                 )
-            self._warn_of_what_is_missing(rider)
             rider.latches = {leaf: False for leaf in trigger.leaves() if isinstance(leaf, Latched)}
             if id(trigger) not in timers:
                 trigger.start(self._session.global_step if self._has_step else self._run)
@@ -161,13 +160,9 @@ class Schedule:
     # Before a run ----------------------------------------------------------------------------------------------
 
     def decide(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, run: int, passed: int) -> Ridership:
-        """Returns who rides along on the run of these fetches that is about to start.
+        """Returns who rides along on the run of these fetches that is about to start, of this number, from 1 on.
 
-        Args:
-            fetches: What it asks for.
-            feed_dict: What it feeds.
-            run: Its number, from 1 on.
-            passed: How many runs were made since the last time, which were `foreseen`.
+        `passed` is how many runs were made since the last time, which were foreseen.
         """
         self._run, self._came = run, None
         self._attempt += 1
@@ -245,9 +240,6 @@ class Schedule:
                     return rider.binding.runs + 1
         return self._run
 
-    def _known_step(self) -> int | None:
-        return self._low.known_step if self._has_step else self._last_step
-
     @property
     def expected_step(self) -> int | None:
         """The global step to which the run under way is expected to lead; None in a graph without one."""
@@ -258,9 +250,10 @@ class Schedule:
         limit = self._session.step_limit
         if limit is None:
             return options
-        step = self._known_step() if self._steady else None
-        if step is not None and step < limit:
-            return options
+        if self._steady:
+            step = self._low.known_step if self._has_step else self._last_step
+            if step is not None and step < limit:
+                return options
         return merge_options([options, RunOptions(last_step=limit)])
 
     def _runs_before(self, reach: float) -> float:
@@ -347,7 +340,12 @@ class Schedule:
             came = self._came if self._came is not None else self._run
             timer.elapsed = timer.trigger.update_last_triggered_step(came)
         if rider.before is not None and rider.fetches is not None and rider.asked != self._attempt:
-            self._warn_of_fetches(rider)
+            self._warn_once(
+                type(rider.hook).__name__,
+                "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
+                "and return what it returns, or leave out fetches.",
+                type(rider.hook).__name__,
+            )
         elapsed_secs, elapsed_steps = timer.elapsed
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
@@ -364,10 +362,10 @@ class Schedule:
         is_called = override(rider.hook, "on_trigger") is not None
         has_trigger = isinstance(getattr(rider.hook, "trigger", None), Trigger)
         place = f"{type(rider.hook).__name__}.on_trigger"
-        if rider.before or rider.after or rider.before_trigger or is_called == has_trigger or place in self._warned:
+        if rider.before or rider.after or rider.before_trigger or is_called == has_trigger:
             return
-        self._warned.add(place)
-        _logger.warning(
+        self._warn_once(
+            place,
             "The %s has a trigger and no on_trigger: nothing is called when it fires. Define on_trigger(self, firing)."
             if has_trigger
             else "The %s has an on_trigger and no trigger: it never fires. Set trigger in the class, or at the latest "
@@ -375,15 +373,10 @@ class Schedule:
             describe(rider.hook),
         )
 
-    def _warn_of_fetches(self, rider: Rider) -> None:
-        kind = type(rider.hook).__name__
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _logger.warning(
-                "%s declares fetches, and its before_run did not ask for them: call super().before_run(run_context) "
-                "and return what it returns, or leave out fetches.",
-                kind,
-            )
+    def _warn_once(self, about: str, text: str, name: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _logger.warning(text, name)
 
     def retire(self, hook: Any) -> None:
         """Calls a hook on no more runs; see `SessionRunContext.retire`."""
@@ -405,18 +398,38 @@ class Schedule:
 
     # Between runs ----------------------------------------------------------------------------------------------
 
-    def deliver_late(self, context: SessionRunContext, run: float = math.inf) -> None:
+    def deliver_late(self, context: SessionRunContext, run: float = math.inf, *, is_lost: bool = False) -> None:
         """Calls late hooks whose values have arrived, or whose run has come.
 
         Args:
             context: Of the run under way, or a new one.
             run: Which run was the last; by default this waits for all values.
+            is_lost: Whether the session is lost: the rest is dropped with a log line, and what the loss itself raises
+                passes.
         """
+        dropped = 0
         for rider in self._riders:
             waiting = rider.waiting
             while waiting and waiting[0].is_due(run):
                 late = waiting.popleft()
-                rider.on_trigger(Firing(late.results.get(), *late[2:], context))
+                try:
+                    values = late.results.get()
+                except Exception:  # Lost with the session; the recovery says why.
+                    if not is_lost:
+                        raise
+                    dropped += 1
+                    continue
+                try:
+                    rider.on_trigger(Firing(values, *late[2:], context))
+                except Exception as exc:
+                    if not is_lost or not isinstance(self._low.map_error(exc), PREEMPTION_ERRORS):
+                        raise
+                    _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
+            if is_lost:
+                dropped += len(waiting)
+                waiting.clear()
+        if dropped:
+            _logger.warning("%d late firings are dropped with their session.", dropped)
         self._await()
 
     def _await(self) -> None:
@@ -427,12 +440,7 @@ class Schedule:
         self._late_run = min([late.due_run for late in firsts], default=math.inf)
 
     def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
-        """Calls the hooks whose latch has latched.
-
-        Args:
-            context: Of the run under way, or a new one.
-            wait: Whether to wait for all runs so far.
-        """
+        """Calls the hooks whose latch has latched; on demand it waits for all runs so far."""
         alarms = self._low.alarms
         elapsed: dict[Latched, tuple[float | None, int | None]] = {}  # Hooks may have a trigger in common.
         for rider in self._riders:
@@ -448,38 +456,6 @@ class Schedule:
                 about = (step, steps) if self._has_step else (None, None)
                 rider.on_trigger(Firing(None, *about, secs, _NO_OPTIONS, RunMetadata(), context))
         self.alarms = alarms
-
-    def salvage(self, context: SessionRunContext, run: int) -> None:
-        """Calls late hooks whose values have arrived, and drops the rest with a log line: the session is lost.
-
-        Args:
-            context: A new one.
-            run: Which run was the last.
-
-        Raises:
-            Exception: What a hook raised, but the loss of the session.
-        """
-        dropped = 0
-        for rider in self._riders:
-            waiting = rider.waiting
-            while waiting and waiting[0].is_due(run):
-                late = waiting.popleft()
-                try:
-                    values = late.results.get()
-                except Exception:  # Lost with the session; the recovery says why.
-                    dropped += 1
-                    continue
-                try:
-                    rider.on_trigger(Firing(values, *late[2:], context))
-                except Exception as exc:
-                    if not isinstance(context.session.lowlevel.map_error(exc), PREEMPTION_ERRORS):
-                        raise
-                    _logger.warning("The %s failed in on_trigger: its session is lost.", describe(rider.hook))
-            dropped += len(waiting)
-            waiting.clear()
-        if dropped:
-            _logger.warning("%d late firings are dropped with their session.", dropped)
-        self._await()
 
     def finish(self) -> Foreseen | None:
         """Counts a run that has succeeded, and asks its triggers when they must be asked next.

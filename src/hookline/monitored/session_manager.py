@@ -139,9 +139,8 @@ class SessionManager:
             RuntimeError: There is nothing to initialise with; or the model is not ready afterwards.
             OpError: The checkpoint cannot be read or does not fit.
         """
-        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
-        check_restore(restore)
-        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._opened(master, config) as session:
             _init_own(session)
             # Local variables do not show whether the servers are ready, because they are new in each process.
             shared = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
@@ -195,9 +194,8 @@ class SessionManager:
         the model needs, the second item is False. The caller must then initialise the model and, if workers wait for
         it, call `session.lowlevel.publish()`. `local_init_op` runs in any case, if the variables it needs are ready.
         """
-        check_one_source(checkpoint_dir, checkpoint_filename_with_path)
-        check_restore(restore)
-        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+        check_source(checkpoint_dir, checkpoint_filename_with_path, restore)
+        with self._opened(master, config) as session:
             sources = self._sources(
                 saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
             )
@@ -228,7 +226,7 @@ class SessionManager:
             DeadlineExceededError: The model was not ready in time; the message names what was missing.
             FailedPreconditionError: This worker's graph is not the chief's; the message names the first difference.
         """
-        with self._closing_on_error(Session(target=master, graph=self._graph, config=config)) as session:
+        with self._opened(master, config) as session:
             _init_own(session)
             missing = ""
 
@@ -329,9 +327,10 @@ class SessionManager:
             preemption.sleep(min(_LOOK_EVERY_SECS, start + max_wait_secs - now))
         return found
 
-    @staticmethod
     @contextmanager
-    def _closing_on_error(session: Session) -> Iterator[Session]:
+    def _opened(self, master: str | StoreTarget, config: Any) -> Iterator[Session]:
+        """Gives a new session, which is closed on an error."""
+        session = Session(target=master, graph=self._graph, config=config)
         try:
             yield session
         except BaseException as exc:
@@ -354,16 +353,6 @@ def _init_own(session: Session) -> None:
 
 def _at_step(session: Session) -> str:
     return "" if counted_global_step(session.graph) is None else f", at global step {session.global_step}"
-
-
-def check_restore(restore: str) -> None:
-    """Checks the `restore` argument.
-
-    Raises:
-        ValueError: It has an undocumented value.
-    """
-    if restore not in (LATEST, LATEST_READABLE):
-        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
 
 
 def _with_advice(error: DataLossError, directory: str | None) -> DataLossError:
@@ -408,22 +397,22 @@ def _take_over(saver: Saver, directory: str, write: bool = False) -> None:
             write_state(directory, state, leaving=[path for path in leaving(directory) if path not in known])
 
 
-def check_one_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None) -> None:
-    """Checks that the checkpoint to restore is named in at most one way.
+def check_source(checkpoint_dir: str | None, checkpoint_filename_with_path: str | None, restore: str) -> None:
+    """Checks what is said about the checkpoint to restore.
 
     Raises:
-        ValueError: It is named in both ways.
+        TypeError: A path is none.
+        ValueError: It is named in both ways, or `restore` has an undocumented value.
     """
-    for name, path in (
-        ("checkpoint_dir", checkpoint_dir),
-        ("checkpoint_filename_with_path", checkpoint_filename_with_path),
-    ):
-        arguments.path("Restoring", name, path, optional=True)
+    arguments.path("Restoring", "checkpoint_dir", checkpoint_dir, optional=True)
+    arguments.path("Restoring", "checkpoint_filename_with_path", checkpoint_filename_with_path, optional=True)
     if checkpoint_dir and checkpoint_filename_with_path:
         raise ValueError(
             "Restoring requires at most one of checkpoint_dir and checkpoint_filename_with_path, got "
             f"{checkpoint_dir!r} and {checkpoint_filename_with_path!r}."
         )
+    if restore not in (LATEST, LATEST_READABLE):
+        raise ValueError(f"Restoring requires restore={LATEST!r} or {LATEST_READABLE!r}, got {restore!r}.")
 
 
 def _finish_pending(saver: Saver) -> None:

@@ -21,8 +21,6 @@ class StopRequest:
             success the request holds.
     """
 
-    __slots__ = ("_still_warnings", "asked", "carried", "requested", "runs")
-
     def __init__(self) -> None:
         self.runs = 0
         self.asked = self.requested = self.carried = False

@@ -132,19 +132,14 @@ def MonitoredTrainingSession(
             f"is_chief=cluster.is_chief."
         )
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
-    if not is_chief:
-        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        return MonitoredSession(
-            worker,
-            hooks,
-            stop_grace_period_secs,
-            recovery=recovery,
-            strict_events=strict_events,
-            on_preemption=on_preemption,
-            grace_secs=grace_secs,
-        )
-    scaffold = scaffold or Scaffold()
-    all_hooks = [*checked_hooks(chief_only_hooks, "chief_only_hooks")]
+    all_hooks: list[Any] = []
+    if is_chief:
+        scaffold = scaffold or Scaffold()
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore)
+        all_hooks += checked_hooks(chief_only_hooks, "chief_only_hooks")
+    else:
+        creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        checkpoint_dir = summary_dir = None  # The chief saves and writes.
     if summary_dir:
         every_n_steps = _on("log_step_count_steps", log_step_count_steps)
         if every_n_steps:
@@ -168,7 +163,7 @@ def MonitoredTrainingSession(
             )
     all_hooks.extend(hooks)
     return MonitoredSession(
-        ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore),
+        creator,
         all_hooks,
         stop_grace_period_secs,
         recovery=recovery,

@@ -5,43 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.monitored.rider import Rider
 from hookline.monitored.schedule import Schedule
-from hookline.session import RunMetadata, RunOptions
+from hookline.session import RunMetadata, RunOptions, Session
 
 
-class UnderWay:
-    """One run on its way through the hooks; a run that a callback starts has its own."""
+class UnderWay(SessionRunContext):
+    """The context of one run on its way through the hooks; a run that a callback starts has its own."""
 
-    def __init__(self, schedule: Schedule, settle: Callable[[Schedule, SessionRunContext], None]) -> None:
+    def __init__(
+        self,
+        original_args: SessionRunArgs,
+        session: Session,
+        runs: int,
+        schedule: Schedule,
+        settle: Callable[[Schedule, SessionRunContext], None],
+    ) -> None:
+        super().__init__(original_args, session, runs=runs)
         self._schedule, self._settle = schedule, settle
         self._rest: Iterator[tuple[int, Rider]] = iter(())
         self._values: tuple[Sequence[Any], RunOptions, RunMetadata] | None = None
-        self.context: SessionRunContext | None = None
 
-    def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
-        """See `SessionRunContext`."""
-        return self._schedule.ask(hook, context)
-
-    def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """See `SessionRunContext`."""
-        self._schedule.deliver(hook, context, run_values)
-
-    def expected_step(self, session: Any) -> int | None:
+    @property
+    def expected_step(self) -> int | None:
         """See `SessionRunContext`."""
         return self._schedule.expected_step
-
-    def retire(self, hook: Any) -> None:
-        """See `SessionRunContext`."""
-        self._schedule.retire(hook)
 
     def settle(self) -> None:
         """See `SessionRunContext`."""
         # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
         self.give_rest()
-        if self.context is not None:
-            self._settle(self._schedule, self.context)
+        self._settle(self._schedule, self)
+
+    def retire(self, hook: Any) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.retire(hook)
+
+    def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
+        """See `SessionRunContext`."""
+        return self._schedule.ask(hook, self)
+
+    def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
+        """See `SessionRunContext`."""
+        self._schedule.deliver(hook, self, run_values)
 
     def take(
         self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
@@ -51,16 +58,16 @@ class UnderWay:
 
     def give_rest(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
-        if self._values is None or self.context is None:
+        if self._values is None:
             return
         watched, options, run_metadata = self._values
         for place, rider in self._rest:
             results = watched[place] if place >= 0 else None
             if rider.after is not None:
-                rider.after(self.context, SessionRunValues(results, options, run_metadata))
+                rider.after(self, SessionRunValues(results, options, run_metadata))
             else:
-                self._schedule.deliver_to(rider, self.context, results, options, run_metadata)
+                self._schedule.deliver_to(rider, self, results, options, run_metadata)
 
     def forget(self) -> None:
-        """Lets go of the results, which must not outlive the run, and of its context, which knows this object."""
-        self._values = self.context = None
+        """Lets go of the results, which must not outlive the run, though a hook may keep the context."""
+        self._values = None

@@ -14,7 +14,7 @@ from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.graph import Graph, Operation, Tensor
 from hookline.graph.nodes import Placeholder
-from hookline.session.fields import fields_of
+from hookline.session.fields import parts_of
 
 
 def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
@@ -45,11 +45,11 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any] | None:
 
 def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
     """Yields each tensor of a key, and what of the value is for it."""
-    keys = None if isinstance(key, Tensor | Operation | str) else _parts(key)
+    keys = None if isinstance(key, Tensor | Operation | str) else parts_of(key)
     if keys is None:
         yield key, value
         return
-    values = _parts(value)
+    values = parts_of(value)
     if values is None or keys.keys() != values.keys():
         given = "no structure" if values is None else f"{len(values)} parts ({', '.join(map(str, values))})"
         raise ValueError(
@@ -58,16 +58,6 @@ def fed_parts(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
         )
     for name, item in keys.items():
         yield from fed_parts(item, values[name])
-
-
-def _parts(value: Any) -> Mapping[Any, Any] | None:
-    """Returns the parts of a structure by place or name; `None` for what is none."""
-    if isinstance(value, tuple | list):
-        return dict(enumerate(value))
-    if isinstance(value, Mapping):
-        return value
-    fields = fields_of(value)
-    return None if fields is None else fields[0]
 
 
 def resolve_feeds(graph: Graph, feed_dict: Mapping[Any, Any]) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from operator import call, itemgetter
 from typing import Any
 
 from hookline.graph.graph import Graph, Operation, Tensor
-from hookline.session.fields import fields_of, with_fields
+from hookline.session.fields import fields_of, parts_of, with_fields
 
 Assemble = Callable[[Sequence[Any]], Any]
 
@@ -95,9 +95,9 @@ def flatten(graph: Graph, fetches: Any) -> tuple[list[Tensor | Operation], Assem
 
 def leaves(fetches: Any) -> Iterator[Any]:
     """Yields the elements of a fetch structure in order; of `None`, which asks for nothing, none."""
-    parts = None if _is_element(fetches) else _parts(fetches)
+    parts = None if _is_element(fetches) else parts_of(fetches)
     if parts is not None:
-        for item in parts:
+        for item in parts.values():
             yield from leaves(item)
     elif fetches is not None:
         yield fetches
@@ -116,16 +116,6 @@ def mapped(fetches: Any, value_of: Callable[[Any], Any]) -> Any:
 
 def _is_element(fetches: Any) -> bool:
     return isinstance(fetches, Tensor | Operation | str)
-
-
-def _parts(fetches: Any) -> list[Any] | None:
-    """Returns what a structure is made of; `None` for what is none."""
-    if isinstance(fetches, dict):
-        return list(fetches.values())
-    if isinstance(fetches, list | tuple):
-        return list(fetches)
-    fields = fields_of(fetches)
-    return None if fields is None else list(fields[0].values())
 
 
 def _assembly(fetches: Any, place_of: Callable[[Any], int]) -> Assemble:

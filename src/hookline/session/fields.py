@@ -43,6 +43,16 @@ def fields_of(value: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
     return fields, static
 
 
+def parts_of(value: Any) -> Mapping[Any, Any] | None:
+    """Returns the parts of a structure by place or name; `None` for what is none."""
+    if isinstance(value, tuple | list):
+        return dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return value
+    fields = fields_of(value)
+    return None if fields is None else fields[0]
+
+
 def with_fields(form: Any, fields: Mapping[str, Any]) -> Any:
     """Returns a copy of an object with other values in its fields, frozen or not; its constructor is not called."""
     made = copy.copy(form)

@@ -53,13 +53,7 @@ def counter(plan: Plan, tensor: Tensor) -> Variable | None:
 
 
 def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
-    """Returns a function that finds the value of a fetch.
-
-    Args:
-        plan: The plan of the run.
-        element: What is fetched.
-        places: Where the outputs of the program are.
-    """
+    """Returns a function that finds the value of a fetch; `places` says where the outputs of the program are."""
     if isinstance(element, Tensor) and isinstance(element.op, Constant) and plan.fed_place(element) is None:
         # What a caller gets of a constant is an array, which the caller cannot change.
         value = take_path(element.op.on_device(), element.path)
@@ -70,13 +64,10 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
 def input_getter(
     plan: Plan, tensor: Tensor, constants: MutableMapping[Constant, Any], computed: Collection[Operation]
 ) -> Getter:
-    """Returns a function that finds the value of an input of the program.
+    """Returns a function that finds the value of an input of the program, which computes these operations.
 
-    Args:
-        plan: The plan of the run.
-        tensor: The input.
-        constants: Large constants that are on the device already: they would travel from the host on every run.
-        computed: The operations of the program: some of them may have to be compiled with the number that is fed.
+    Some of them may have to be compiled with the number that is fed. Large constants are put on the device once: they
+    would travel from the host on every run.
     """
     if not isinstance(tensor.op, Constant) or plan.fed_place(tensor) is not None:
         get = _getter(plan, tensor, {})
@@ -89,14 +80,7 @@ def input_getter(
 
 
 def argument_getter(plan: Plan, tensor: Tensor, reader: Operation, pulled: Sequence[Key]) -> Getter:
-    """Returns a function that finds an argument of a host operation.
-
-    Args:
-        plan: The plan of the run.
-        tensor: The argument.
-        reader: The operation.
-        pulled: What host operations take from the device.
-    """
+    """Returns a function that finds an argument of a host operation; `pulled` is what such take from the device."""
     if tensor.key in pulled:
         place = pulled.index(tensor.key)
         return lambda run: run.pulled[place]

@@ -101,13 +101,7 @@ class HostStage:
                 raise
 
     def late_results(self, run: Run, session: Any, results: Callable[[], Any]) -> LateResults:
-        """Returns results that the run has not waited for.
-
-        Args:
-            run: The run.
-            session: The session.
-            results: Gives them once the deferred operations have run.
-        """
+        """Returns results that the run has not waited for: `results` gives them when the deferred have run."""
 
         def compute() -> Any:
             self.compute(self.deferred, run, session)

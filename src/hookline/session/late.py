@@ -16,7 +16,6 @@ class LateResults:
     Args:
         compute: Gives the results, in the structure of the fetches. It is called once.
         arrays: What has to arrive first.
-        place: Of which item of the results these are; None for all.
 
     Example:
         >>> import jax.numpy as jnp
@@ -25,12 +24,11 @@ class LateResults:
         {'loss': Array(0.5, dtype=float32, weak_type=True)}
     """
 
-    __slots__ = ("_arrays", "_compute", "_is_computed", "_place", "_results")
+    __slots__ = ("_arrays", "_compute", "_is_computed", "_results")
 
-    def __init__(self, compute: Callable[[], Any], arrays: list[Any], *, place: int | None = None) -> None:
+    def __init__(self, compute: Callable[[], Any], arrays: list[Any]) -> None:
         self._compute = compute
         self._arrays = arrays
-        self._place = place
         self._results: Any = None
         self._is_computed = False
 
@@ -41,7 +39,7 @@ class LateResults:
 
     def part(self, place: int) -> LateResults:
         """Returns one item of these results, which arrives with all of them."""
-        return LateResults(self.get, self._arrays, place=place)
+        return LateResults(lambda: self.get()[place], self._arrays)
 
     def is_ready(self) -> bool:
         """Returns whether reading them would not wait for the device."""
@@ -62,7 +60,6 @@ class LateResults:
             for array in self._arrays:
                 array.block_until_ready()
             self._arrays.clear()
-            results = self._compute()
-            self._results = results if self._place is None else results[self._place]
+            self._results = self._compute()
             self._is_computed = True
         return self._results

@@ -6,7 +6,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from hookline.errors import FailedPreconditionError
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
-from hookline.graph.variable import Update, Variable, check_value, is_counter
+from hookline.graph.variable import Variable, check_value, is_counter
 from hookline.session.slots import Block, Leaves, Slot
 from hookline.session.store import VariableStore
 
@@ -50,10 +49,14 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-class _LocalStore:
-    """Variables in this process, as arrays on its devices."""
+class _LocalStore(VariableStore):
+    """Variables in this process, as arrays on its devices.
 
-    shared = False
+    `slots`, `block` and `stepped` serve programs that find and leave values without moving them; the caller holds the
+    session's lock.
+    """
+
+    local: Any = None
 
     def __init__(self, graph: Graph, lock: threading.RLock) -> None:
         self._graph = graph
@@ -92,15 +95,18 @@ class _LocalStore:
                 self.stepped()
 
     def stepped(self) -> None:
+        """Says that the global step was written."""
         self.step_changes += 1
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()
 
     def slots(self, variables: Iterable[Variable]) -> list[Slot]:
+        """Returns where variables are kept."""
         return [self._slots.setdefault(variable, Slot()) for variable in variables]
 
     def block(self, *groups: Sequence[Variable]) -> Block:
+        """Returns what holds together what a program writes, in its groups, and behind them what the host counts."""
         key = tuple(map(tuple, groups))
         found = self._blocks.get(key)
         if found is None:
@@ -197,31 +203,6 @@ class _LocalStore:
             except Exception as error:
                 return error
         return None
-
-    @property
-    def worker_index(self) -> int:
-        return 0
-
-    def is_remote(self, variable: Variable) -> bool:
-        return False
-
-    def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def begin_run(self, updates: Sequence[Update]) -> None:
-        pass
-
-    def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
-        raise AssertionError("no variable of a local store is remote")
-
-    def wait_until_ready(self, timeout_secs: float) -> bool:
-        return True
-
-    def publish(self) -> None:
-        pass
-
-    def seal(self) -> None:
-        pass
 
     def close(self) -> None:
         # Whoever still holds a step of the session holds no values with it.

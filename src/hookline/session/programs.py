@@ -69,14 +69,7 @@ class Programs:
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
     def choose(self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore) -> Choice:
-        """Returns the program for a plan, made now or before.
-
-        Args:
-            plan: The plan.
-            request: What it is the plan of.
-            pulled: What host operations take from the device.
-            store: Where the variables live.
-        """
+        """Returns the program for the plan of a request, made now or before; `pulled` is what the host takes of it."""
         outputs = _from_device(plan, request.fetched)
         late = {tensor.key: tensor for tensor in pulled}
         # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.

@@ -56,8 +56,7 @@ class Session(InDialect, RawSession):
         self, target: str | StoreTarget = "", graph: Graph | None = None, config: SessionConfig | None = None
     ) -> None:
         arguments.instance("Session", "config", config, SessionConfig)
-        if graph is not None and not isinstance(graph, Graph):
-            raise TypeError(f"Session requires a hookline.Graph, got {graph!r}.")
+        arguments.instance("Session", "graph", graph, Graph)
         super().__init__(graph or get_default_graph())
         self.lowlevel = engine = Engine(self, resolve_target(target), config or SessionConfig())
         self._contexts: list[Any] = []

@@ -64,13 +64,7 @@ class Sharing:
     ) -> Shared | None:
         """Returns how a watched run shares a program; None where it cannot, or has nothing to share.
 
-        Args:
-            plan: The plan of the run.
-            fetched: What its caller asks for.
-            watched: What each hook asks for.
-            fed: What is fed.
-            outputs: Keys of what the program returns for the caller.
-            store: Where the variables live.
+        `watched` is what each hook asks for, and `outputs` what the program returns for the caller.
         """
         if plan.remote:
             return None

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from hookline.graph.graph import Graph
 from hookline.graph.variable import Update, Variable
-from hookline.session.slots import Block, Leaves, Slot
-
-
-class LocalStore(Protocol):
-    """Where a program of variables that all live in this process finds and leaves them without moving values.
-
-    The caller holds the session's lock.
-    """
-
-    def slots(self, variables: Iterable[Variable]) -> list[Slot]:
-        """Returns where variables are kept."""
-        ...
-
-    def block(self, *groups: Sequence[Variable]) -> Block:
-        """Returns what holds together what a program writes.
-
-        Args:
-            *groups: The variables, in the groups in which it returns them; and those that it leaves to the host.
-        """
-        ...
-
-    def stepped(self) -> None:
-        """Says that the global step was written."""
-        ...
+from hookline.session.slots import Leaves
 
 
 class VariableStore(Protocol):
@@ -42,8 +19,8 @@ class VariableStore(Protocol):
     """
 
     @property
-    def local(self) -> LocalStore | None:
-        """The short way, where no variable lives elsewhere; else None."""
+    def local(self) -> Any:
+        """Itself, where all variables live in this process and programs leave their values in place; else None."""
         ...
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
@@ -104,19 +81,19 @@ class VariableStore(Protocol):
     step_changes: int
     """How often the global step was written."""
 
-    # Where variables live elsewhere -----------------------------------------------------------------------------
+    # Where variables live elsewhere; by default, none does ------------------------------------------------------
 
-    shared: bool
+    shared: bool = False
     """Whether others may change the variables."""
 
     @property
     def worker_index(self) -> int:
         """The number of this worker; 0 is the chief."""
-        ...
+        return 0
 
     def is_remote(self, variable: Variable) -> bool:
         """Whether the variable lives elsewhere: its updates are submitted and not computed here."""
-        ...
+        return False
 
     def turn(self, updates: Sequence[Update], *, nested: bool) -> AbstractContextManager[None]:
         """Returns the context manager that must enclose a run that reads remote variables or submits these updates.
@@ -124,11 +101,10 @@ class VariableStore(Protocol):
         Entering it may wait until other workers allow the run, so the caller does not hold the session's lock; unless
         the run is `nested` in a host operation of another one.
         """
-        ...
+        return nullcontext()
 
     def begin_run(self, updates: Sequence[Update]) -> None:
         """Takes note that such a run begins; with the lock, inside its `turn`."""
-        ...
 
     def submit(self, updates: Sequence[tuple[Update, list[Any]]], last_step: int | None) -> bool:
         """Applies updates of remote variables where they live, all of them or none.
@@ -144,19 +120,17 @@ class VariableStore(Protocol):
         Raises:
             OutOfRangeError: The training has ended.
         """
-        ...
+        raise AssertionError("no variable of a local store is remote")
 
     def wait_until_ready(self, timeout_secs: float) -> bool:
         """Blocks until the chief has published the model or the time is over, and returns whether it has."""
-        ...
+        return True
 
     def publish(self) -> None:
         """Lets workers in: the model can be trained from here on."""
-        ...
 
     def seal(self) -> None:
         """Ends the training for all workers: returns when the last accepted update is applied."""
-        ...
 
     def close(self) -> None:
         """Lets go of what it holds."""

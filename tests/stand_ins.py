@@ -1,0 +1,37 @@
+"""What tests of several folders put in place of other code."""
+
+from __future__ import annotations
+
+from hookline.distributed import ParameterServer, RemoteStore
+from hookline.distributed.transport import DirectTransport
+from hookline.hooks import SessionRunContext, SessionRunHook
+
+
+class Servers(DirectTransport):
+    """A parameter server in this process, as the target of a session."""
+
+    def __init__(self):
+        super().__init__([ParameterServer()])
+
+    def open_store(self, graph):
+        return RemoteStore(graph, self)
+
+    def hooks(self, summary_dir):
+        return []
+
+
+class Forwards(SessionRunHook):
+    """Forwards to another hook, with a context of its own, as published code does."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.begin, self.after_create_session = inner.begin, inner.after_create_session
+
+    def before_run(self, run_context):
+        self.context = SessionRunContext(run_context.original_args, run_context.session)
+        return self.inner.before_run(self.context)
+
+    def after_run(self, run_context, run_values):
+        self.inner.after_run(self.context, run_values)
+        if self.context.stop_requested:
+            run_context.request_stop()
