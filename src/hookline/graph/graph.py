@@ -20,9 +20,8 @@ from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
-from hookline.graph.names import check_name
 from hookline.graph.operators import NoValue, Operators
-from hookline.graph.registry import Registry
+from hookline.graph.registry import Registry, check_name
 from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_text, take
 
 

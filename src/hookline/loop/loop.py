@@ -41,7 +41,7 @@ from hookline.hooks import (
 from hookline.hooks.when import bare
 from hookline.loop.batches import check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
-from hookline.loop.forms import Tree, form_of
+from hookline.loop.forms import form_of
 from hookline.loop.metrics import ALONE
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
@@ -147,14 +147,13 @@ class Loop:
             summary.scalar(name, metric)
 
     def _say_numbers(self) -> None:
-        numbers = self.form.recompiling if isinstance(self.form, Tree) else {}
-        if numbers:
+        if self.form.recompiling:
             _logger.warning(
                 "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
                 "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
                 "jnp.zeros(()), say.",
                 self._step.name,
-                ", ".join(f"{path} ({dtype})" for path, dtype in numbers.items()),
+                ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
             )
 
     def _say_devices(self) -> None:
