@@ -8,11 +8,10 @@ import logging
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.servers import Servers
 
 import hookline as hl
 from hookline import errors, train
-from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.transport import DirectTransport
 from hookline.graph import Dialect, default_graph_of
 
 
@@ -141,14 +140,6 @@ def test_a_step_that_is_repeated_compiles_fed_numbers_in():
             for number in (3, 3, 3, 2):
                 sess.run(add, {size: number})
             assert sess.run(total) == 11
-
-
-class Servers(DirectTransport):
-    def __init__(self):
-        super().__init__([ParameterServer()])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self)
 
 
 def test_a_guard_that_the_dialect_lets_pass_does_not_hold_back_a_parameter_server():

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.servers import Servers
 
 import hookline as hl
 from hookline import errors, train
 from hookline.checkpoint import Saver, get_checkpoint_state
 from hookline.checkpoint.pending import finish_saves
-from hookline.distributed import ParameterServer, RemoteStore
-from hookline.distributed.transport import DirectTransport
 from hookline.testing import RecordingHook
 
 NAN = float("nan")
@@ -385,17 +384,6 @@ def test_a_saver_of_ones_own_may_be_given(tmp_path):
     other = train.CheckpointSaverHook(str(tmp_path / "other"), save_steps=5, saver=Saver())
     state = job.run(watching("rollback", saver=saver, strict=True), hook, other)
     assert differences(state, after_rollbacks(batches(20, nan_at=[12]), (13, 10))) == set()
-
-
-class Servers(DirectTransport):
-    def __init__(self):
-        super().__init__([ParameterServer()])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self)
-
-    def hooks(self, summary_dir):
-        return []
 
 
 @pytest.mark.parametrize("on_nan", ["skip", "rollback"])
