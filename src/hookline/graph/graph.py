@@ -278,14 +278,7 @@ class Operation(InDialect):
 
 
 class Function(Operation):
-    """A node whose value comes from a Python function that JAX traces.
-
-    Args:
-        fn: `fn(*args, **kwargs)`.
-        name: Its name.
-        args: Positional arguments, with tensors nested anywhere.
-        kwargs: Keyword arguments.
-    """
+    """A node whose value is that of `fn(*args, **kwargs)`, which JAX traces; tensors are nested anywhere in these."""
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn

@@ -15,14 +15,7 @@ FINALIZED = "Graph is finalized and cannot be modified."
 
 
 class Registry:
-    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations.
-
-    Example:
-        >>> registry = Registry()
-        >>> with registry.name_scope("layer"):
-        ...     registry.unique_name("weights")
-        'layer/weights'
-    """
+    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations."""
 
     def __init__(self) -> None:
         self._collections: dict[Hashable, list[Any]] = {}

@@ -156,9 +156,9 @@ class LoggingTensorHook(SessionRunHook):
 
 
 def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
-    if at_end and every_n_iter is None and every_n_secs is None and trigger is None:
-        return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
+        if at_end:
+            return NeverTriggerTimer()
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
     counted = chosen_trigger(
         "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)

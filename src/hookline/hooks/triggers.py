@@ -104,7 +104,7 @@ class _OffSteps(Trigger):
         pass
 
 
-class _Runs(_OffSteps):
+class Runs(_OffSteps):
     """Fires on the first run, then a number of runs after it last fired; `every(runs=...)` makes it."""
 
     def __init__(self, runs: int) -> None:
@@ -113,6 +113,7 @@ class _Runs(_OffSteps):
         self._fired_run: int | None = None
 
     def count_runs(self, runs: int) -> None:
+        """Notes the number of the run that it is asked about."""
         self._run = runs
 
     def should_trigger_for_step(self, step: int) -> bool:
@@ -120,13 +121,16 @@ class _Runs(_OffSteps):
         return self._fired_run in (None, self._run) or self._run - self._fired_run >= self._runs
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that it fired on the run that led to `step`; see `Trigger`."""
         self._fired_run = self._run
         return super().update_last_triggered_step(step)
 
     def runs_until_trigger(self) -> int:
+        """Returns the remaining runs."""
         return 1 if self._fired_run is None else max(1, self._fired_run + self._runs - self._run)
 
     def reset(self) -> None:
+        """Forgets all runs."""
         super().reset()
         self._run, self._fired_run = 0, None
 
@@ -235,7 +239,7 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
         arguments.number("every", "secs", secs, at_least=0)
         return _Seconds(secs)
     if runs is not None:
-        return _Runs(arguments.whole("every", "runs", runs, at_least=1))
+        return Runs(arguments.whole("every", "runs", runs, at_least=1))
     n = arguments.whole("every", "steps", steps, at_least=1)
     return _Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
 

@@ -14,12 +14,7 @@ from hookline.graph import spec as specs
 
 
 class Unfit(Exception):
-    """What a step returned cannot be used; whoever called the step says whose it was.
-
-    Args:
-        message: Why, without a full stop.
-        kind: What is to be raised for it.
-    """
+    """What a step returned cannot be used; whoever called the step raises a `kind` that says whose it was."""
 
     def __init__(self, message: str, kind: type[Exception] = TypeError) -> None:
         super().__init__(message)

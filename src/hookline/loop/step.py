@@ -23,15 +23,7 @@ _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", 
 
 
 class Step:
-    """A function of a state and a batch, and of a key if it wants one.
-
-    Args:
-        who: Who was given it, for messages.
-        function: The user's.
-        form: Of its state.
-
-    Attributes:
-        takes_key: Whether it requires one positional parameter more than the state and the batch.
+    """A function of a state and a batch, and of a key if it requires one positional parameter more.
 
     Raises:
         TypeError: It is no function, or requires other parameters.
