@@ -8,10 +8,10 @@ from hookline.hooks import SessionRunContext, SessionRunHook
 
 
 class Servers(DirectTransport):
-    """A parameter server in this process, as the target of a session."""
+    """Parameter servers in this process, as the target of a session."""
 
-    def __init__(self):
-        super().__init__([ParameterServer()])
+    def __init__(self, count=1):
+        super().__init__([ParameterServer() for _ in range(count)])
 
     def open_store(self, graph):
         return RemoteStore(graph, self)

@@ -153,7 +153,7 @@ def test_a_guard_that_the_dialect_lets_pass_does_not_hold_back_a_parameter_serve
         mine, other = hl.skip_updates_if(weight > 0, name="mine"), hl.skip_updates_if(weight > 0, name="other")
         with hl.Session(Servers()) as sess:
             sess.run(hl.global_variables_initializer())
-            sess.publish()
+            sess.lowlevel.publish()
             sess.run((add.op, mine))
             with pytest.raises(errors.UnimplementedError, match="other.* cannot hold back"):
                 sess.run((add.op, mine, other))

@@ -78,18 +78,6 @@ def test_a_block_of_initializers_still_orders_initial_values():
         assert sess.run([a, b]) == [2.0, 20.0]
 
 
-def test_control_dependencies_of_none_clear_the_blocks():
-    updates = hl.Variable(0, name="updates", trainable=False)
-    with hl.control_dependencies([updates.assign_add(1)]):
-        with hl.control_dependencies(None):
-            free = hl.constant(1.0) + 1.0
-        bound = hl.constant(1.0) + 1.0
-    with hl.Session() as sess:
-        sess.run(updates.initializer)
-        assert (sess.run(free), sess.run(updates)) == (2.0, 0)
-        assert (sess.run(bound), sess.run(updates)) == (2.0, 1)
-
-
 def test_a_dtype_is_given_to_all_of_an_initial_value():
     half = hl.Variable([1.0, 2.0], name="half", dtype="float16")
     drawn = hl.Variable(lambda: jnp.ones(3), name="drawn", dtype=jnp.bfloat16)

@@ -174,6 +174,24 @@ MISTAKES = {
     "a gradient of a number": (lambda: hl.gradients(5, weight()), TypeError, "ys must be tensors or variables, got 5"),
     "a gradient by a name": (lambda: hl.gradients(weight() * 1.0, "w"), TypeError, "xs must be tensors.*got 'w'"),
     "a function that is none": (lambda: hl.update(weight(), 3.0), TypeError, "update requires a function"),
+    "text on the device": (lambda: hl.placeholder(str, name="s") + 1, TypeError, "'s:0' holds text or an object"),
+    "a text constant on the device": (lambda: hl.op(jnp.sum)(hl.constant("a")), TypeError, "hookline.host_op for it"),
+    "a number beside text": (lambda: fed(["a", 3], str), errors.InvalidArgumentError, "is not text"),
+    "ragged text": (lambda: fed([["a"], ["a", "b"]], str), errors.InvalidArgumentError, "is not"),
+    "an unknown length": (lambda: len(hl.placeholder("float32", [None])), TypeError, "is not known before it is run"),
+    "a rounded tensor": (lambda: round(hl.constant(1.5)), TypeError, "has no value before it is run"),
+    "a formatted tensor": (lambda: f"{hl.constant(1.5):.3f}", TypeError, "has no value before it is run"),
+    "a dtype as spec": (lambda: hl.host_op(int, spec=jnp.float32), TypeError, "spec must be a pytree of arrays"),
+    "a scope that climbs": (lambda: hl.name_scope("../../").__enter__(), ValueError, r"'\.\./\.\.' is not a name"),
+    "a number as scope": (lambda: hl.name_scope(3).__enter__(), TypeError, "A name is a string, got 3"),
+    "text as rate": (lambda: hl.train.Optimizer(optax.sgd, learning_rate="a"), TypeError, "learning_rate is a number"),
+    "a large number added": (lambda: hl.constant(1) + 2**40, ValueError, "add 'add' .* a number"),
+    "a large number from the host": (
+        lambda: from_host(2**40, np.int32(0)), errors.InvalidArgumentError, "returned a value that holds 1099511627776",
+    ),
+    "a summary in a finalized graph": (
+        lambda: finalized(lambda x: hl.summary.scalar("loss", x)), RuntimeError, "Summary 'loss' was to be added",
+    ),
 }  # fmt: skip
 
 
@@ -287,35 +305,6 @@ def test_only_jax_is_told_that_a_tensor_has_no_value():
     assert not hasattr(x, "__jax_array__")
     assert dict(inspect.getmembers(x))["name"] == "Const:0"
     assert len(x) == 2
-
-
-MORE = {
-    "text on the device": (lambda: hl.placeholder(str, name="s") + 1, TypeError, "'s:0' holds text or an object"),
-    "a text constant on the device": (lambda: hl.op(jnp.sum)(hl.constant("a")), TypeError, "hookline.host_op for it"),
-    "a number beside text": (lambda: fed(["a", 3], str), errors.InvalidArgumentError, "is not text"),
-    "ragged text": (lambda: fed([["a"], ["a", "b"]], str), errors.InvalidArgumentError, "is not"),
-    "an unknown length": (lambda: len(hl.placeholder("float32", [None])), TypeError, "is not known before it is run"),
-    "a rounded tensor": (lambda: round(hl.constant(1.5)), TypeError, "has no value before it is run"),
-    "a formatted tensor": (lambda: f"{hl.constant(1.5):.3f}", TypeError, "has no value before it is run"),
-    "a dtype as spec": (lambda: hl.host_op(int, spec=jnp.float32), TypeError, "spec must be a pytree of arrays"),
-    "a scope that climbs": (lambda: hl.name_scope("../../").__enter__(), ValueError, r"'\.\./\.\.' is not a name"),
-    "a number as scope": (lambda: hl.name_scope(3).__enter__(), TypeError, "A name is a string, got 3"),
-    "text as rate": (lambda: hl.train.Optimizer(optax.sgd, learning_rate="a"), TypeError, "learning_rate is a number"),
-    "a large number added": (lambda: hl.constant(1) + 2**40, ValueError, "add 'add' .* a number"),
-    "a large number from the host": (
-        lambda: from_host(2**40, np.int32(0)), errors.InvalidArgumentError, "returned a value that holds 1099511627776",
-    ),
-    "a summary in a finalized graph": (
-        lambda: finalized(lambda x: hl.summary.scalar("loss", x)), RuntimeError, "Summary 'loss' was to be added",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MORE)
-def test_another_mistake_is_named_with_its_remedy(name):
-    mistake, kind, message = MORE[name]
-    with pytest.raises(kind, match=message):
-        mistake()
 
 
 def test_leaves_of_a_fed_tree_are_checked_like_arrays():

@@ -21,23 +21,15 @@ def shown(restored):
     return {name: variable.op.name for name, variable in restored.items()}
 
 
-def steps(averages, x, values, extra=None):
-    """The average after each run with that value."""
-    step = averages.apply([x])
-    with hl.Session() as sess:
-        sess.run(hl.global_variables_initializer())
-        return [sess.run([step, averages.average(x)], {"x:0": value} | (extra or {}))[1] for value in values]
-
-
-def after(averages, x, values):
-    """The average, read behind the update."""
+def after(averages, x, values, **others):
+    """The averages and what they are made of, read behind the update of each run with that value."""
     step = averages.apply([x])
     with hl.control_dependencies([step]):
         kept = [hl.global_variables()[i].read_value() for i in range(len(hl.global_variables()))]
     names = [v.op.name for v in hl.global_variables()]
     with hl.Session() as sess:
         sess.run(hl.global_variables_initializer())
-        rows = [[float(value) for value in sess.run(kept, {"x:0": value})] for value in values]
+        rows = [[float(value) for value in sess.run(kept, {"x:0": value, **others})] for value in values]
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
@@ -171,7 +163,8 @@ def test_zero_debias_changes_nothing_for_a_variable():
 def test_a_decay_may_be_a_tensor():
     x = hl.placeholder("float32", [], name="x")
     decay = hl.placeholder("float32", [], name="decay")
-    assert steps(hl.train.ExponentialMovingAverage(decay), x, [8.0, 8.0], {"decay:0": 0.5}) == [0.0, 4.0]
+    values = after(hl.train.ExponentialMovingAverage(decay), x, [8.0, 8.0], **{"decay:0": 0.5})
+    assert values == {f"x/{A}": [4.0, 6.0]}
 
 
 def test_an_average_moves_in_training_only_where_the_decay_says_so():
@@ -193,6 +186,8 @@ def test_what_has_no_average_is_refused():
     averages = hl.train.ExponentialMovingAverage(0.5)
     with pytest.raises(TypeError, match=r"the shape of 'x' is open.*Reduce it first"):
         averages.apply([x])
+    with pytest.raises(TypeError, match="'count' holds int32"):
+        averages.apply([hl.placeholder("int32", [], name="count")])
     with pytest.raises(TypeError, match="only variables and tensors have averages, got 3"):
         averages.apply([3])
     with pytest.raises(TypeError, match="zero_debias is True or False, got 'name'"):

@@ -55,15 +55,14 @@ def given_as_placeholder(sess, make, loss, step):
 
 
 def given_as_tensor(sess, make, loss, step):
-    optimizer = hl.train.Optimizer(make, learning_rate=hl.op(lambda step: 0.5 / 2.0**step)(step))
-    train = optimizer.minimize(loss, step)
-    sess.run(hl.global_variables_initializer())
-    for _ in RATES:
-        yield sess.run([train, optimizer.learning_rate])[1]
+    return given(sess, hl.train.Optimizer(make, learning_rate=hl.op(lambda step: 0.5 / 2.0**step)(step)), loss, step)
 
 
 def given_as_schedule(sess, make, loss, step):
-    optimizer = hl.train.Optimizer(make, learning_rate=optax.exponential_decay(0.5, 1, 0.5))
+    return given(sess, hl.train.Optimizer(make, learning_rate=optax.exponential_decay(0.5, 1, 0.5)), loss, step)
+
+
+def given(sess, optimizer, loss, step):
     train = optimizer.minimize(loss, step)
     sess.run(hl.global_variables_initializer())
     for _ in RATES:

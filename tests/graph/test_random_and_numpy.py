@@ -101,27 +101,3 @@ def test_moving_averages_follow_as_the_formula_says():
             decay = min(0.9, (1 + n) / (10 + n))
             expected = decay * expected + (1 - decay) * value
         np.testing.assert_allclose(sess.run(averages.average(weight))["w"], expected, rtol=1e-6)
-
-
-def test_averages_are_restored_into_their_variables(tmp_path):
-    weight = hl.Variable(1.0, name="weight")
-    other = hl.Variable(5.0, name="other", trainable=False)
-    averages = hl.train.ExponentialMovingAverage(decay=0.5)
-    with hl.control_dependencies([weight.assign_add(2.0)]):
-        train = averages.apply()
-    assert averages.average(other) is None
-    with hl.Session() as sess:
-        sess.run(hl.global_variables_initializer())
-        sess.run(train)
-        path = hl.train.Saver().save(sess, tmp_path / "model")
-        hl.train.Saver(averages.variables_to_restore()).restore(sess, path)
-        assert sess.run([weight, other]) == [2.0, 5.0]
-    assert averages.average_name(weight) == "weight/ExponentialMovingAverage"
-
-
-def test_what_cannot_be_averaged_is_refused():
-    with pytest.raises(ValueError, match="decay must lie between 0 and 1"):
-        hl.train.ExponentialMovingAverage(decay=2.0)
-    count = hl.Variable(1, name="count")
-    with pytest.raises(TypeError, match="'count' holds int32"):
-        hl.train.ExponentialMovingAverage(decay=0.5).apply([count])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from hookline.errors import AbortedError
 from hookline.graph import Operation, Tensor, Variable, create_global_step, group, host_op, op
 from hookline.hooks import SessionRunHook
 from hookline.monitored import ChiefSessionCreator, MonitoredSession, RecoveryPolicy, Scaffold
+from hookline.summary import FileWriterCache
 
 
 @dataclass
@@ -46,6 +48,12 @@ class Model:
                 session.run(self.train)
                 runs += 1
         return runs
+
+
+@pytest.fixture(autouse=True)
+def close_writers() -> Iterator[None]:
+    yield
+    FileWriterCache.clear()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from hookline import hooks, summary
 from hookline.checkpoint import Saver
-from hookline.graph import Variable, constant, get_default_graph, get_or_create_eval_step
+from hookline.graph import Graph, Variable, constant, get_default_graph, get_or_create_eval_step
 from hookline.hooks import SessionRunHook, every
 from hookline.monitored import HookedSession
 from hookline.testing import RecordingHook, check_hook
@@ -76,6 +76,17 @@ def test_no_exported_hook_is_left_out():
     assert exported <= tested
 
 
+WITHOUT_A_STEP = ("SessionRun", "Recording", "Logging", "Watchdog", "StopAfterNEvals", "FinalOps", "FeedFn")
+
+
+@pytest.mark.parametrize("name", [name for name in HOOKS if not name.startswith(WITHOUT_A_STEP)])
+def test_a_graph_without_a_global_step_is_refused_by_name(name, tmp_path):
+    with Graph().as_default():
+        Variable(1.0, name="loss")
+        with pytest.raises(RuntimeError, match=f"{name.split(',')[0]} requires a global step"):
+            HOOKS[name](tmp_path).begin()
+
+
 @pytest.mark.parametrize("callback", ["before_run", "after_run"])
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_subclass_that_overrides_a_run_callback_is_called_on_every_run(name, callback, model, tmp_path):
@@ -107,6 +118,7 @@ CADENCES = {
     "CheckpointSaverHook": lambda tmp_path: checkpoint_saver(tmp_path, save_steps=50),
     "ProfilerHook": lambda tmp_path: hooks.ProfilerHook(save_steps=500, output_dir=str(tmp_path)),
     "ProgressHook": lambda tmp_path: hooks.ProgressHook({"loss": "loss"}, trigger=every(50)),
+    "WatchdogHook": lambda tmp_path: hooks.WatchdogHook(timeout_secs=3600),
     "NanTensorHook": lambda tmp_path: hooks.NanTensorHook("loss"),
     "StopAtStepHook": lambda tmp_path: hooks.StopAtStepHook(last_step=1000),
     "GlobalStepWaiterHook": lambda tmp_path: hooks.GlobalStepWaiterHook(wait_until_step=0),

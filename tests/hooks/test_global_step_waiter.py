@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.stand_ins import Servers
 
 from hookline import clock
 from hookline.coordination import Coordinator
 from hookline.errors import AbortedError, DeadlineExceededError
-from hookline.graph import Graph, global_variables_initializer
+from hookline.graph import global_variables_initializer
 from hookline.hooks import GlobalStepWaiterHook, SessionRunArgs, SessionRunContext
 from hookline.session import Session
 from hookline.testing import FakeClock, RecordingHook
@@ -46,33 +48,10 @@ def before_run(hook, session):
 
 
 def in_thread(function):
-    """Starts a thread, and returns a function that joins it and gives what it returned or raises what it raised."""
-    outcome = []
-
-    def run():
-        try:
-            outcome.append((function(), None))
-        except BaseException as exc:
-            outcome.append((None, exc))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def join():
-        thread.join(10)
-        assert not thread.is_alive()
-        value, exc = outcome[0]
-        if exc is not None:
-            raise exc
-        return value
-
-    join.alive = thread.is_alive
-    return join
-
-
-def test_a_graph_without_a_global_step_is_refused_by_name():
-    with Graph().as_default(), pytest.raises(RuntimeError, match="GlobalStepWaiterHook requires a global step"):
-        GlobalStepWaiterHook(1).begin()
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(function)
+    executor.shutdown(wait=False)
+    return future
 
 
 @pytest.mark.parametrize("wanted", [0, -3])
@@ -84,10 +63,10 @@ def test_zero_and_less_never_waits(session, wanted):
 def test_a_wait_for_step_1_waits_for_the_first_step_and_then_runs(model, session):
     with FakeClock() as fake:
         hook = begun(session, wait_until_step=1)
-        join = in_thread(lambda: before_run(hook, session))
+        waiting = in_thread(lambda: before_run(hook, session))
         fake.await_waiters()
         session.run(model.train)
-        assert join() is None
+        assert waiting.result(10) is None
 
 
 def test_it_starts_at_once_where_the_step_is_reached_already(model, session):
@@ -97,11 +76,11 @@ def test_it_starts_at_once_where_the_step_is_reached_already(model, session):
 
 def test_it_waits_until_another_worker_has_brought_the_step_there(model, session):
     hook = begun(session, wait_until_step=3)
-    join = in_thread(lambda: before_run(hook, session))
+    waiting = in_thread(lambda: before_run(hook, session))
     for _ in range(3):
-        assert join.alive()
+        assert not waiting.done()
         session.run(model.train)
-    assert join() is None
+    assert waiting.result(10) is None
 
 
 def test_once_started_it_never_waits_again_recovery_included(model, session):
@@ -141,19 +120,19 @@ def test_a_recovery_during_the_wait_waits_on(model, session):
         before_run(hook, lost)
     lost.close()
     hook.after_create_session(session, Coordinator())
-    join = in_thread(lambda: before_run(hook, session))
-    assert join.alive()
+    waiting = in_thread(lambda: before_run(hook, session))
+    assert not waiting.done()
     session.run(model.jump)
-    join()
+    waiting.result(10)
 
 
 def test_it_leaves_the_wait_when_the_coordinator_is_asked_to_stop(session):
     coord = Coordinator()
     hook = begun(session, coord, wait_until_step=5)
-    join = in_thread(lambda: before_run(hook, session))
+    waiting = in_thread(lambda: before_run(hook, session))
     coord.request_stop()
     with pytest.raises(StopIteration, match="leaves its wait for global step 5.*stopped at step 0"):
-        join()
+        waiting.result(10)
 
 
 @pytest.mark.parametrize("timeout_secs", [None, 8])
@@ -170,10 +149,10 @@ def test_it_leaves_the_wait_when_the_session_is_closed(model):
     session = Session()
     session.run(global_variables_initializer())
     hook = begun(session, wait_until_step=5)
-    join = in_thread(lambda: before_run(hook, session))
+    waiting = in_thread(lambda: before_run(hook, session))
     session.close()
     with pytest.raises((StopIteration, RuntimeError), match=r"leaves its wait|closed Session"):
-        join()
+        waiting.result(10)
 
 
 def test_a_stopped_wait_runs_no_step_and_ends_the_session_cleanly(model, probe):
@@ -211,12 +190,12 @@ def test_the_timeout_runs_on_over_a_recovery(session):
 def test_it_logs_the_start_of_the_wait_and_each_further_thousand_steps(model, session, caplog):
     caplog.set_level(logging.INFO, "hookline")
     hook = begun(session, wait_until_step=3500)
-    join = in_thread(lambda: before_run(hook, session))
+    waiting = in_thread(lambda: before_run(hook, session))
     for step, lines in ((0, 1), (500, 1), (1000, 2), (1700, 2), (2300, 3), (3200, 3), (3400, 4)):
         session.load({"global_step": step})
         _wait_for_lines(caplog, lines)
     session.load({"global_step": 3500})
-    join()
+    waiting.result(10)
     waits = [
         r.getMessage() for r in caplog.records if "waits for global step" in r.getMessage() and r.levelname == "INFO"
     ]
@@ -231,10 +210,13 @@ def _wait_for_lines(caplog, count):
     threading.Event().wait(0.03)
 
 
-def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(session, caplog):
-    with pytest.raises(DeadlineExceededError):
-        before_run(begun(session, wait_until_step=5, timeout_secs=0), session)
-    assert "nobody else can advance the step" in caplog.text
+@pytest.mark.parametrize(("target", "warns"), [("", True), (Servers(), False)])
+def test_in_a_session_that_nobody_else_can_advance_it_warns_at_once(model, target, warns, caplog):
+    with Session(target) as session:
+        session.run(global_variables_initializer())
+        with pytest.raises(DeadlineExceededError):
+            before_run(begun(session, wait_until_step=5, timeout_secs=0), session)
+    assert ("nobody else can advance the step" in caplog.text) == warns
 
 
 def test_the_period_of_polling_must_be_positive():

@@ -58,13 +58,6 @@ def test_it_logs_by_the_clock(model, lines):
     assert lines() == ["loss:0 = 0.5", "loss:0 = 2.0 (10.000 sec)", "loss:0 = 8.0 (10.000 sec)"]
 
 
-def test_it_counts_runs_of_this_session_and_not_global_steps(model, lines):
-    with FakeClock(), model.session(LoggingTensorHook(["loss"], every_n_iter=2)) as session:
-        for fetches in (model.jump, model.loss, model.loss, model.loss, model.loss):
-            session.run(fetches)
-    assert len(lines()) == 3
-
-
 def test_a_run_that_failed_and_was_tried_again_counts_once(model, lines):
     lose_once = RecordingHook(failures={"before_run": [None, AbortedError(None, None, "lost")]})
     with FakeClock(), model.session(LoggingTensorHook(["loss"], every_n_iter=2), lose_once) as session:

@@ -151,24 +151,6 @@ def test_values_are_asked_for_only_on_runs_that_are_shown_and_once_more_at_the_s
     assert [line.split("  ")[2] for line in lines] == [f"before {step}" for step in (0, 10, 20, 30, 34)]
 
 
-def test_it_is_not_called_on_each_run(model):
-    class Counting(train.ProgressHook):
-        seen = 0
-
-        def on_trigger(self, firing):
-            self.seen += 1
-            super().on_trigger(firing)
-
-    with Pipe() as pipe, FakeClock() as clock:
-        hook = Counting(file=pipe.file)
-        with model.session(hook) as session:
-            for _ in range(1000):
-                clock.advance(0.1)
-                session.run(model.train)
-    assert len(pipe.lines) == 11
-    assert hook.seen < 40
-
-
 def slow(x):
     """Takes the device a tenth of a second or more."""
     ones = jnp.ones((400, 400))
@@ -272,11 +254,6 @@ def test_a_pipe_that_nobody_reads_ends_no_training(model, caplog):
 def test_wrong_arguments_are_refused(arguments, kind, complaint):
     with pytest.raises(kind, match=complaint):
         train.ProgressHook(**arguments)
-
-
-def test_a_graph_without_a_global_step_is_refused_by_name():
-    with pytest.raises(RuntimeError, match="ProgressHook requires a global step"):
-        train.ProgressHook().begin()
 
 
 def test_a_value_that_is_not_in_the_graph_is_refused_at_begin(model):

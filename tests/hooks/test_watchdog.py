@@ -140,10 +140,6 @@ def test_after_a_recovery_it_watches_the_new_session(model, clock, said):
     assert "the model was initialised anew" in said.lines[0]
 
 
-def test_no_run_calls_it():
-    assert not {"before_run", "after_run"} & set(vars(WatchdogHook))
-
-
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_the_time_must_be_above_zero(wrong):
     with pytest.raises(ValueError, match="WatchdogHook requires timeout_secs > 0"):

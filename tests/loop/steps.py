@@ -177,6 +177,16 @@ WRITTEN: dict[str, Callable[[], Written]] = {
 }
 
 
+def train(loop: Any, by_hand: bool, **arguments: Any) -> None:
+    """Runs a loop, or the loop that people write around its session."""
+    if not by_hand:
+        loop.run(**arguments)
+        return
+    with loop.session(**arguments) as session:
+        while not session.should_stop():
+            session.run(loop.train_op)
+
+
 def by_hand(written: Written, steps: int) -> tuple[Any, list[float]]:
     """Returns what the loop that people write comes to: the state, and the losses."""
     state, losses = written.state, []

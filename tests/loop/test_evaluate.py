@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 import hookline as hl
-from hookline.testing import check_hook, read_events
+from hookline.testing import RecordingHook, check_hook, read_events
 
 from .steps import X, Y, batches, mse, nnx_objects
 
@@ -137,17 +137,10 @@ def test_the_best_is_kept_though_the_process_was_killed_before_it_could_say_so(t
 
 
 def test_steps_that_are_trained_again_are_shown_once(tmp_path):
-    class Lose(hl.train.SessionRunHook):
-        lost = False
-
-        def after_run(self, run_context, run_values):
-            if run_context.session.global_step == 7 and not self.lost:
-                self.lost = True
-                raise hl.errors.UnavailableError(None, None, "away")
-
+    lose = RecordingHook(failures={"after_run": [None] * 6 + [hl.errors.UnavailableError(None, None, "away")]})
     evaluate = evaluating()
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
-    counting().run(str(tmp_path), 8, hooks=[evaluate, Lose()], save_checkpoint_steps=5, recovery=recovery)
+    counting().run(str(tmp_path), 8, hooks=[evaluate, lose], save_checkpoint_steps=5, recovery=recovery)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "eval")).Reload()

@@ -15,9 +15,9 @@ import pytest
 from flax import nnx
 
 import hookline as hl
-from hookline.testing import read_events
+from hookline.testing import RecordingHook, read_events
 
-from .steps import WRITTEN, X, batches, by_hand, nnx_objects, plain
+from .steps import WRITTEN, X, batches, by_hand, nnx_objects, plain, train
 
 
 def close(one, other):
@@ -274,26 +274,19 @@ def test_nothing_to_watch_is_said_and_a_wrong_name_refused(caplog):
 
 
 def test_it_recovers_from_a_lost_session(tmp_path):
-    class LoseOnce(hl.train.SessionRunHook):
-        lost = False
-
-        def after_run(self, run_context, run_values):
-            if run_context.session.global_step == 5 and not self.lost:
-                self.lost = True
-                raise hl.errors.UnavailableError(None, None, "away")
-
-    hook = LoseOnce()
+    hook = RecordingHook(failures={"after_run": [None] * 4 + [hl.errors.UnavailableError(None, None, "away")]})
     recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
     state = counting().run(str(tmp_path), 8, hooks=[hook], save_checkpoint_steps=2, recovery=recovery)
-    assert hook.lost
+    assert hook.callbacks.count("after_create_session") == 2
     assert state["n"] == 8
 
 
 def test_preempted_it_saves_and_holds_what_was_trained(tmp_path):
     class Signal(hl.train.SessionRunHook):
-        def after_run(self, run_context, run_values):
-            if run_context.session.global_step == 3:
-                signal.raise_signal(signal.SIGTERM)
+        trigger = hl.train.at_steps(3)
+
+        def on_trigger(self, firing):
+            signal.raise_signal(signal.SIGTERM)
 
     loop = counting()
     with pytest.raises(hl.train.Preempted):
@@ -314,12 +307,7 @@ def ended_early(caplog):
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
     loop = counting([np.ones(2)] * 3)
-    if by_hand:
-        with loop.session(last_step=10) as session:
-            while not session.should_stop():
-                session.run(loop.train_op)
-    else:
-        loop.run(last_step=10)
+    train(loop, by_hand, last_step=10)
     assert loop.result["n"] == 3
     assert ended_early(caplog) == [
         "Loop: the data ended at global step 3, before last_step=10. Give more of them, or such as begin again: "
@@ -328,12 +316,7 @@ def test_data_that_end_before_the_last_step_are_told(by_hand, caplog):
 
 
 def test_who_ends_before_the_data_do_is_told_nothing(caplog):
-    class StopAtTwo(hl.train.SessionRunHook):
-        def after_run(self, run_context, run_values):
-            if run_context.session.global_step == 2:
-                run_context.request_stop()
-
-    counting([np.ones(2)] * 3).run(last_step=10, hooks=[StopAtTwo()])
+    counting([np.ones(2)] * 3).run(last_step=10, hooks=[hl.train.StopAtStepHook(last_step=2)])
     counting([np.ones(2)] * 3).run(last_step=3)
     counting([np.ones(2)] * 3).run()
     assert ended_early(caplog) == []
@@ -364,12 +347,7 @@ def test_hooks_ride_along_and_fetch_metrics_and_what_is_made_of_the_state(by_han
     with loop.graph.as_default():
         double = hl.op(lambda state: state["n"] * 2)(loop.state)
     seen = Seen([loop.metrics["loss"], loop.state["n"], double])
-    if by_hand:
-        with loop.session(last_step=2, hooks=[seen]) as session:
-            while not session.should_stop():
-                session.run(loop.train_op)
-    else:
-        loop.run(last_step=2, hooks=[seen])
+    train(loop, by_hand, last_step=2, hooks=[seen])
     assert seen.values == [[1.0, 0.0, 0.0], [2.0, 1.0, 2.0]]
     assert loop.result["n"] == 2
 

@@ -15,7 +15,7 @@ import hookline as hl
 from hookline.cli import main
 from hookline.testing import FakeClock
 
-from .steps import batches
+from .steps import batches, train
 
 launch = importlib.import_module("hookline.cli.launch")
 
@@ -39,20 +39,10 @@ class Tick(hl.train.SessionRunHook):
         self._clock.advance(1)
 
 
-def by_run(loop, **arguments):
-    loop.run(**arguments)
-
-
-def by_hand(loop, **arguments):
-    with loop.session(**arguments) as session:
-        while not session.should_stop():
-            session.run(loop.train_op)
-
-
-@pytest.mark.parametrize("train", [by_run, by_hand])
-def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(train, capsys):
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(by_hand, capsys):
     with FakeClock() as clock:
-        train(counting(), last_step=25, hooks=[Tick(clock)])
+        train(counting(), by_hand, last_step=25, hooks=[Tick(clock)])
     out, err = capsys.readouterr()
     assert out == "", "what a program prints is its own"
     assert err.splitlines() == [
@@ -63,9 +53,9 @@ def test_unasked_the_step_and_the_metrics_are_shown_on_stderr(train, capsys):
     ]
 
 
-@pytest.mark.parametrize("train", [by_run, by_hand])
-def test_switched_off_it_shows_nothing(train, capsys):
-    train(counting(), last_step=5, progress=False)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_switched_off_it_shows_nothing(by_hand, capsys):
+    train(counting(), by_hand, last_step=5, progress=False)
     assert capsys.readouterr() == ("", "")
 
 

@@ -11,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.stand_ins import Servers
 
 import hookline as hl
 import hookline.numpy as hnp
 from hookline import errors
-from hookline.distributed.server import ParameterServer
-from hookline.distributed.store import RemoteStore
-from hookline.distributed.transport import DirectTransport
 
 EPSILON, MOMENTUM = 1e-3, 0.9
 STEPS, SAVED_AT = 8, 4
@@ -239,19 +237,6 @@ CASES = {
     "averages of losses and variables": (averages_of_losses_and_variables, plain_averages),
     "discriminator before generator": (discriminator_before_generator, plain_adversaries),
 }
-
-
-class Servers:
-    """Parameter servers in this process, as a target."""
-
-    def __init__(self, count):
-        self._transport = DirectTransport([ParameterServer() for _ in range(count)])
-
-    def open_store(self, graph):
-        return RemoteStore(graph, self._transport, worker_index=0)
-
-    def hooks(self, summary_dir):
-        return []
 
 
 def train(build, steps, restore=None, save=None, target=""):

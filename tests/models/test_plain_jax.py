@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 import hookline as hl
 import hookline.numpy as hnp
@@ -94,13 +93,6 @@ def test_int8_weights_with_float_scales_are_read_and_only_the_scales_trained(tra
     assert losses[-1] < 0.2 * losses[0]
     np.testing.assert_array_equal(leaves["codes"], np.arange(-4, 4))
     assert leaves["codes"].dtype == np.int8
-
-
-def test_a_trainable_integer_is_refused_with_advice():
-    count = hl.Variable(lambda: {"n": jnp.arange(3), "w": jnp.ones(3)}, name="mixed")
-    loss = hnp.sum(count["w"])
-    with pytest.raises(TypeError, match=r"mixed:0\['n'\] has dtype int32.*trainable=False"):
-        hl.train.Optimizer(optax.sgd(0.1)).minimize(loss)
 
 
 def test_gradients_by_hand_train_what_an_optimizer_would(tmp_path):

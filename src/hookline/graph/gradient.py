@@ -30,7 +30,6 @@ class Gradient(Operation):
     through it. So the node's control inputs affect only its own work.
 
     Attributes:
-        ys: The tensors to differentiate.
         xs: The tensors to differentiate with respect to; a path leads from each of them to one of `ys`.
         path: The operations on those paths, in creation order.
         order: One more than the highest order of a gradient on the path; 1 for a first derivative.

@@ -20,9 +20,8 @@ from hookline import arguments
 from hookline.graph import spec as specs
 from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
-from hookline.graph.names import check_name
 from hookline.graph.operators import NoValue, Operators
-from hookline.graph.registry import Registry
+from hookline.graph.registry import Registry, check_name
 from hookline.graph.views import NotHashable, Path, Step, freeze, parsed, step_text, take
 
 
@@ -279,14 +278,7 @@ class Operation(InDialect):
 
 
 class Function(Operation):
-    """A node whose value comes from a Python function that JAX traces.
-
-    Args:
-        fn: `fn(*args, **kwargs)`.
-        name: Its name.
-        args: Positional arguments, with tensors nested anywhere.
-        kwargs: Keyword arguments.
-    """
+    """A node whose value is that of `fn(*args, **kwargs)`, which JAX traces; tensors are nested anywhere in these."""
 
     def __init__(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         self.fn = fn

@@ -13,16 +13,22 @@ from hookline.graph.graph import Function, Operation, Tensor
 from hookline.graph.variable import Variable
 
 
-class Guard(Function):
-    """The node behind `skip_updates_if`: a bool of the device, true where the run is to be skipped."""
+class Condition(Function):
+    """A node that looks at one bool of the device."""
 
     def __init__(self, condition: Any, name: str) -> None:
-        super().__init__(as_one_bool, name, (condition,))
-        self.type = "SkipUpdatesIf"
+        super().__init__(_as_one_bool, name, (condition,))
+        self.type = type(self).type
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         ((condition,), _) = self.bind(resolve)
-        return Guard(condition, name)
+        return type(self)(condition, name)
+
+
+class Guard(Condition):
+    """The node behind `skip_updates_if`: true where the run is to be skipped."""
+
+    type = "SkipUpdatesIf"
 
 
 def skip_updates_if(condition: Any, name: str = "skip_updates_if") -> Tensor:
@@ -65,8 +71,7 @@ def counts_runs(variable: Variable) -> bool:
     return variable.per_worker or variable is counted_global_step(variable.graph)
 
 
-def as_one_bool(condition: Any) -> jax.Array:
-    """Returns a condition as what guards and latches look at."""
+def _as_one_bool(condition: Any) -> jax.Array:
     try:
         value = jnp.asarray(condition)
     except (TypeError, ValueError):

@@ -14,11 +14,9 @@ from hookline.graph.ops import as_array, constant, host_op, op
 
 
 def initial_tensor(initial_value: Any, name: str) -> Tensor:
-    """Returns the initial value of `name` as a tensor. Called outside of all control dependencies.
+    """Returns as a tensor a pytree of arrays or tensors, a tensor, or what a function without arguments returns.
 
-    Args:
-        initial_value: A pytree of arrays or tensors, a tensor, or a function without arguments that returns one.
-        name: The variable's name, for messages.
+    Called outside of all control dependencies. The name is that of the variable, for messages.
     """
     if isinstance(initial_value, Tensor):
         return _outside(initial_value)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from hookline.graph.graph import Function, Operation, Tensor
-from hookline.graph.guard import as_one_bool
+from hookline.graph.graph import Operation
+from hookline.graph.guard import Condition
 
 
-class Latch(Function):
-    """The node behind `latch`: a bool on the device. The latched value belongs to the session that runs it."""
+class Latch(Condition):
+    """The node behind `latch`. The latched value belongs to the session that runs it."""
 
-    def __init__(self, condition: Any, name: str) -> None:
-        super().__init__(as_one_bool, name, (condition,))
-        self.type = "Latch"
-
-    def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
-        ((condition,), _) = self.bind(resolve)
-        return Latch(condition, name)
+    type = "Latch"
 
 
 def latch(condition: Any, name: str = "latch") -> Operation:

@@ -17,10 +17,7 @@ from hookline.graph.graph import Operation, Tensor, get_default_graph
 class Placeholder(Operation):
     """A node whose value is fed.
 
-    Attributes:
-        dtype: The dtype of the arrays it takes; `None` if it takes text or any object, for host operations.
-        shape: The shape of the values it takes, as it was given.
-        is_text: Whether it takes strings only.
+    Its `dtype` is `None` if it takes text or any object, for host operations.
     """
 
     type = "Placeholder"
@@ -39,11 +36,7 @@ class Placeholder(Operation):
 
 
 class Constant(Operation):
-    """A node with a fixed value: a pytree of arrays and numbers, or any object for host operations.
-
-    Attributes:
-        value: As above. The node has its own copy of the arrays.
-    """
+    """A node with a fixed value: a pytree of arrays, copied, or any object for host operations."""
 
     type = "Constant"
 
@@ -74,15 +67,7 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 class HostCall(Operation):
-    """A node whose value comes from a Python function, called with concrete values once in each run.
-
-    Args:
-        fn: `fn(*args, **kwargs)`.
-        name: Its name.
-        args: Positional arguments, with tensors nested anywhere.
-        kwargs: Keyword arguments.
-        spec: The spec of its result, as far as it is known.
-    """
+    """A node whose value is that of `fn(*args, **kwargs)`, called in Python with concrete values once in each run."""
 
     type = "HostOp"
 
@@ -137,13 +122,7 @@ class HostCall(Operation):
 
 
 class SessionCall(Operation):
-    """A node whose value comes from a function of the session that runs it.
-
-    Args:
-        name: Its name.
-        fn: `fn(session, *args)`.
-        args: Values of the graph that it takes.
-    """
+    """A node whose value is that of `fn(session, *args)`, for the session that runs it."""
 
     type = "SessionOp"
 
@@ -159,16 +138,11 @@ class Source(Operation):
     `control_dependencies` blocks around it.
 
     Args:
-        name: Its name.
         open_for: `open_for(node, shared)` returns what a session reads from, as `hookline.session.OpenSource` describes
             it; `shared` says that the session's variables outlive it, so the sequence continues where this process was.
         spec: The spec of each value, as far as it is known.
-        host_only: The values are text or objects.
         resumes: A session that is restored goes on where the checkpoint is, instead of beginning anew.
-        example: Spec of the first value; `UNKNOWN` as well where that is not known.
-
-    Attributes:
-        example: As above: what `spec` leaves open is known in it.
+        example: Spec of the first value, in which is known what `spec` leaves open; `UNKNOWN` where it is not.
     """
 
     type = "Iterator"

@@ -8,6 +8,7 @@ operator of their own keep it.
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from abc import ABC, abstractmethod
@@ -64,116 +65,27 @@ class NoValue(ABC):
         return self._no_value() if format_spec else repr(self)
 
 
-class Operators(ABC, Generic[T]):
-    """Operators whose results are of type `T`. Equality stays identity."""
-
-    @abstractmethod
-    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
-        """Returns the result that represents `fn(*operands)`."""
-
-    def __add__(self, other: Any) -> T:
-        return self._operate("add", _add, self, other)
-
-    def __radd__(self, other: Any) -> T:
-        return self._operate("add", _add, other, self)
-
-    def __sub__(self, other: Any) -> T:
-        return self._operate("sub", _sub, self, other)
-
-    def __rsub__(self, other: Any) -> T:
-        return self._operate("sub", _sub, other, self)
-
-    def __mul__(self, other: Any) -> T:
-        return self._operate("mul", _mul, self, other)
-
-    def __rmul__(self, other: Any) -> T:
-        return self._operate("mul", _mul, other, self)
-
-    def __truediv__(self, other: Any) -> T:
-        return self._operate("truediv", _truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> T:
-        return self._operate("truediv", _truediv, other, self)
-
-    def __floordiv__(self, other: Any) -> T:
-        return self._operate("floordiv", _floordiv, self, other)
-
-    def __rfloordiv__(self, other: Any) -> T:
-        return self._operate("floordiv", _floordiv, other, self)
-
-    def __mod__(self, other: Any) -> T:
-        return self._operate("mod", _mod, self, other)
-
-    def __rmod__(self, other: Any) -> T:
-        return self._operate("mod", _mod, other, self)
-
-    def __pow__(self, other: Any) -> T:
-        return self._operate("pow", _pow, self, other)
-
-    def __rpow__(self, other: Any) -> T:
-        return self._operate("pow", _pow, other, self)
-
-    def __matmul__(self, other: Any) -> T:
-        return self._operate("matmul", _matmul, self, other)
-
-    def __rmatmul__(self, other: Any) -> T:
-        return self._operate("matmul", _matmul, other, self)
-
-    def __and__(self, other: Any) -> T:
-        return self._operate("and", _and, self, other)
-
-    def __rand__(self, other: Any) -> T:
-        return self._operate("and", _and, other, self)
-
-    def __or__(self, other: Any) -> T:
-        return self._operate("or", _or, self, other)
-
-    def __ror__(self, other: Any) -> T:
-        return self._operate("or", _or, other, self)
-
-    def __xor__(self, other: Any) -> T:
-        return self._operate("xor", _xor, self, other)
-
-    def __rxor__(self, other: Any) -> T:
-        return self._operate("xor", _xor, other, self)
-
-    def __lshift__(self, other: Any) -> T:
-        return self._operate("lshift", _lshift, self, other)
-
-    def __rlshift__(self, other: Any) -> T:
-        return self._operate("lshift", _lshift, other, self)
-
-    def __rshift__(self, other: Any) -> T:
-        return self._operate("rshift", _rshift, self, other)
-
-    def __rrshift__(self, other: Any) -> T:
-        return self._operate("rshift", _rshift, other, self)
-
-    def __lt__(self, other: Any) -> T:
-        return self._operate("lt", _lt, self, other)
-
-    def __le__(self, other: Any) -> T:
-        return self._operate("le", _le, self, other)
-
-    def __gt__(self, other: Any) -> T:
-        return self._operate("gt", _gt, self, other)
-
-    def __ge__(self, other: Any) -> T:
-        return self._operate("ge", _ge, self, other)
-
-    def __neg__(self) -> T:
-        return self._operate("neg", operator.neg, self)
-
-    def __pos__(self) -> T:
-        return self._operate("pos", operator.pos, self)
-
-    def __abs__(self) -> T:
-        return self._operate("abs", operator.abs, self)
-
-    def __invert__(self) -> T:
-        return self._operate("invert", operator.invert, self)
+def _left(fn: Callable[[Any, Any], Any]) -> Callable[[Operators[T], Any], T]:
+    """Returns the method that represents `fn(self, other)`."""
+    fn = _binary(fn)
+    return lambda self, other: self._operate(_name_of(fn), fn, self, other)
 
 
+def _right(fn: Callable[[Any, Any], Any]) -> Callable[[Operators[T], Any], T]:
+    """Returns the method that represents `fn(other, self)`."""
+    fn = _binary(fn)
+    return lambda self, other: self._operate(_name_of(fn), fn, other, self)
+
+
+def _unary(fn: Callable[[Any], Any]) -> Callable[[Operators[T]], T]:
+    return lambda self: self._operate(_name_of(fn), fn, self)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return fn.__name__.rstrip("_")  # and_, or_
+
+
+@functools.cache
 def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Returns `fn` for operands one of which may be a list: beside an array, the list becomes an array too."""
 
@@ -190,8 +102,27 @@ def _beside(other: Any, operand: Any) -> Any:
     return operand
 
 
-_add, _sub, _mul, _pow = (_binary(fn) for fn in (operator.add, operator.sub, operator.mul, operator.pow))
-_truediv, _floordiv, _mod = (_binary(fn) for fn in (operator.truediv, operator.floordiv, operator.mod))
-_and, _or, _xor = (_binary(fn) for fn in (operator.and_, operator.or_, operator.xor))
-_lt, _le, _gt, _ge = (_binary(fn) for fn in (operator.lt, operator.le, operator.gt, operator.ge))
-_matmul, _lshift, _rshift = (_binary(fn) for fn in (operator.matmul, operator.lshift, operator.rshift))
+class Operators(ABC, Generic[T]):
+    """Operators whose results are of type `T`. Equality stays identity."""
+
+    @abstractmethod
+    def _operate(self, name: str, fn: Callable[..., Any], *operands: Any) -> T:
+        """Returns the result that represents `fn(*operands)`."""
+
+    __add__, __radd__ = _left(operator.add), _right(operator.add)
+    __sub__, __rsub__ = _left(operator.sub), _right(operator.sub)
+    __mul__, __rmul__ = _left(operator.mul), _right(operator.mul)
+    __truediv__, __rtruediv__ = _left(operator.truediv), _right(operator.truediv)
+    __floordiv__, __rfloordiv__ = _left(operator.floordiv), _right(operator.floordiv)
+    __mod__, __rmod__ = _left(operator.mod), _right(operator.mod)
+    __pow__, __rpow__ = _left(operator.pow), _right(operator.pow)
+    __matmul__, __rmatmul__ = _left(operator.matmul), _right(operator.matmul)
+    __and__, __rand__ = _left(operator.and_), _right(operator.and_)
+    __or__, __ror__ = _left(operator.or_), _right(operator.or_)
+    __xor__, __rxor__ = _left(operator.xor), _right(operator.xor)
+    __lshift__, __rlshift__ = _left(operator.lshift), _right(operator.lshift)
+    __rshift__, __rrshift__ = _left(operator.rshift), _right(operator.rshift)
+    __lt__, __le__ = _left(operator.lt), _left(operator.le)
+    __gt__, __ge__ = _left(operator.gt), _left(operator.ge)
+    __neg__, __pos__ = _unary(operator.neg), _unary(operator.pos)
+    __abs__, __invert__ = _unary(operator.abs), _unary(operator.invert)

@@ -9,27 +9,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookline import arguments
-from hookline.graph.names import Names, check_name
 
 FINALIZED = "Graph is finalized and cannot be modified."
 """How the error of an addition to a finalized graph begins."""
 
 
 class Registry:
-    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations.
-
-    Example:
-        >>> registry = Registry()
-        >>> with registry.name_scope("layer"):
-        ...     registry.unique_name("weights")
-        'layer/weights'
-    """
+    """Names, collections, and a lock on both: the part of a `Graph` that does not deal with operations."""
 
     def __init__(self) -> None:
         self._collections: dict[Hashable, list[Any]] = {}
         self._finalized = False
         self._lock = threading.RLock()
-        self._names = Names()
+        # By the name in lower case: a checkpoint's folders may lie on a file system that ignores case.
+        self._counts: dict[str, int] = {}
+        self._local = threading.local()
 
     @property
     def finalized(self) -> bool:
@@ -52,19 +46,39 @@ class Registry:
             )
 
     def unique_name(self, name: str) -> str:
-        """Returns `name` inside the current name scope, numbered (`loss_1`) if it is taken, and takes it."""
+        """Returns `name` inside the current name scope, numbered (`loss_1`) if it is taken, and takes it.
+
+        Names that differ only in case count as the same.
+
+        Raises:
+            ValueError: It has characters other than letters, digits, `_`, `.`, `-` and `/`, or leads out of a folder.
+        """
         self.check_open(f"{name!r}")
-        return self._names.unique(name)
+        check_name(name)
+        wanted = self.current_scope + name
+        with self._lock:
+            unique = self._free(wanted)
+            self._counts[wanted.lower()] = self._counts.get(wanted.lower(), 0) + 1
+            self._counts.setdefault(unique.lower(), 1)
+        return unique
 
     def free_name(self, name: str) -> str:
         """Returns the name that an operation would get, outside of all name scopes, if it asked for `name` now."""
-        with self._names.scoped(""):
-            return self._names.free(name)
+        check_name(name)
+        with self._lock:
+            return self._free(name)
+
+    def _free(self, wanted: str) -> str:
+        unique, count = wanted, self._counts.get(wanted.lower(), 0)
+        while count and unique.lower() in self._counts:
+            unique = f"{wanted}_{count}"
+            count += 1
+        return unique
 
     @property
     def current_scope(self) -> str:
         """The name scope of the calling thread: empty, or ending in a slash."""
-        return self._names.scope
+        return getattr(self._local, "scope", "")
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
@@ -76,8 +90,11 @@ class Registry:
             check_name(name.removesuffix("/") if isinstance(name, str) else name)
         if name and not name.endswith("/"):
             name = f"{self.unique_name(name)}/"
-        with self._names.scoped(name or "") as prefix:
-            yield prefix
+        outer, self._local.scope = self.current_scope, name or ""
+        try:
+            yield self.current_scope
+        finally:
+            self._local.scope = outer
 
     def add_to_collection(self, name: Hashable, value: Any) -> None:
         """Appends `value` to the collection `name`."""
@@ -102,3 +119,18 @@ class Registry:
 def _check_hashable(name: Any) -> None:
     if not isinstance(name, Hashable):
         raise TypeError(f"The name of a collection must be hashable, such as text, got {name!r}.")
+
+
+def check_name(name: str) -> None:
+    """Raises `ValueError` unless `name` can be a name in a graph.
+
+    Names become parts of paths, in checkpoints and in TensorBoard, so none may lead out of its folder.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"A name is a string, got {name!r} of type {type(name).__name__}.")
+    if not name or not all(c.isascii() and (c.isalnum() or c in "_.-/") for c in name):
+        raise ValueError(f"{name!r} is not a name: use letters, digits and '_', '.', '-', '/'.")
+    if not name[0].isalnum() and name[0] not in "._":
+        raise ValueError(f"{name!r} is not a name: begin it with a letter, a digit, '.' or '_'.")
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{name!r} is not a name: a part between two slashes may not be empty, '.' or '..'.")

@@ -20,11 +20,7 @@ from hookline.graph.ops import op
 
 
 class VariableRead(Operation):
-    """The node behind a variable: its value is the variable's.
-
-    Attributes:
-        variable: The variable, which is also the node's output.
-    """
+    """The node behind a variable, which is its output."""
 
     type = "Variable"
 
@@ -43,11 +39,8 @@ class Update(Operation):
     constant.
 
     Attributes:
-        variables: The variables it writes.
-        structure: The structure in which `fn` takes and returns their values.
-        fn: `fn(values, *args) -> new_values`.
+        structure: The structure in which `fn` takes and returns the values of the variables.
         overwrites: Whether it ignores the old values.
-        initialises: Whether it is a variable's initializer.
         increment: The amount it adds to an integer scalar, if the host knows it.
     """
 

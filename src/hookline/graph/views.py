@@ -52,12 +52,7 @@ def step_text(step: Step) -> str:
 
 
 def parsed(text: str) -> Path | None:
-    """Returns the path that `step_text` wrote; `None` if the text is not a path.
-
-    Example:
-        >>> parsed("['loss'][0].mean")
-        (('item', 'loss'), ('item', 0), ('attr', 'mean'))
-    """
+    """Returns the path that `step_text` wrote; `None` if the text is not a path."""
     try:
         node = ast.parse(f"value{text}", mode="eval").body
     except SyntaxError:

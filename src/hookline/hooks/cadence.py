@@ -19,22 +19,13 @@ def chosen_trigger(
     *,
     both: bool = False,
 ) -> Trigger:
-    """Returns the trigger that the arguments of a hook mean.
+    """Returns the trigger that the arguments of a hook mean: a trigger, or a named cadence in steps or in seconds.
 
-    Args:
-        who: The class of the hook.
-        trigger: Its `trigger`.
-        steps: The name and the value of its cadence in steps.
-        secs: The name and the value of its cadence in seconds.
-        both: Whether it takes both at once; then whichever comes first counts.
+    With `both`, a hook takes both cadences at once; then whichever comes first counts.
 
     Raises:
         TypeError: One of them is of the wrong type.
         ValueError: None is given, or too many are.
-
-    Example:
-        >>> chosen_trigger("SummarySaverHook", None, ("save_steps", 100), ("save_secs", None))
-        SecondOrStepTimer(every_steps=100)
     """
     arguments.instance(who, "trigger", trigger, Trigger)
     if trigger is not None and isinstance(steps[1], DefaultSteps):

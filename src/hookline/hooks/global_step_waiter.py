@@ -88,8 +88,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         if step >= wanted:
             return
         _logger.info("GlobalStepWaiterHook waits for global step %d; it is %d now.", wanted, step)
-        # A session over shared variables says so; any other session is the only one that moves its step.
-        if not getattr(session, "shared", False):
+        if not session.lowlevel.shared:
             _logger.warning(
                 "GlobalStepWaiterHook waits for global step %d in a session that shares its variables with no other: "
                 "nobody else can advance the step. Give this hook to workers only.",

@@ -14,22 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_global_step(hook: SessionRunHook) -> Tensor:
-    """Returns the global step of the default graph.
-
-    Args:
-        hook: The hook that needs it, named in the error.
-
-    Raises:
-        RuntimeError: The default graph has no global step.
-
-    Example:
-        >>> from hookline.graph import Graph, create_global_step
-        >>> from hookline.hooks import StopAtStepHook
-        >>> with Graph().as_default():
-        ...     _ = create_global_step()
-        ...     print(require_global_step(StopAtStepHook(last_step=10)).name)
-        global_step:0
-    """
+    """Returns the global step of the default graph; a `RuntimeError` that names the hook where there is none."""
     global_step = get_global_step()
     if global_step is None:
         raise RuntimeError(
@@ -42,22 +27,11 @@ def require_global_step(hook: SessionRunHook) -> Tensor:
 def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
     """Returns a tensor of the default graph, given the tensor or its name.
 
-    Args:
-        hook: The hook that asks, named in the error.
-        tensor: A tensor, or a name. Unlike in a fetch, `"loss"` means the tensor `"loss:0"`, because an operation has
-            no value that a hook could read.
+    Unlike in a fetch, `"loss"` means the tensor `"loss:0"`, because an operation has no value that a hook could read.
 
     Raises:
         KeyError: The graph has no tensor of this name.
         TypeError: It is not a tensor.
-
-    Example:
-        >>> from hookline.graph import Graph, constant
-        >>> from hookline.hooks import NanTensorHook
-        >>> with Graph().as_default():
-        ...     loss = constant(0.5, name="loss")
-        ...     print(find_tensor(NanTensorHook("loss"), "loss") is loss)
-        True
     """
     name = f"{tensor}:0" if isinstance(tensor, str) and ":" not in tensor else tensor
     found = get_default_graph().as_graph_element(name)
@@ -67,19 +41,7 @@ def find_tensor(hook: SessionRunHook, tensor: Tensor | str) -> Tensor:
 
 
 def tagged(who: str, tensors: Mapping[str, Tensor | str] | Iterable[Tensor | str]) -> dict[str, Tensor | str]:
-    """Returns tensors and names by their tags: those of a dict, else their own names.
-
-    Args:
-        who: The class of the hook, named in the error.
-        tensors: A dict or an iterable.
-
-    Raises:
-        TypeError: It is neither.
-
-    Example:
-        >>> tagged("LoggingTensorHook", ["loss"])
-        {'loss': 'loss'}
-    """
+    """Returns tensors and names by their tags: those of a dict, else their own names; `TypeError` if it is neither."""
     if isinstance(tensors, str | Tensor) or not isinstance(tensors, Iterable):
         raise TypeError(f"{who} requires a dict or a list of tensors, got {tensors!r}. Put it in a list.")
     if isinstance(tensors, Mapping):

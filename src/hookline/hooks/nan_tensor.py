@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from hookline import arguments
 from hookline.checkpoint import Saver
 from hookline.errors import NanLossDuringTrainingError
-from hookline.graph import Operation, Tensor, get_default_graph, latch, op, skip_updates_if
+from hookline.graph import Tensor, get_default_graph, latch, op, skip_updates_if
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.checkpoint_saver import CheckpointSaverHook
 from hookline.hooks.lookup import find_tensor, require_global_step, savers_of
@@ -27,8 +28,6 @@ _logger = logging.getLogger(__name__)
 
 RAISE, STOP, SKIP, ROLLBACK = "raise", "stop", "skip", "rollback"
 _REACTIONS = (RAISE, STOP, SKIP, ROLLBACK)
-_CHECKS = "hookline/nan_checks"
-_LATCHES = "hookline/nan_latches"
 # When a rollback comes must not depend on how fast the device is today: then an interrupted job would end otherwise.
 _ROLLBACK_LAG_RUNS = 8
 _MAX_TIMES = 10
@@ -122,7 +121,7 @@ class NanTensorHook(SessionRunHook):
         self._loss_name = loss.name
         check = _check_of(loss, self._include_inf, self._reaction == SKIP)
         if self._latches:
-            self.trigger = latched(_latch_of(check))
+            self.trigger = latched(_shared("latches", check, lambda: latch(check, name="nan_latch")))
         else:
             self.trigger, self.fetches = every(runs=1), check
 
@@ -260,28 +259,21 @@ def _only_saver(session: Session) -> Saver:
 
 
 def _check_of(loss: Tensor, include_inf: bool, skips: bool) -> Tensor:
-    """Returns the node that checks `loss`, which all hooks on this graph share."""
-    graph = get_default_graph()
-    for known_loss, *known, check in graph.get_collection(_CHECKS):
-        if known_loss is loss and known == [include_inf, skips]:
-            return check
+    """Returns the node that checks `loss`."""
     if skips:
-        check = skip_updates_if(_check_of(loss, include_inf, False))
-    else:
-        check = op(_has_bad, name="nan_check").node(loss, include_inf=include_inf)
-    graph.add_to_collection(_CHECKS, (loss, include_inf, skips, check))
-    return check
+        return _shared("skips", (loss, include_inf), lambda: skip_updates_if(_check_of(loss, include_inf, False)))
+    made = op(_has_bad, name="nan_check")
+    return _shared("checks", (loss, include_inf), lambda: made.node(loss, include_inf=include_inf))
 
 
-def _latch_of(check: Tensor) -> Operation:
-    """Returns the latch of a check, which all hooks on this graph share."""
-    graph = get_default_graph()
-    for known, operation in graph.get_collection(_LATCHES):
-        if known is check:
-            return operation
-    operation = latch(check, name="nan_latch")
-    graph.add_to_collection(_LATCHES, (check, operation))
-    return operation
+def _shared(kind: str, of: Any, make: Callable[[], Any]) -> Any:
+    """Returns what all hooks on this graph share of a kind; makes it, the first time."""
+    graph, collection = get_default_graph(), f"hookline/nan_{kind}"
+    found = next((made for known, made in graph.get_collection(collection) if known == of), None)
+    if found is None:
+        found = make()
+        graph.add_to_collection(collection, (of, found))
+    return found
 
 
 def _has_bad(value: Any, *, include_inf: bool) -> jax.Array:

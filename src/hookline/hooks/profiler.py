@@ -166,17 +166,7 @@ class ProfilerHook(SessionRunHook):
 
 
 class _Profile:
-    """A profile under way. If it cannot be made, the log says why.
-
-    Args:
-        directory: TensorBoard's log directory.
-        step: The step to which the run leads.
-        dataflow: Whether to include the compiled programs.
-
-    Attributes:
-        name: Its name on TensorBoard's profile page.
-        written: Whether it is on the disk.
-    """
+    """A profile under way, of the run that leads to a step. If it cannot be made, the log says why."""
 
     def __init__(self, directory: str, step: int, dataflow: bool) -> None:
         self.name = f"step_{step}"

@@ -96,7 +96,7 @@ class ProgressHook(SessionRunHook):
         self._session: Session | None = None
         self._given_file = arguments.having("ProgressHook", "file", file, "a file", "write", optional=True)
         self._pace = self._given_trigger = self.trigger
-        self._third_run = _NthRun(_RUNS_THAT_COMPILE + 1)
+        self._third_run = FirstRun(_RUNS_THAT_COMPILE + 1)
         self._shows: list[Trigger] = []
         self._is_new = True
         # When which steps were there, oldest first.
@@ -191,43 +191,6 @@ class _At(Trigger):
     def next_step(self, after: int) -> int:
         step = self._step()
         return NEVER if step is None or step <= after else step
-
-
-class _NthRun(FirstRun):
-    """Fires on one run of each raw session."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self._left = self._number = number
-        self._run = 0
-
-    @property
-    def has_run(self) -> bool:
-        """Whether the raw session has begun a run."""
-        return self._run > 0
-
-    def renew(self) -> None:
-        """Reports a new raw session."""
-        super().renew()
-        self._run, self._left = 0, self._number
-
-    def reset(self) -> None:
-        """Forgets that it has fired."""
-        super().reset()
-        self.renew()
-
-    def count_runs(self, runs: int) -> None:
-        """Notes how many of them are left until its own."""
-        self._run = self._run or runs
-        self._left = self._run + self._number - 1 - runs
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether this is the run."""
-        return self._is_due and self._left <= 0
-
-    def runs_until_trigger(self) -> int:
-        """Returns how many are left."""
-        return max(1, self._left) if self._is_due else NEVER
 
 
 class _Lines:

@@ -17,12 +17,6 @@ _MIN_BAR_CELLS, _MAX_BAR_CELLS = 8, 40
 class Progress:
     """How far a training has come.
 
-    Attributes:
-        step: The global step.
-        last_step: The one at which the training ends; None if that is not known.
-        values: What is shown beside, by tag.
-        steps_per_sec: None if that is not known yet.
-
     Example:
         >>> print(Progress(250, 1000, {"loss": 0.125}, 12.5))
         step 250/1000  25%  loss 0.1250  12.5 steps/s  1:00 left

@@ -15,13 +15,7 @@ _DEFAULT_CELLS = 80
 
 
 def is_terminal(file: Any) -> bool:
-    """Returns whether lines can be drawn anew on it.
-
-    Example:
-        >>> import io
-        >>> is_terminal(io.StringIO())
-        False
-    """
+    """Returns whether lines can be drawn anew on it."""
     isatty = getattr(file, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 

@@ -181,10 +181,10 @@ class Trigger(abc.ABC):
         return [self]
 
     def __or__(self, other: Trigger) -> Trigger:
-        return AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
+        return _AnyOf(self, other) if isinstance(other, Trigger) else NotImplemented
 
     def __and__(self, other: Trigger) -> Trigger:
-        return AllOf(self, other) if isinstance(other, Trigger) else NotImplemented
+        return _AllOf(self, other) if isinstance(other, Trigger) else NotImplemented
 
 
 class _Composite(Trigger):
@@ -200,57 +200,46 @@ class _Composite(Trigger):
 
     @property
     def has_steps(self) -> bool:
-        """Whether a part looks at the global step."""
         return any(part.has_steps for part in self.parts)
 
     @property
     def latches(self) -> tuple[Any, ...]:
-        """The latches of all parts."""
         return tuple(latch for part in self.parts for latch in part.latches)
 
     def leaves(self) -> list[Trigger]:
-        """Returns all the simple triggers it consists of."""
         return [leaf for part in self.parts for leaf in part.leaves()]
 
     @property
     def by_clock_alone(self) -> bool:
-        """Whether only the time decides for all parts."""
         return all(part.by_clock_alone for part in self.parts)
 
     def start(self, step: int) -> None:
-        """Starts it and all parts; see `Trigger`."""
         super().start(step)
         for part in self.parts:
             part.start(step)
 
     def reset(self) -> None:
-        """Resets it and all parts."""
         super().reset()
         for part in self.parts:
             part.reset()
 
     def anew(self) -> Trigger:
-        """Returns an equal trigger, of parts that were never started."""
         other = copy.copy(self)
         other.parts = tuple(part.anew() for part in self.parts)
         Trigger.reset(other)
         return other
 
     def count_runs(self, runs: int) -> None:
-        """Reports the number of the run to all parts."""
         for part in self.parts:
             part.count_runs(runs)
 
     def runs_until_trigger(self) -> int:
-        """Returns the smallest answer of the parts."""
         return min(part.runs_until_trigger() for part in self.parts)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns its state, including the states of its parts."""
         return super().get_state() | {"parts": [part.get_state() for part in self.parts]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from another one's state, part by part."""
         Trigger.reset(self)  # Not the parts: one that counts runs has no state, and goes on.
         self._go_on_from(state)
         for part, its_state in zip(self.parts, state["parts"], strict=True):
@@ -266,21 +255,18 @@ def _is_due(part: Trigger, step: int) -> bool:
     return on_step and part.is_due(step)
 
 
-class AnyOf(_Composite):
+class _AnyOf(_Composite):
     """Fires whenever a part would; only the parts that were due count anew from there. `a | b` makes it."""
 
     _sign = "|"
 
     def next_step(self, after: int) -> int:
-        """Returns the first step of any part."""
         return min(part.next_step(after) for part in self.parts)
 
     def is_due(self, step: int) -> bool:
-        """Returns whether a part is due on `step`."""
         return any(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether a part would fire."""
         # All parts are asked, because each notes the steps that have passed.
         return any([part.should_trigger_for_step(step) for part in self.parts])
 
@@ -292,15 +278,13 @@ class AnyOf(_Composite):
         return super().update_last_triggered_step(step)
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns the smallest answer of the parts."""
         return min(part.steps_until_trigger(step) for part in self.parts)
 
     def secs_until_trigger(self) -> float:
-        """Returns the smallest answer of the parts."""
         return min(part.secs_until_trigger() for part in self.parts)
 
 
-class AllOf(_Composite):
+class _AllOf(_Composite):
     """Fires on a step on which all parts are due. `a & b` makes it."""
 
     _looks_at_each = True
@@ -328,7 +312,6 @@ class AllOf(_Composite):
         return candidate
 
     def is_due(self, step: int) -> bool:
-        """Returns whether all parts are due on `step`."""
         return all(_is_due(part, step) for part in self.parts)
 
     def should_trigger_for_step(self, step: int) -> bool:

@@ -14,26 +14,20 @@ from hookline.hooks.timers import SecondOrStepTimer
 from hookline.hooks.trigger import NEVER, Trigger
 
 
-class Steps(Trigger):
-    """Fires on the steps of a set; `every`, `at_steps` and `log_spaced` make them.
-
-    Args:
-        following: Returns the smallest member of the set that is greater than a step, or `NEVER`.
-        text: Its representation.
-    """
+class _Steps(Trigger):
+    """Fires on the steps of a set, of which `following` returns the smallest that is greater than a step."""
 
     def __init__(self, following: Callable[[int], int], text: str) -> None:
         self._following, self._text = following, text
 
     def next_step(self, after: int) -> int:
-        """Returns the smallest member greater than `after`."""
         return self._following(after)
 
     def __repr__(self) -> str:
         return self._text
 
 
-class StepsWhere(Trigger):
+class _StepsWhere(Trigger):
     """Fires on the steps for which a predicate holds; `steps_where` makes it."""
 
     _looks_at_each = True
@@ -42,18 +36,16 @@ class StepsWhere(Trigger):
         self._predicate = predicate
 
     def next_step(self, after: int) -> int:
-        """Returns the next step, because only the predicate can decide."""
         return after + 1
 
     def is_due(self, step: int) -> bool:
-        """Asks the predicate."""
         return bool(self._predicate(step))
 
     def __repr__(self) -> str:
         return f"steps_where({self._predicate!r})"
 
 
-class Seconds(Trigger):
+class _Seconds(Trigger):
     """Fires on the first run after a number of seconds; `every(secs=...)` makes it."""
 
     def __init__(self, secs: float) -> None:
@@ -61,29 +53,23 @@ class Seconds(Trigger):
 
     @property
     def by_clock_alone(self) -> bool:
-        """True."""
         return True
 
     def next_step(self, after: int) -> int:
-        """Returns the next step, because any step will do."""
         return after + 1
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the time is over."""
         return clock.monotonic() >= self._since_secs + self._secs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether the time is over and `step` is not the step on which it last fired."""
         if self._base is None or step < self._base:
             self.start(step - 1)
         return step != self._fired_step and self.is_due(step)
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns `NEVER`: steps do not matter."""
         return NEVER
 
     def secs_until_trigger(self) -> float:
-        """Returns the remaining seconds."""
         return max(0.0, self._since_secs + self._secs - clock.monotonic())
 
     def __repr__(self) -> str:
@@ -91,32 +77,31 @@ class Seconds(Trigger):
 
 
 class _OffSteps(Trigger):
-    """Fires on runs that are not told apart by their step. It has no phase that a checkpoint could keep."""
+    """Fires on runs that are not told apart by their step.
+
+    It has no phase that a checkpoint could keep, and does not begin anew with `start`: only the next firing then has no
+    `elapsed_*`.
+    """
 
     @property
     def has_steps(self) -> bool:
-        """False."""
         return False
 
     def next_step(self, after: int) -> int:
-        """Returns `NEVER`: steps do not matter."""
         return NEVER
 
     def steps_until_trigger(self, step: int) -> int:
-        """Returns `NEVER`: steps do not matter."""
         return NEVER
 
     def start(self, step: int) -> None:
-        """Reports that the training starts, resumes or goes back to `step`: the next firing has no `elapsed_*`."""
         if self._fired_step is not None and step < self._fired_step:
             self._went_back = True
 
     def get_state(self) -> dict[str, Any]:
-        """Returns nothing: each process counts its own runs."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Does nothing."""
+        pass
 
 
 class Runs(_OffSteps):
@@ -154,23 +139,34 @@ class Runs(_OffSteps):
 
 
 class FirstRun(_OffSteps):
-    """Fires on the first run of each raw session; `first_run` makes it."""
+    """Fires on one run of each raw session, the first by default; `first_run` makes it."""
 
-    def __init__(self) -> None:
-        self._is_due = True
+    def __init__(self, number: int = 1) -> None:
+        self._number = number
+        self.renew()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the raw session has begun a run."""
+        return self._run > 0
 
     def renew(self) -> None:
         """Reports a new raw session."""
-        self._is_due = True
+        self._is_due, self._run, self._left = True, 0, self._number - 1
 
     def reset(self) -> None:
         """Forgets that it has fired."""
         super().reset()
-        self._is_due = True
+        self.renew()
+
+    def count_runs(self, runs: int) -> None:
+        """Notes how many of them are left until its own."""
+        self._run = self._run or runs
+        self._left = self._run + self._number - 1 - runs
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether it has not fired since the session was created."""
-        return self._is_due
+        """Returns whether its run has come, and it has not fired since the session was created."""
+        return self._is_due and self._left <= 0
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Notes that it fired."""
@@ -178,8 +174,8 @@ class FirstRun(_OffSteps):
         return super().update_last_triggered_step(step)
 
     def runs_until_trigger(self) -> int:
-        """Returns 1 until it has fired."""
-        return 1 if self._is_due else NEVER
+        """Returns how many are left until its own; `NEVER` once it has fired."""
+        return max(1, self._left) if self._is_due else NEVER
 
     def __repr__(self) -> str:
         return "first_run()"
@@ -241,11 +237,11 @@ def every(steps: int | None = None, *, secs: float | None = None, runs: int | No
         raise ValueError(f"every requires exactly one of steps, secs or runs, got {' and '.join(given) or 'none'}.")
     if secs is not None:
         arguments.number("every", "secs", secs, at_least=0)
-        return Seconds(secs)
+        return _Seconds(secs)
     if runs is not None:
         return Runs(arguments.whole("every", "runs", runs, at_least=1))
     n = arguments.whole("every", "steps", steps, at_least=1)
-    return Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
+    return _Steps(lambda after: (max(after, 0) // n + 1) * n, f"every({n})")
 
 
 def spaced(steps: int | None = None, *, secs: float | None = None) -> Trigger:
@@ -329,7 +325,7 @@ def at_steps(*steps: int) -> Trigger:
         place = bisect.bisect_right(members, after)
         return members[place] if place < len(members) else NEVER
 
-    return Steps(following, f"at_steps({', '.join(map(str, members))})")
+    return _Steps(following, f"at_steps({', '.join(map(str, members))})")
 
 
 def log_spaced(per_decade: int = 3) -> Trigger:
@@ -351,7 +347,7 @@ def log_spaced(per_decade: int = 3) -> Trigger:
             power += 1
         return member
 
-    return Steps(following, f"log_spaced(per_decade={per_decade})")
+    return _Steps(following, f"log_spaced(per_decade={per_decade})")
 
 
 def steps_where(predicate: Callable[[int], object]) -> Trigger:
@@ -368,4 +364,4 @@ def steps_where(predicate: Callable[[int], object]) -> Trigger:
     """
     if not callable(predicate):
         raise TypeError(f"steps_where requires a function of the step, got {predicate!r}.")
-    return StepsWhere(predicate)
+    return _StepsWhere(predicate)

@@ -61,10 +61,7 @@ def when(fetches: Any, hook: Any) -> BoundHook:
 class BoundHook:
     """The result of `when`: a declaration that the session reads. All callbacks are those of the hook.
 
-    Attributes:
-        hook: The hook.
-        bound_to: The fetches to whose runs it is bound.
-        runs: How many there were; the session counts them.
+    The session counts in `runs` how many there were.
     """
 
     def __init__(self, fetches: Any, hook: Any) -> None:

@@ -12,12 +12,7 @@ _LARGER = ("accuracy", "acc", "precision", "recall", "f1", "auc", "bleu")
 
 
 class Best(NamedTuple):
-    """The best value of a metric so far.
-
-    Attributes:
-        value: The value.
-        step: The global step that it is of.
-    """
+    """The best value of a metric so far, and the global step that it is of."""
 
     value: float
     step: int

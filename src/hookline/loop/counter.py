@@ -24,13 +24,7 @@ _EVERY_STEPS = 100
 
 
 class Counter(NamedTuple):
-    """A step counter in a state.
-
-    Attributes:
-        path: Where it stands, in words.
-        keys: The same, as JAX names it.
-        value: What it begins with.
-    """
+    """A step counter in a state: where it stands, in words and as JAX names it, and what it begins with."""
 
     path: str
     keys: tuple[Any, ...]
@@ -59,11 +53,7 @@ def counter_in(values: Any) -> Counter | None:
 class CounterHook(SessionRunHook):
     """Compares a counter of the state with the global step, first and each 100 steps, and warns where they have parted.
 
-    Runs `begin` and `on_trigger`; nothing after an exception. It looks when the value has arrived.
-
-    Args:
-        counter: The counter after the step.
-        path: Where it stands in the state.
+    It takes the counter after the step, and looks when the value has arrived.
     """
 
     late = True

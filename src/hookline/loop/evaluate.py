@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookline import arguments, summary
 from hookline.checkpoint import Saver
-from hookline.hooks import (
-    CheckpointSaverHook,
-    Firing,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-    every,
-)
+from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
+from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
 from hookline.hooks.trigger import Trigger
 from hookline.loop.best import Best, Mode, is_better, known_mode, mode_of
@@ -95,7 +89,7 @@ class Evaluate(SessionRunHook):
         mode: str | None = None,
         output_dir: str | None = None,
     ) -> None:
-        self.trigger = _trigger(every)
+        self.trigger = every if isinstance(every, Trigger) else every_steps(every)
         self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches)
         self.name, self._output_dir = name, output_dir
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
@@ -198,9 +192,8 @@ class Evaluate(SessionRunHook):
     def _begin_to_keep(self, session: Session) -> None:
         """Checks that there is who saves; makes up for what a process that was killed may have left undone."""
         self._is_begun = True
-        found = None if self._keep_best is None else self.best.get(self._keep_best)
         if self._keep_best is not None:
-            saver = self._saver(session)
+            saver, found = self._saver(session), self.best.get(self._keep_best)
             if found is not None:
                 saver.keep_best(found.step)
 
@@ -223,7 +216,3 @@ class Evaluate(SessionRunHook):
 def evaluations_of(session: Session) -> dict[str, Evaluate]:
     """Returns the evaluations that ride along on a session, by name."""
     return session.hook_data.setdefault(Evaluate, {})
-
-
-def _trigger(when: Any) -> Trigger:
-    return when if isinstance(when, Trigger) else every(when)

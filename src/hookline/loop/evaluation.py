@@ -27,12 +27,7 @@ _MAX_UNREAD = 8
 
 
 class Evaluation:
-    """Metrics of batches, as part of a graph.
-
-    Args:
-        who: Whose, for messages.
-        what: A function of a loop's state and a batch, or tensors.
-        batches: What to go through: batches, or feeds.
+    """Metrics of batches, as part of a graph: a function of a loop's state and a batch, or tensors and feeds.
 
     Raises:
         TypeError: It is neither; or `batches` is not a source of batches.

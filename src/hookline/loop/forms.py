@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,56 +14,21 @@ from hookline.graph import spec as specs
 
 
 class Unfit(Exception):
-    """What a step returned cannot be used; whoever called the step says whose it was.
-
-    Args:
-        message: Why, without a full stop.
-        kind: What is to be raised for it.
-    """
+    """What a step returned cannot be used; whoever called the step raises a `kind` that says whose it was."""
 
     def __init__(self, message: str, kind: type[Exception] = TypeError) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-class StateForm(Protocol):
-    """One way in which train steps carry their state."""
-
-    values: Any
-    """The state that was given, as a variable holds it: a pytree of arrays."""
-
-    count: int
-    """How many arguments of the step the state is."""
-
-    def arguments(self, values: Any) -> tuple[Any, ...]:
-        """Returns the arguments of the step that these values mean."""
-        ...
-
-    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:
-        """Returns the values and the metrics after the step.
-
-        Args:
-            arguments: What it was given.
-            returned: What it returned.
-
-        Raises:
-            Unfit: It returned something else, or a state of another form than it was given.
-        """
-        ...
-
-    def finished(self, values: Any) -> Any:
-        """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
-        ...
-
-
-def form_of(state: Any) -> StateForm:
+def form_of(state: Any) -> Tree | NnxObjects:
     """Returns the form of a state.
 
     Raises:
         TypeError: NNX objects among other things; something that accumulates metrics; no arrays at all.
     """
     _refuse_accumulators(state)
-    if is_nnx(state) or (isinstance(state, tuple) and state and all(map(is_nnx, state))):
+    if are_nnx(state):
         return NnxObjects(state)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if inside:
@@ -84,8 +50,15 @@ def is_nnx(value: Any) -> bool:
     )
 
 
+def are_nnx(state: Any) -> bool:
+    """Whether it is such an object, or a tuple of them."""
+    return is_nnx(state) or (isinstance(state, tuple) and bool(state) and all(map(is_nnx, state)))
+
+
 class NnxObjects:
-    """Objects of Flax NNX, which the step changes; it returns metrics alone."""
+    """Objects of Flax NNX, which the step changes; it returns metrics alone. See `Tree`, which has the same methods."""
+
+    recompiling: Mapping[str, Any] = {}
 
     def __init__(self, state: Any) -> None:
         from flax import nnx
@@ -121,6 +94,9 @@ class NnxObjects:
         nnx.update(self._objects, jax.tree.unflatten(self._held, jax.tree.leaves(values)))
         return self._objects
 
+    def learn(self) -> bool:  # noqa: D102
+        return False
+
     def __repr__(self) -> str:
         objects = self._objects if isinstance(self._objects, tuple) else (self._objects,)
         return f"NNX objects: {', '.join(type(item).__name__ for item in objects)}"
@@ -133,6 +109,8 @@ class Tree:
     the step returns them as they were: `learn` finds out which it does not.
 
     Attributes:
+        values: The state that was given, as a variable holds it: a pytree of arrays.
+        count: How many arguments of the step the state is.
         recompiling: Numbers of Python that the step returns in another dtype than JAX gives them: by path, that dtype.
     """
 
@@ -178,12 +156,18 @@ class Tree:
             self._rebuild()
         return changed
 
-    def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
+    def arguments(self, values: Any) -> tuple[Any, ...]:
+        """Returns the arguments of the step that these values mean."""
         arrays = iter(jax.tree.leaves(values))
         filled = zip(self._leaves, self._inside, strict=True)
         return (self._whole([next(arrays) if inside else leaf for leaf, inside in filled]),)
 
-    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:  # noqa: D102
+    def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:
+        """Returns the values and the metrics after the step, for what it was given and what it returned.
+
+        Raises:
+            Unfit: It returned something else, or a state of another form than it was given.
+        """
         if not isinstance(returned, tuple) or len(returned) != 2:
             shown = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
             raise Unfit(
@@ -203,7 +187,8 @@ class Tree:
         check_alike(self.values, after)
         return _as_given(self.values, after), metrics
 
-    def finished(self, values: Any) -> Any:  # noqa: D102
+    def finished(self, values: Any) -> Any:
+        """Returns the state as the user knows it, from values that are over: the same objects, where it has some."""
         return self.arguments(values)[0]
 
     def _whole(self, leaves: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from hookline.checkpoint import leaves as paths
 from hookline.checkpoint.manifest import Entry, Leaf, Manifest
 from hookline.errors import NotFoundError
 from hookline.graph import spec as specs
-from hookline.loop.forms import NnxObjects, Tree, is_nnx, is_number
+from hookline.loop.forms import NnxObjects, Tree, are_nnx, is_number
 from hookline.loop.loop import STATE
 
 _ADVICE = (
@@ -69,7 +69,7 @@ def load(path: str, like: Any = None, *, step: int | str = "latest", prefix: str
     root = _root(manifest, prefix.strip("/"))
     if like is None:
         return load_variable(path, root) if root else {name: load_variable(path, name) for name in manifest.variables}
-    form = NnxObjects(like) if _is_objects(like) else Tree(_with_numbers(like, manifest, root))
+    form = NnxObjects(like) if are_nnx(like) else Tree(_with_numbers(like, manifest, root))
     places = {root: _places(form.values, sharding)}
     found = reading.read(path, lambda manifest: {root: _match(path, manifest, root, form.values)}, shardings=places)
     made = form.arguments(found[root])
@@ -104,10 +104,6 @@ def _checkpoint(path: str, step: int | str) -> str:
             None, None, f"'{path}' has no checkpoint of step {step}. There are those of: {', '.join(known.values())}."
         )
     return found[-1]
-
-
-def _is_objects(like: Any) -> bool:
-    return is_nnx(like) or (isinstance(like, tuple) and len(like) > 0 and all(map(is_nnx, like)))
 
 
 def _root(manifest: Manifest, prefix: str) -> str:

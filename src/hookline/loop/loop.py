@@ -28,14 +28,21 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph.nodes import Source
-from hookline.hooks import NanTensorHook, ProgressHook, StepCounterHook, StopAtStepHook
+from hookline.hooks import (
+    Firing,
+    LoggingTensorHook,
+    NanTensorHook,
+    ProgressHook,
+    SessionRunHook,
+    StepCounterHook,
+    StopAtStepHook,
+    spaced,
+)
 from hookline.hooks.when import bare
 from hookline.loop.batches import check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
-from hookline.loop.final import FinalStateHook
-from hookline.loop.forms import Tree, form_of
+from hookline.loop.forms import form_of
 from hookline.loop.metrics import ALONE
-from hookline.loop.metrics_log import MetricsLog
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
 from hookline.monitored.callbacks import checked_hooks
@@ -133,7 +140,6 @@ class Loop:
                 step.initialize_from(constant(found.value, dtype=step.dtype))
         key = [random_key(seed)] if self._step.takes_key else []
         after = op(self._step).node(self.state, batch, *key)
-        self._global_step = step
         self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
         self.metrics: dict[str, Tensor] = {name: after[1][name] for name in metrics}
         self._counter = None if found is None else CounterHook(found.of(after[0]), found.path)
@@ -141,14 +147,13 @@ class Loop:
             summary.scalar(name, metric)
 
     def _say_numbers(self) -> None:
-        numbers = self.form.recompiling if isinstance(self.form, Tree) else {}
-        if numbers:
+        if self.form.recompiling:
             _logger.warning(
                 "Loop: the state was given with numbers of Python of which %s makes arrays: %s. Here they are such "
                 "arrays from the start; a loop of your own compiles its second step anew for them. Give arrays: "
                 "jnp.zeros(()), say.",
                 self._step.name,
-                ", ".join(f"{path} ({dtype})" for path, dtype in numbers.items()),
+                ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
             )
 
     def _say_devices(self) -> None:
@@ -212,7 +217,7 @@ class Loop:
         _refuse_arguments(progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks = checked_hooks(hooks)
-        own: list[Any] = [FinalStateHook(lambda session: self._finish(session, last_step))]
+        own: list[Any] = [_Finish(self, last_step)]
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             own.append(ProgressHook(self.metrics, file=sys.stderr))
         if last_step is not None:
@@ -220,7 +225,7 @@ class Loop:
         if watch is not None:
             own += self._watching(watch, on_nan)
         if log_steps is not None and self.metrics:
-            own.append(MetricsLog(self._global_step, self.metrics, log_steps))
+            own.append(_MetricsLog(self.metrics, trigger=spaced(log_steps)))
         if self._counter is not None:
             own.append(self._counter)
         if logdir is None and not keywords.get("summary_dir"):
@@ -261,7 +266,8 @@ class Loop:
                 f"batches()`, or a source with a state.",
             )
 
-    def _finish(self, session: Session, last_step: int | None) -> None:
+    def finish(self, session: Session, last_step: int | None) -> None:
+        """Takes the state over from a session that is about to be closed in order."""
         source, step = self._batch.op, session.global_step
         is_short = last_step is not None and step < last_step
         if is_short and isinstance(source, Source) and session.lowlevel.source(source).has_ended:
@@ -272,6 +278,25 @@ class Loop:
                 last_step,
             )
         self.result = self.form.finished(session.snapshot([self.state])[self.state.op.name])
+
+
+class _Finish(SessionRunHook):
+    def __init__(self, loop: Loop, last_step: int | None) -> None:
+        self._loop, self._last_step = loop, last_step
+
+    def end(self, session: Session) -> None:
+        self._loop.finish(session, self._last_step)
+
+
+class _MetricsLog(LoggingTensorHook):
+    """Logs metrics with the step after the run, on the runs that summaries are written of."""
+
+    def on_trigger(self, firing: Firing) -> None:
+        self._step = firing.global_step
+        super().on_trigger(firing)
+
+    def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
+        return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
 
 
 def loop_of(graph: Graph) -> Loop | None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from hookline.loop import metrics
-from hookline.loop.forms import StateForm, Tree, Unfit
+from hookline.loop.forms import NnxObjects, Tree, Unfit
 
 # What JAX raises for Python that asks a traced value what it is.
 _READS = (
@@ -23,21 +23,13 @@ _LIBRARIES = ("hookline", "jax", "jaxlib", "flax", "equinox", "optax", "numpy", 
 
 
 class Step:
-    """A function of a state and a batch, and of a key if it wants one.
-
-    Args:
-        who: Who was given it, for messages.
-        function: The user's.
-        form: Of its state.
-
-    Attributes:
-        takes_key: Whether it requires one positional parameter more than the state and the batch.
+    """A function of a state and a batch, and of a key if it requires one positional parameter more.
 
     Raises:
         TypeError: It is no function, or requires other parameters.
     """
 
-    def __init__(self, who: str, function: Any, form: StateForm) -> None:
+    def __init__(self, who: str, function: Any, form: Tree | NnxObjects) -> None:
         self.name = self.__name__ = called(function)
         self._who, self._function, self._form = who, function, form
         names = required(who, function)
@@ -78,7 +70,7 @@ class Step:
                     error.add_note(f"hookline: the parameter {self._key_name!r} of {self.name} is given a random key")
                 raise
             with says(self._who, self.name):
-                if not isinstance(self._form, Tree) or not self._form.learn():
+                if not self._form.learn():
                     return found
 
 
