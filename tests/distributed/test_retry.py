@@ -232,7 +232,7 @@ def test_an_update_is_not_repeated_though_its_owner_died_after_it_was_accepted()
     sums = Sums(2)
     chief = hl.Session(sums.network)
     chief.run(hl.global_variables_initializer())
-    chief.publish()
+    chief.lowlevel.publish()
 
     class Restored(hl.train.SessionRunHook):
         sessions = 0

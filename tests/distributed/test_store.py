@@ -587,9 +587,9 @@ def test_a_chief_with_a_plain_session_lets_workers_in_itself():
     _, chief, worker = pair(2)
     manager = hl.train.SessionManager(graph=worker.graph)
     with pytest.raises(errors.DeadlineExceededError, match="the chief to make the model ready .*still initialises"):
-        manager.wait_for_session(worker.session._target, max_wait_secs=0)
+        manager.wait_for_session(worker.session.lowlevel._target, max_wait_secs=0)
     chief.session.lowlevel.publish()
-    assert manager.wait_for_session(worker.session._target, max_wait_secs=0).global_step == 0
+    assert manager.wait_for_session(worker.session.lowlevel._target, max_wait_secs=0).global_step == 0
 
 
 def test_a_chief_that_died_in_init_fn_runs_it_again():

@@ -82,7 +82,7 @@ class CachedStep:
         hosts.find_outputs(places)
         self._getters = [fetch_getter(plan, element, places) for element in (*fetched, *watched)]
         self._late_getters = [fetch_getter(plan, element, places) for element in late]
-        self._answer, self._nothing = answer, None if session.checks_runs else nothing
+        self._answer, self._nothing = answer, nothing
         self.counters = _counters(plan, [*fetched, *watched, *late])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
@@ -141,7 +141,7 @@ class CachedStep:
                 ahead.look(self, run)
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
-        return self.results(run) if self._nothing is None else self._nothing
+        return self._nothing if self._nothing is not None and not session.checks_runs else self.results(run)
 
     def fed(self, values: Iterable[Any]) -> Run:
         """Returns a run that is fed these values, once they are checked."""
@@ -155,6 +155,8 @@ class CachedStep:
         session = self._session
         if session.checks_runs:
             session.graph.dialect.check_run(session.graph)
+        if self._nothing is not None:
+            return self._nothing
         values = [*map(called, self._getters, repeat(run))]
         if session.converts:
             values = session.graph.dialect.returned(values)
