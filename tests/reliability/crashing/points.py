@@ -16,6 +16,7 @@ import threading
 import jax
 
 import hookline as hl
+from hookline.session.engine import Engine
 
 # The points of each kind, and how late, at most, it is worth aiming there: the k of the k-th arrival.
 _KINDS = (
@@ -95,8 +96,8 @@ class Points:
         self._wrap(hl.train.Saver, "restore", lambda *_: "restore")
         self._wrap(hl.train.Saver, "save_async", self._saving)
         self._wrap(hl.Session, "close", lambda *_: "close")
-        self._wrap(hl.Session, "run_watched", lambda *_: "step")
-        self._wrap(hl.Session, "load", lambda *_: "load")
+        self._wrap(Engine, "run_watched", lambda *_: "step")
+        self._wrap(Engine, "load", lambda *_: "load")
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
 
     def _wrap(self, owner, name, kind_of, after=None):
