@@ -446,7 +446,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_wrong_argument_is_named_with_what_is_required(name, tmp_path):
     mistake, kind, message = MISTAKES[name]
-    with hl.Graph().as_default(), pytest.raises(kind, match=message) as caught:
+    with pytest.raises(kind, match=message) as caught:
         mistake(str(tmp_path))
     assert len(str(caught.value).splitlines()) == 1
 
@@ -459,13 +459,12 @@ def test_what_turns_a_hook_off_is_no_mistake(tmp_path):
 
 
 def test_a_training_that_never_counts_is_warned_of_five_times(caplog):
-    with hl.Graph().as_default():
-        train.get_or_create_global_step()
-        v = hl.Variable(0.0, name="v")
-        forgets = v.assign_add(1.0)
-        with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=10)]) as sess:
-            for _ in range(250):
-                sess.run(forgets)
+    train.get_or_create_global_step()
+    v = hl.Variable(0.0, name="v")
+    forgets = v.assign_add(1.0)
+    with train.MonitoredSession(hooks=[train.StopAtStepHook(last_step=10)]) as sess:
+        for _ in range(250):
+            sess.run(forgets)
     lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(lines) == 5
     assert lines[0].startswith("The global step has stayed at 0 over two runs.")
@@ -488,7 +487,7 @@ def test_an_error_of_a_formatter_names_the_hook_and_is_still_the_users():
 
 
 def test_a_loss_of_unknown_shape_is_trained_on_as_ever():
-    with hl.Graph().as_default(), hl.Session() as sess:
+    with hl.Session() as sess:
         weight = hl.Variable(1.0, name="weight")
         scale = hl.placeholder("float32")
         train_op = train.Optimizer(optax.sgd(0.5)).minimize(weight * scale)

@@ -141,9 +141,8 @@ def test_an_update_computed_before_a_restore_is_refused():
 
 def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_asked_and_changes_nothing():
     servers = Servers(2)
-    with hl.Graph().as_default():
-        v = hl.Variable(np.zeros(2, np.float32), name="v1")
-        bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
+    v = hl.Variable(np.zeros(2, np.float32), name="v1")
+    bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
     servers.call(1, "register", servers.tickets[1], [bad])
 
     with pytest.raises(ValueError, match="v1"):
@@ -466,8 +465,7 @@ def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkey
 @pytest.mark.parametrize("count", [1, SMALL_BYTES])
 def test_values_that_were_pulled_do_not_change_with_later_updates(count):
     servers = Servers(1)
-    with hl.Graph().as_default():
-        double = portable(hl.update(hl.Variable(np.ones(count), name="v"), lambda old: old * 2, name="double").op)
+    double = portable(hl.update(hl.Variable(np.ones(count), name="v"), lambda old: old * 2, name="double").op)
     servers.call(0, "register", servers.tickets[0], [double])
     servers.commit(("chief", 2), [Put("v", *flatten(np.ones(count)))])
     live = servers.transport.servers[0]
@@ -833,11 +831,10 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
 
 def test_a_random_key_and_bfloat16_live_on_a_server():
     servers = Servers(1)
-    with hl.Graph().as_default():
-        key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
-        half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")
-        split = portable(hl.update(key, lambda key: jax.random.split(key)[0], name="split").op)
-        double = portable(hl.update(half, lambda x: x * 2, name="double").op)
+    key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
+    half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")
+    split = portable(hl.update(key, lambda key: jax.random.split(key)[0], name="split").op)
+    double = portable(hl.update(half, lambda x: x * 2, name="double").op)
     servers.call(0, "register", servers.tickets[0], [split, double])
     puts = [Put("key", *flatten(jax.random.key(1))), Put("half", *flatten(jnp.ones(3, jnp.bfloat16)))]
     servers.commit(("chief", 2), puts)
