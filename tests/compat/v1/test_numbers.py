@@ -207,14 +207,9 @@ def test_a_slice_past_the_end_of_what_is_fed_fails_the_run(sess):
 # Division ------------------------------------------------------------------------------------------------------------
 
 
-DIVISIONS = [
-    lambda x, y: x // y,
-    lambda x, y: x % y,
-    lambda x, y: tf.div(x, y),
-    lambda x, y: tf.floordiv(x, y),
-    lambda x, y: tf.mod(x, y),
-    lambda x, y: tf.truncatediv(x, y),
-]
+QUOTIENTS = [lambda x, y: x // y, tf.div, tf.floordiv, tf.truncatediv]
+REMAINDERS = [lambda x, y: x % y, tf.mod]
+DIVISIONS = [*QUOTIENTS, *REMAINDERS]
 
 
 @every
@@ -265,14 +260,7 @@ def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begi
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
 @pytest.mark.parametrize(
     ("divide", "expected"),
-    [
-        (lambda x, y: x // y, [3, 1, 2]),
-        (lambda x, y: x % y, [1, 0, 1]),
-        (lambda x, y: tf.div(x, y), [3, 1, 2]),
-        (lambda x, y: tf.floordiv(x, y), [3, 1, 2]),
-        (lambda x, y: tf.mod(x, y), [1, 0, 1]),
-        (lambda x, y: tf.truncatediv(x, y), [3, 1, 2]),
-    ],
+    [*((divide, [3, 1, 2]) for divide in QUOTIENTS), *((divide, [1, 0, 1]) for divide in REMAINDERS)],
 )
 def test_whole_numbers_are_divided_alike(divide, expected, dtype, how):
     check(divide, [[7, 5, 5], [2, 5, 2]], [dtype, dtype], how, dtype, expected)
