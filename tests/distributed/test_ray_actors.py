@@ -36,8 +36,9 @@ def trained(target, make=lambda start: np.full(9, start, np.float32)):
             hl.update(right, lambda old: jax.tree.map(lambda a: a * 2, old)),
             step.assign_add(1),
         )
+        init = hl.global_variables_initializer()
     session = hl.Session(target, graph=graph)
-    session.run(hl.global_variables_initializer())
+    session.run(init)
     for _ in range(4):
         session.run(train_op)
     return session.snapshot()

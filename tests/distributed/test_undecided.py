@@ -25,8 +25,9 @@ class Pair:
             self.step = hl.train.create_global_step()
             x = hl.placeholder(np.int32, (), name="x")
             self.add = hl.group(self.left.assign_add(x), self.right.assign_add(x), self.step.assign_add(1))
+            init = hl.global_variables_initializer()
         self.session = hl.Session(apart(transport), graph=graph)
-        self.session.run(hl.global_variables_initializer())
+        self.session.run(init)
         self.session.run(self.add, {"x:0": 1})
 
     def in_thread(self, number):

@@ -127,7 +127,8 @@ def test_what_has_no_effect_is_said_once(call, what, log):
 def test_devices_are_said_once(log):
     with tf.device("/gpu:0"), tf.get_default_graph().device("/gpu:1"), tf.device("/gpu:0"):
         tf.train.replica_device_setter(cluster={"ps": ["a:1"], "worker": ["b:1"]})
-    tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
+    for _ in range(2):
+        tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
 
     lines = " ".join(said(log))
     for what in ("tf.device is taken", "tf.Graph.device is", "tf.train.replica_device_setter is", "tf.ConfigProto is"):

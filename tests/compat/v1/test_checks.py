@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import hookline.compat.v1 as tf
@@ -99,14 +98,3 @@ def test_ranks_and_dtypes_are_checked_where_the_graph_is_built(sess):
     sess.run([tf.assert_rank(x, 1), tf.assert_rank(unknown, 1)], {unknown: [1]})
     with pytest.raises(tf.errors.InvalidArgumentError, match="must have rank 1"):
         sess.run(tf.assert_rank(unknown, 1), {unknown: 1})
-
-
-def test_the_first_of_equal_elements_gets_the_gradient_of_a_pool(sess):
-    x = tf.placeholder(tf.float32, [1, 4, 4, 1])
-    overlapping = tf.nn.max_pool(x, [1, 3, 3, 1], [1, 1, 1, 1], "SAME")
-    (slope,) = tf.gradients(tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID"), [x])
-
-    slopes = sess.run(slope, {x: np.zeros((1, 4, 4, 1))})[0, :, :, 0]
-    assert sess.run(overlapping, {x: -np.ones((1, 4, 4, 1))}).max() == -1.0
-
-    assert slopes.tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]

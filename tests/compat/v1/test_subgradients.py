@@ -43,13 +43,3 @@ def test_a_line_of_text_is_no_array(tmp_path, sess):
     path.write_text("a,1\nb,2\n")
     line = tf.data.TextLineDataset(str(path)).make_one_shot_iterator().get_next()
     assert sess.run(line).split(b",") == [b"a", b"1"]
-
-
-def test_a_config_is_said_to_have_no_effect(caplog):
-    from hookline.compat.v1 import config
-
-    config.say_once.cache_clear()
-    caplog.set_level("INFO", "hookline")
-    for _ in range(2):
-        tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
-    assert sum("ConfigProto is taken, but has no effect" in message for message in caplog.messages) == 1

@@ -92,10 +92,11 @@ def test_convolutions_and_pools_have_tensorflows_shapes():
     }
 
 
-def test_the_mean_of_a_window_leaves_out_the_padding():
+def test_the_mean_and_the_largest_value_of_a_window_leave_out_the_padding():
     x = tf.ones([1, 3, 3, 1])
 
     np.testing.assert_array_equal(run(tf.layers.average_pooling2d(x, 2, 1, "same")), np.ones((1, 3, 3, 1)))
+    assert run(tf.nn.max_pool(-x, [1, 3, 3, 1], [1, 1, 1, 1], "SAME")).max() == -1.0
 
 
 def test_dropout_only_in_training(sess):
