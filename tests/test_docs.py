@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import hookline as hl
-
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPTS = {path.name for path in (DOCS.parent / "conformance" / "scripts").glob("*.py")}
 BLOCK = re.compile(r"^```python[ \t]*(?P<mark>[^\n]*)\n(?P<code>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -34,8 +32,7 @@ def blocks() -> list[pytest.ParameterSet]:
 @pytest.mark.parametrize("code", blocks())
 def test_a_block_runs_and_prints_what_it_says(code, request, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with hl.Graph().as_default():
-        exec(compile(code, request.node.callspec.id, "exec"), {"__name__": "__main__"})
+    exec(compile(code, request.node.callspec.id, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
     assert [said for said in SAYS.findall(code) if said not in printed] == []
 

@@ -20,15 +20,12 @@ class Sentinel(enum.Enum):
 # stands what is taken by name only: at its place TF has, or had, another argument.
 DOCUMENTED = {
     # Hooks
-    "train.SessionRunHook": "()",
-    "train.SessionRunHook.begin": "()",
     "train.SessionRunHook.after_create_session": "(session, coord)",
     "train.SessionRunHook.before_run": "(run_context)",
     "train.SessionRunHook.after_run": "(run_context, run_values)",
     "train.SessionRunHook.end": "(session)",
     "train.SessionRunArgs": "(fetches, feed_dict=None, options=None)",
     "train.SessionRunContext": "(original_args, session)",
-    "train.SessionRunContext.request_stop": "()",
     "train.SessionRunValues": "(results, options, run_metadata)",
     "train.StopAtStepHook": "(num_steps=None, last_step=None)",
     "train.GlobalStepWaiterHook": "(wait_until_step, timeout_secs=None, poll_secs=0.2)",
@@ -39,8 +36,6 @@ DOCUMENTED = {
     "train.CheckpointSaverHook":
         "(checkpoint_dir, save_secs=None, save_steps=None, saver=None, checkpoint_basename='model.ckpt',"
         " scaffold=None, listeners=None, save_graph_def=True)",
-    "train.CheckpointSaverListener": "()",
-    "train.CheckpointSaverListener.begin": "()",
     "train.CheckpointSaverListener.before_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.after_save": "(session, global_step_value)",
     "train.CheckpointSaverListener.end": "(session, global_step_value)",
@@ -52,13 +47,9 @@ DOCUMENTED = {
     "train.SecondOrStepTimer": "(every_secs=None, every_steps=None)",
     "train.SecondOrStepTimer.should_trigger_for_step": "(step)",
     "train.SecondOrStepTimer.update_last_triggered_step": "(step)",
-    "train.SecondOrStepTimer.last_triggered_step": "()",
-    "train.SecondOrStepTimer.reset": "()",
-    "train.NeverTriggerTimer": "()",
     # Evaluation, as in tf.contrib.training of TF 1.15
     "train.StopAfterNEvalsHook": "(num_evals, log_progress=True)",
     "train.SummaryAtEndHook": "(log_dir=None, summary_writer=None, summary_op=None, feed_dict=None)",
-    "train.get_or_create_eval_step": "()",
     "train.evaluate_once":
         "(checkpoint_path, master='', scaffold=None, eval_ops=None, feed_dict=None, final_ops=None,"
         " final_ops_feed_dict=None, hooks=None, config=None)",
@@ -71,16 +62,11 @@ DOCUMENTED = {
     "train.MonitoredSession": "(session_creator=None, hooks=None, stop_grace_period_secs=120)",
     "train.MonitoredSession.run": "(fetches, feed_dict=None, options=None, run_metadata=None)",
     "train.MonitoredSession.run_step_fn": "(step_fn)",
-    "train.MonitoredSession.should_stop": "()",
-    "train.MonitoredSession.close": "()",
     "train.SingularMonitoredSession":
         "(hooks=None, scaffold=None, master='', config=None, checkpoint_dir=None, stop_grace_period_secs=120,"
         " checkpoint_filename_with_path=None)",
     "train.SingularMonitoredSession.run": "(fetches, feed_dict=None, options=None, run_metadata=None)",
     "train.SingularMonitoredSession.run_step_fn": "(step_fn)",
-    "train.SingularMonitoredSession.should_stop": "()",
-    "train.SingularMonitoredSession.raw_session": "()",
-    "train.SingularMonitoredSession.close": "()",
     "train.MonitoredTrainingSession":
         "(master='', is_chief=True, checkpoint_dir=None, scaffold=None, hooks=None, chief_only_hooks=None,"
         " save_checkpoint_secs=USE_DEFAULT, save_summaries_steps=USE_DEFAULT, save_summaries_secs=USE_DEFAULT,"
@@ -89,15 +75,10 @@ DOCUMENTED = {
     "train.Scaffold":
         "(init_op=None, init_feed_dict=None, init_fn=None, ready_op=None, ready_for_local_init_op=None,"
         " local_init_op=None, summary_op=None, saver=None, copy_from_scaffold=None, local_init_feed_dict=None)",
-    "train.Scaffold.finalize": "()",
-    "train.Scaffold.default_local_init_op": "()",
     "train.Scaffold.get_or_default": "(arg_name, collection_key, default_constructor)",
-    "train.SessionCreator.create_session": "()",
     "train.ChiefSessionCreator":
         "(scaffold=None, master='', config=None, checkpoint_dir=None, checkpoint_filename_with_path=None)",
-    "train.ChiefSessionCreator.create_session": "()",
     "train.WorkerSessionCreator": "(scaffold=None, master='', config=None, max_wait_secs=1800)",
-    "train.WorkerSessionCreator.create_session": "()",
     "train.SessionManager":
         "(local_init_op=None, ready_op=None, ready_for_local_init_op=None, graph=None, recovery_wait_secs=30,"
         " local_init_run_options=None, local_init_feed_dict=None)",
@@ -111,18 +92,11 @@ DOCUMENTED = {
     # Threads
     "train.Coordinator": "(clean_stop_exception_types=None)",
     "train.Coordinator.request_stop": "(ex=None)",
-    "train.Coordinator.should_stop": "()",
-    "train.Coordinator.clear_stop": "()",
     "train.Coordinator.wait_for_stop": "(timeout=None)",
-    "train.Coordinator.stop_on_exception": "()",
     "train.Coordinator.register_thread": "(thread)",
     "train.Coordinator.join": "(threads=None, stop_grace_period_secs=120, ignore_live_threads=False)",
-    "train.Coordinator.raise_requested_exception": "()",
     "train.LooperThread": "(coord, timer_interval_secs, target=None, args=None, kwargs=None)",
     "train.LooperThread.loop": "(coord, timer_interval_secs, target, args=None, kwargs=None)",
-    "train.LooperThread.start_loop": "()",
-    "train.LooperThread.run_loop": "()",
-    "train.LooperThread.stop_loop": "()",
     # Checkpoints. Of the many arguments of a Saver all but the first are given by name.
     "train.Saver":
         "(var_list=None, *, reshape=False, max_to_keep=5, keep_checkpoint_every_n_hours=10000.0, name=None,"
@@ -165,28 +139,21 @@ DOCUMENTED = {
     "Session": "(target='', graph=None, config=None)",
     "Session.run": "(fetches, feed_dict=None, options=None, run_metadata=None)",
     "Session.make_callable": "(fetches, feed_list=None, accept_options=False)",
-    "Session.close": "()",
     "RunOptions": "(trace_level=0, output_partition_graphs=False, debug_tensor_watches=(), last_step=None)",
     "errors.OpError": "(node_def, op, message)",
     "errors.AbortedError": "(node_def, op, message)",
     # Graphs
-    "Graph": "()",
-    "Graph.as_default": "()",
     "Graph.as_graph_element": "(obj)",
     "Graph.add_to_collection": "(name, value)",
     "Graph.control_dependencies": "(control_inputs)",
-    "Graph.finalize": "()",
     "Graph.get_collection": "(name, scope=None)",
     "Graph.get_collection_ref": "(name)",
     "Graph.get_operation_by_name": "(name)",
-    "Graph.get_operations": "()",
     "Graph.get_tensor_by_name": "(name)",
     "Graph.name_scope": "(name)",
     "Graph.unique_name": "(name)",
     "add_to_collection": "(name, value)",
     "get_collection": "(key, scope=None)",
-    "get_default_graph": "()",
-    "reset_default_graph": "()",
     "name_scope": "(name)",
     "control_dependencies": "(control_inputs)",
     # What is in them. The second argument of a Variable is its name.
@@ -194,18 +161,11 @@ DOCUMENTED = {
     "Variable.assign": "(value)",
     "Variable.assign_add": "(delta)",
     "Variable.assign_sub": "(delta)",
-    "Variable.initialized_value": "()",
-    "Variable.read_value": "()",
     "constant": "(value, dtype=None, shape=None, name='Const')",
     "placeholder": "(dtype, shape=None, name=None)",
     "group": "(*inputs, name=None)",
     "no_op": "(name=None)",
     "gradients": "(ys, xs, *, name='gradients')",
-    "global_variables": "()",
-    "local_variables": "()",
-    "trainable_variables": "()",
-    "global_variables_initializer": "()",
-    "local_variables_initializer": "()",
     "variables_initializer": "(var_list, name='init')",
     "report_uninitialized_variables": "(var_list=None)",
     # Summaries
@@ -223,13 +183,25 @@ DOCUMENTED = {
     "summary.FileWriter.add_run_metadata": "(run_metadata, tag, global_step=None)",
     "summary.FileWriter.add_session_log": "(session_log, global_step=None)",
     "summary.FileWriter.add_summary": "(summary, global_step=None)",
-    "summary.FileWriter.close": "()",
-    "summary.FileWriter.flush": "()",
-    "summary.FileWriter.get_logdir": "()",
-    "summary.FileWriter.reopen": "()",
-    "summary.FileWriterCache.clear": "()",
     "summary.FileWriterCache.get": "(logdir)",
 }  # fmt: skip
+
+WITHOUT_ARGUMENTS = """
+    train.SessionRunHook train.SessionRunHook.begin train.SessionRunContext.request_stop train.CheckpointSaverListener
+    train.CheckpointSaverListener.begin train.SecondOrStepTimer.last_triggered_step train.SecondOrStepTimer.reset
+    train.NeverTriggerTimer train.get_or_create_eval_step train.MonitoredSession.should_stop
+    train.MonitoredSession.close train.SingularMonitoredSession.should_stop train.SingularMonitoredSession.raw_session
+    train.SingularMonitoredSession.close train.Scaffold.finalize train.Scaffold.default_local_init_op
+    train.SessionCreator.create_session train.ChiefSessionCreator.create_session
+    train.WorkerSessionCreator.create_session train.Coordinator.should_stop train.Coordinator.clear_stop
+    train.Coordinator.stop_on_exception train.Coordinator.raise_requested_exception train.LooperThread.start_loop
+    train.LooperThread.run_loop train.LooperThread.stop_loop Session.close Graph Graph.as_default Graph.finalize
+    Graph.get_operations get_default_graph reset_default_graph Variable.initialized_value Variable.read_value
+    global_variables local_variables trainable_variables global_variables_initializer local_variables_initializer
+    summary.FileWriter.close summary.FileWriter.flush summary.FileWriter.get_logdir summary.FileWriter.reopen
+    summary.FileWriterCache.clear
+"""
+DOCUMENTED |= dict.fromkeys(WITHOUT_ARGUMENTS.split(), "()")
 
 
 def parameters(function):

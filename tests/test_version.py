@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_package_says_its_version_and_so_do_its_checkpoints(tmp_path):
     assert [int(part) for part in hl.__version__.split(".")] >= [0, 1, 0]
-    with hl.Graph().as_default(), hl.Session() as sess:
+    with hl.Session() as sess:
         sess.run(hl.Variable(1.0).initializer)
         path = hl.train.Saver().save(sess, str(tmp_path / "model.ckpt"))
     assert json.loads(Path(path, "hookline.json").read_text())["hookline"] == hl.__version__

@@ -37,12 +37,6 @@ class Model:
             return [np.asarray(value).tolist() for value in sess.run([self.u, self.x, self.w])]
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with hl.Graph().as_default() as graph:
-        yield graph
-
-
 @pytest.fixture
 def model():
     return Model()
@@ -122,7 +116,7 @@ def test_where_there_is_no_checkpoint_that_is_said(model, tmp_path):
 
 
 def test_parts_of_a_variable_and_keys_are_taken(pretrained):
-    with hl.Graph().as_default(), hl.Session() as sess:
+    with hl.Session() as sess:
         params = hl.Variable({"dense": {"kernel": jnp.zeros((2, 3))}}, name="params")
         kernel = hl.Variable(jnp.zeros((2, 3)), name="kernel")
         key = hl.Variable(lambda: jax.random.key(0), name="key", trainable=False)
@@ -244,7 +238,7 @@ def test_missing_variables_may_be_left_out_with_a_warning(model, pretrained, cap
 
 
 def test_a_function_may_reshape(pretrained):
-    with hl.Graph().as_default(), hl.Session() as sess:
+    with hl.Session() as sess:
         column = hl.Variable([[0.0], [0.0]], name="s/u")
         with pytest.raises(ValueError, match=r"different: s/u has shape \(2,\)"):
             train.assign_from_checkpoint_fn(pretrained, [column])

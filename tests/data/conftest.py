@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import hookline as hl
+
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
@@ -15,3 +17,10 @@ def no_thread_is_left() -> Iterator[None]:
         if thread.name.startswith("hookline-data"):
             thread.join(10)
             assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def session() -> Iterator[hl.Session]:
+    """A session over the default graph of the test, to which operations come later."""
+    with hl.Session() as session:
+        yield session

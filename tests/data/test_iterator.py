@@ -47,18 +47,16 @@ def until_the_end(session, fetches):
     ],
     ids=["function", "list", "function of an iterator", "generator function", "arrays"],
 )
-def test_each_run_gets_the_next_batch_until_the_end(source, prefetch):
+def test_each_run_gets_the_next_batch_until_the_end(source, prefetch, session):
     batch = hl.data.iterator(source, prefetch=prefetch)
-    with hl.Session() as session:
-        assert [int(value[0]) for value in until_the_end(session, batch)] == [0, 1, 2, 3]
-        with pytest.raises(errors.OutOfRangeError, match="have ended after 4 batches"):
-            session.run(batch)
+    assert [int(value[0]) for value in until_the_end(session, batch)] == [0, 1, 2, 3]
+    with pytest.raises(errors.OutOfRangeError, match="have ended after 4 batches"):
+        session.run(batch)
 
 
-def test_an_iterator_given_as_such_is_read_once():
+def test_an_iterator_given_as_such_is_read_once(session):
     batch = hl.data.iterator(iter(batches()))
-    with hl.Session() as session:
-        assert len(until_the_end(session, batch)) == 4
+    assert len(until_the_end(session, batch)) == 4
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -80,66 +78,59 @@ def test_no_data_at_all_is_the_end_at_once(prefetch):
         jnp.ones((2, 2), jnp.bfloat16),
     ],
 )
-def test_batches_may_be_any_pytree(example):
+def test_batches_may_be_any_pytree(example, session):
     batch = hl.data.iterator([example, example])
-    with hl.Session() as session:
-        value = session.run(batch)
+    value = session.run(batch)
     assert jax.tree.structure(value) == jax.tree.structure(example) == jax.tree.structure(batch.spec)
     for got, given in zip(jax.tree.leaves(value), jax.tree.leaves(example), strict=True):
         assert isinstance(got, jax.Array)
         np.testing.assert_array_equal(got, given)
 
 
-def test_parts_of_a_batch_are_views_and_its_dtypes_are_those_of_jax():
+def test_parts_of_a_batch_are_views_and_its_dtypes_are_those_of_jax(session):
     x, y = hl.data.iterator([(np.ones((2, 3)), np.arange(2))])
     assert (x.shape, x.dtype, y.dtype) == ((None, 3), np.float32, np.int32)
-    with hl.Session() as session:
-        assert session.run(x.shape[1] * y)[1] == 3
+    assert session.run(x.shape[1] * y)[1] == 3
 
 
-def test_text_stays_on_the_host():
+def test_text_stays_on_the_host(session):
     text = hl.data.iterator([["a", "b"], ["c", "d"]])
     joined = hl.host_op("".join)(text)
     with pytest.raises(TypeError, match="host_op"):
         hl.op(jnp.sum)(text)
-    with hl.Session() as session:
-        assert [session.run(joined), session.run(joined)] == ["ab", "cd"]
+    assert [session.run(joined), session.run(joined)] == ["ab", "cd"]
 
 
-def test_arrays_of_text_come_beside_arrays_of_numbers():
+def test_arrays_of_text_come_beside_arrays_of_numbers(session):
     batch = hl.data.iterator(hl.data.arrays((np.arange(3), np.array(["a", "b", "c"])), batch_size=2))
-    with hl.Session() as session:
-        numbers, text = session.run(batch)
+    numbers, text = session.run(batch)
     assert numbers.tolist() == [0, 1]
     assert text.tolist() == ["a", "b"]
 
 
-def test_a_host_operation_may_stand_between_the_batch_and_the_device():
+def test_a_host_operation_may_stand_between_the_batch_and_the_device(session):
     text = hl.data.iterator([["1", "2"], ["3"]])
     numbers = hl.host_op(lambda lines: np.array(lines, np.float32), spec=None)(text)
     total = hl.op(jnp.sum)(numbers)
-    with hl.Session() as session:
-        assert [float(value) for value in until_the_end(session, total)] == [3.0, 3.0]
+    assert [float(value) for value in until_the_end(session, total)] == [3.0, 3.0]
 
 
-def test_several_readers_in_one_run_get_the_same_batch_and_other_runs_get_none():
+def test_several_readers_in_one_run_get_the_same_batch_and_other_runs_get_none(session):
     batch = hl.data.iterator(batches())
     other = hl.constant(1.0) + 1
-    with hl.Session() as session:
-        first, again = session.run((batch, batch * 1))
-        session.run(other)
-        assert float(first[0]) == float(again[0]) == 0.0
-        assert float(session.run(batch)[0]) == 1.0
+    first, again = session.run((batch, batch * 1))
+    session.run(other)
+    assert float(first[0]) == float(again[0]) == 0.0
+    assert float(session.run(batch)[0]) == 1.0
 
 
-def test_a_fed_batch_takes_nothing_from_the_source():
+def test_a_fed_batch_takes_nothing_from_the_source(session):
     batch = hl.data.iterator(batches())
-    with hl.Session() as session:
-        assert float(session.run(batch * 2, {batch: np.full(2, 9.0)})[0]) == 18.0
-        assert float(session.run(batch)[0]) == 0.0
+    assert float(session.run(batch * 2, {batch: np.full(2, 9.0)})[0]) == 18.0
+    assert float(session.run(batch)[0]) == 0.0
 
 
-def test_the_first_batch_is_read_for_its_spec_and_not_lost():
+def test_the_first_batch_is_read_for_its_spec_and_not_lost(session):
     made = []
 
     def source():
@@ -148,8 +139,7 @@ def test_the_first_batch_is_read_for_its_spec_and_not_lost():
 
     batch = hl.data.iterator(source)
     assert batch.shape == (None,)
-    with hl.Session() as session:
-        assert float(session.run(batch)[0]) == 0.0
+    assert float(session.run(batch)[0]) == 0.0
     assert made == [1], "the source is begun once for both"
 
 
@@ -161,7 +151,7 @@ def test_with_a_spec_nothing_is_read_before_the_first_run():
     assert batch.shape == (None,)
 
 
-def test_a_generator_that_fills_the_same_array_again_does_no_harm():
+def test_a_generator_that_fills_the_same_array_again_does_no_harm(session):
     def source():
         buffer = np.zeros(2, np.float32)
         for i in range(5):
@@ -169,8 +159,7 @@ def test_a_generator_that_fills_the_same_array_again_does_no_harm():
             yield buffer
 
     batch = hl.data.iterator(source, prefetch=3)
-    with hl.Session() as session:
-        assert [value.tolist() for value in until_the_end(session, batch)] == [[i, i] for i in range(5)]
+    assert [value.tolist() for value in until_the_end(session, batch)] == [[i, i] for i in range(5)]
 
 
 # Batches that are not like the first ----------------------------------------------------------------------------------
@@ -211,41 +200,37 @@ def test_a_smaller_batch_is_padded_and_a_mask_says_so(caplog):
         (np.array([["a"] * 3] * 2), "holds text"),
     ],
 )
-def test_a_batch_of_another_form_fails_the_run_that_would_have_had_it(second, said):
+def test_a_batch_of_another_form_fails_the_run_that_would_have_had_it(second, said, session):
     batch = hl.data.iterator([np.ones((2, 3), np.float32), second], name="images")
-    with hl.Session() as session:
+    session.run(batch)
+    with pytest.raises(errors.InvalidArgumentError, match=f"images.*{said}"):
         session.run(batch)
-        with pytest.raises(errors.InvalidArgumentError, match=f"images.*{said}"):
-            session.run(batch)
 
 
 @pytest.mark.parametrize("last_batch", ["drop", "pad"])
-def test_a_larger_batch_is_an_error_where_shapes_are_fixed(last_batch):
+def test_a_larger_batch_is_an_error_where_shapes_are_fixed(last_batch, session):
     batch = hl.data.iterator([np.ones(2), np.ones(3)], last_batch=last_batch)
-    with hl.Session() as session:
+    session.run(batch)
+    with pytest.raises(errors.InvalidArgumentError, match="has shape"):
         session.run(batch)
-        with pytest.raises(errors.InvalidArgumentError, match="has shape"):
-            session.run(batch)
 
 
 @pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
-def test_a_batch_whose_arrays_have_different_lengths_is_an_error(last_batch):
+def test_a_batch_whose_arrays_have_different_lengths_is_an_error(last_batch, session):
     wrong = {"x": np.ones(3), "y": np.ones(2)}
     batch = hl.data.iterator([{"x": np.ones(4), "y": np.ones(4)}, wrong], last_batch=last_batch)
-    with hl.Session() as session:
+    session.run(batch)
+    with pytest.raises(errors.InvalidArgumentError, match=r"different lengths, \[2, 3\]"):
         session.run(batch)
-        with pytest.raises(errors.InvalidArgumentError, match=r"different lengths, \[2, 3\]"):
-            session.run(batch)
 
 
 @pytest.mark.parametrize("names", [list("ab"), np.array(list("ab"))])
-def test_a_smaller_batch_with_text_is_dropped(names):
+def test_a_smaller_batch_with_text_is_dropped(names, session):
     full, short = {"x": np.ones(2), "names": names}, {"x": np.ones(1), "names": names[:1]}
     batch = hl.data.iterator([full, short, full], last_batch="drop")
-    with hl.Session() as session:
-        assert [len(session.run(batch)["x"]) for _ in range(2)] == [2, 2]
-        with pytest.raises(errors.OutOfRangeError):
-            session.run(batch)
+    assert [len(session.run(batch)["x"]) for _ in range(2)] == [2, 2]
+    with pytest.raises(errors.OutOfRangeError):
+        session.run(batch)
 
 
 def test_what_cannot_be_done_with_text_is_refused():
@@ -264,20 +249,19 @@ def test_padding_needs_examples():
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
-def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(prefetch):
+def test_an_error_of_the_source_comes_at_the_run_that_would_have_had_the_batch(prefetch, session):
     def broken_source():
         yield from batches(2)
         raise ValueError("record 7 is bad")
 
     batch = hl.data.iterator(broken_source, prefetch=prefetch)
-    with hl.Session() as session:
-        assert [float(session.run(batch)[0]) for _ in range(2)] == [0.0, 1.0]
-        for _ in range(3):
-            with pytest.raises(ValueError, match="record 7 is bad") as caught:
-                session.run(batch)
-            frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-            assert frames.count("broken_source") == 1
-            assert any("Iterator 'iterator'" in note for note in caught.value.__notes__)
+    assert [float(session.run(batch)[0]) for _ in range(2)] == [0.0, 1.0]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="record 7 is bad") as caught:
+            session.run(batch)
+        frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        assert frames.count("broken_source") == 1
+        assert any("Iterator 'iterator'" in note for note in caught.value.__notes__)
 
 
 class Interrupted:
@@ -312,24 +296,22 @@ def remade():
 
 
 @pytest.mark.parametrize("source", [Interrupted, remade])
-def test_a_ctrl_c_in_the_source_ends_one_run_and_the_next_has_the_batch(source):
+def test_a_ctrl_c_in_the_source_ends_one_run_and_the_next_has_the_batch(source, session):
     batch = hl.data.iterator(source(), prefetch=0)
-    with hl.Session() as session:
-        assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
-        with pytest.raises(KeyboardInterrupt):
-            session.run(batch)
-        assert [session.run(batch) for _ in range(3)] == [3.0, 4.0, 5.0]
+    assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
+    with pytest.raises(KeyboardInterrupt):
+        session.run(batch)
+    assert [session.run(batch) for _ in range(3)] == [3.0, 4.0, 5.0]
 
 
-def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end():
+def test_an_iterator_that_a_ctrl_c_has_ended_is_not_taken_for_one_at_its_end(session):
     batch = hl.data.iterator(iter(Interrupted()), prefetch=0)
-    with hl.Session() as session:
-        assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
-        with pytest.raises(KeyboardInterrupt):
+    assert [session.run(batch) for _ in range(2)] == [1.0, 2.0]
+    with pytest.raises(KeyboardInterrupt):
+        session.run(batch)
+    for _ in range(2):
+        with pytest.raises(errors.FailedPreconditionError, match="Give a function that makes the iterator"):
             session.run(batch)
-        for _ in range(2):
-            with pytest.raises(errors.FailedPreconditionError, match="Give a function that makes the iterator"):
-                session.run(batch)
 
 
 def test_an_error_at_the_first_batch_comes_at_the_first_run(caplog):
@@ -346,7 +328,7 @@ def test_an_error_at_the_first_batch_comes_at_the_first_run(caplog):
         hl.data.iterator(source, last_batch="pad")
 
 
-def test_a_run_that_fails_leaves_its_batch_to_the_next():
+def test_a_run_that_fails_leaves_its_batch_to_the_next(session):
     batch = hl.data.iterator(batches())
     failures = [RuntimeError("not now"), None, None]
 
@@ -357,78 +339,72 @@ def test_a_run_that_fails_leaves_its_batch_to_the_next():
         return value
 
     early = hl.host_op(check)(batch)
-    with hl.Session() as session:
-        with pytest.raises(RuntimeError, match="not now"):
-            session.run(early)
-        assert [float(session.run(early)[0]) for _ in range(2)] == [0.0, 1.0]
+    with pytest.raises(RuntimeError, match="not now"):
+        session.run(early)
+    assert [float(session.run(early)[0]) for _ in range(2)] == [0.0, 1.0]
 
 
-def test_a_run_that_fails_behind_the_device_has_used_its_batch():
+def test_a_run_that_fails_behind_the_device_has_used_its_batch(session):
     batch = hl.data.iterator(batches())
     total = hl.Variable(0.0, name="total")
     added = total.assign_add(hl.op(jnp.sum)(batch))
     late = hl.host_op(lambda value: 1 / 0)(added)
-    with hl.Session() as session:
-        session.run(total.initializer)
-        with pytest.raises(ZeroDivisionError):
-            session.run(late)
-        session.run(added)
-        assert float(session.run(total)) == 2.0, "batches 0 and 1, each once"
+    session.run(total.initializer)
+    with pytest.raises(ZeroDivisionError):
+        session.run(late)
+    session.run(added)
+    assert float(session.run(total)) == 2.0, "batches 0 and 1, each once"
 
 
-def test_a_run_that_is_interrupted_once_it_is_applied_has_used_its_batch(monkeypatch):
+def test_a_run_that_is_interrupted_once_it_is_applied_has_used_its_batch(monkeypatch, session):
     def interrupt(_):
         raise KeyboardInterrupt
 
     batch = hl.data.iterator(batches(3))
     total = hl.Variable(0.0)
     add = total.assign_add(batch[0] + 1)
-    with hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        monkeypatch.setattr("jax.block_until_ready", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            session.run(add, options=RunOptions(trace_level=1), run_metadata=RunMetadata())
-        assert session.run(total) == 1.0
-        assert session.run(batch)[0] == 1.0
+    session.run(hl.global_variables_initializer())
+    monkeypatch.setattr("jax.block_until_ready", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(add, options=RunOptions(trace_level=1), run_metadata=RunMetadata())
+    assert session.run(total) == 1.0
+    assert session.run(batch)[0] == 1.0
 
 
-def test_a_run_that_is_refused_gets_its_batch_and_leaves_it():
+def test_a_run_that_is_refused_gets_its_batch_and_leaves_it(session):
     step = hl.train.get_or_create_global_step()
     batch = hl.data.iterator(batches())
     train = hl.group(step.assign_add(1))
-    with hl.Session() as session:
-        session.run(hl.global_variables_initializer())
-        seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
-        assert seen == [0.0, 1.0, 2.0, 2.0]
-        assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
+    session.run(hl.global_variables_initializer())
+    seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
+    assert seen == [0.0, 1.0, 2.0, 2.0]
+    assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
-def test_a_run_of_two_iterators_uses_none_where_one_has_ended():
+def test_a_run_of_two_iterators_uses_none_where_one_has_ended(session):
     short, long = hl.data.iterator(batches(1), name="short"), hl.data.iterator(batches(3), name="long")
-    with hl.Session() as session:
-        session.run((short, long))
-        with pytest.raises(errors.OutOfRangeError, match="short"):
-            session.run((long, short))
-        assert float(session.run(long)[0]) == 1.0
+    session.run((short, long))
+    with pytest.raises(errors.OutOfRangeError, match="short"):
+        session.run((long, short))
+    assert float(session.run(long)[0]) == 1.0
 
 
-def test_a_run_inside_a_run_gets_a_batch_of_its_own():
+def test_a_run_inside_a_run_gets_a_batch_of_its_own(session):
     batch = hl.data.iterator(batches())
     step = hl.train.get_or_create_global_step()
     inner = []
     nested = hl.host_op(lambda step, outer: inner.append(float(session.run(batch)[0])) or outer)(step, batch)
-    with hl.Session() as session:
-        session.run(step.initializer)
-        assert float(session.run(nested)[0]) == 0.0
-        assert inner == [1.0]
-        assert float(session.run(batch)[0]) == 2.0
-        assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
+    session.run(step.initializer)
+    assert float(session.run(nested)[0]) == 0.0
+    assert inner == [1.0]
+    assert float(session.run(batch)[0]) == 2.0
+    assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
 
 
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
-def test_no_more_is_read_ahead_than_was_asked_for():
+def test_no_more_is_read_ahead_than_was_asked_for(session):
     read, third = [], threading.Event()
 
     def source():
@@ -439,15 +415,14 @@ def test_no_more_is_read_ahead_than_was_asked_for():
             yield np.float32(i)
 
     batch = hl.data.iterator(source, prefetch=2)
-    with hl.Session() as session:
-        session.run(batch)
-        assert third.wait(10)
-        threading.Event().wait(0.02)
-        assert read == [0, 1, 2]
+    session.run(batch)
+    assert third.wait(10)
+    threading.Event().wait(0.02)
+    assert read == [0, 1, 2]
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(prefetch):
+def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(prefetch, session):
     inside = threading.Lock()
 
     class Source:
@@ -478,18 +453,17 @@ def test_many_threads_get_each_batch_once_and_never_enter_the_source_together(pr
         except errors.OutOfRangeError:
             pass
 
-    with hl.Session() as session:
-        session.run(total.initializer)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(seen) == list(range(1, 201))
-        assert int(session.run(total)) == sum(range(1, 201))
+    session.run(total.initializer)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, 201))
+    assert int(session.run(total)) == sum(range(1, 201))
 
 
-def test_a_wait_for_data_holds_no_lock():
+def test_a_wait_for_data_holds_no_lock(session):
     gate = threading.Event()
 
     def source():
@@ -498,15 +472,14 @@ def test_a_wait_for_data_holds_no_lock():
         yield np.float32(1)
 
     batch = hl.data.iterator(source, prefetch=1)
-    with hl.Session() as session:
-        session.run(batch)
-        waiting = threading.Thread(target=session.run, args=(batch,))
-        waiting.start()
-        threading.Event().wait(0.01)
-        assert session.run(hl.constant(1)) == 1
-        session.snapshot([])
-        gate.set()
-        waiting.join()
+    session.run(batch)
+    waiting = threading.Thread(target=session.run, args=(batch,))
+    waiting.start()
+    threading.Event().wait(0.01)
+    assert session.run(hl.constant(1)) == 1
+    session.snapshot([])
+    gate.set()
+    waiting.join()
 
 
 def test_closing_the_session_wakes_a_run_that_waits_for_data():
@@ -534,25 +507,24 @@ def test_closing_the_session_wakes_a_run_that_waits_for_data():
     assert outcome == ["Attempted to use a closed Session."]
 
 
-def test_the_coordinator_knows_the_thread_and_stops_it():
+def test_the_coordinator_knows_the_thread_and_stops_it(session):
     def endless():
         while True:
             yield np.float32(0)
 
     batch = hl.data.iterator(endless, prefetch=2)
     coord = Coordinator()
-    with hl.Session() as session:
-        session.lowlevel.serve(coord)
-        session.run(batch)
-        (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
-        coord.request_stop()
-        coord.join(stop_grace_period_secs=10)
-        assert not thread.is_alive()
-        with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
-            [session.run(batch) for _ in range(3)]  # Two were read ahead at most.
+    session.lowlevel.serve(coord)
+    session.run(batch)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]
+    coord.request_stop()
+    coord.join(stop_grace_period_secs=10)
+    assert not thread.is_alive()
+    with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
+        [session.run(batch) for _ in range(3)]  # Two were read ahead at most.
 
 
-def test_a_stop_wakes_a_run_that_waits_for_data():
+def test_a_stop_wakes_a_run_that_waits_for_data(session):
     gate, waiting = threading.Event(), threading.Event()
 
     def source():
@@ -562,15 +534,14 @@ def test_a_stop_wakes_a_run_that_waits_for_data():
 
     batch = hl.data.iterator(source, prefetch=1)
     coord = Coordinator()
-    with hl.Session() as session:
-        session.lowlevel.serve(coord)
+    session.lowlevel.serve(coord)
+    session.run(batch)
+    stopping = threading.Thread(target=lambda: (waiting.wait(10), coord.request_stop()))
+    stopping.start()
+    with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
         session.run(batch)
-        stopping = threading.Thread(target=lambda: (waiting.wait(10), coord.request_stop()))
-        stopping.start()
-        with pytest.raises(errors.OutOfRangeError, match="stop was requested"):
-            session.run(batch)
-        stopping.join()
-        gate.set()
+    stopping.join()
+    gate.set()
 
 
 def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
@@ -590,12 +561,11 @@ def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
     assert not thread.is_alive()
 
 
-def test_a_used_batch_is_let_go():
+def test_a_used_batch_is_let_go(session):
     batch = hl.data.iterator(lambda: batches(6), prefetch=1)
-    with hl.Session() as session:
-        values = [weakref.ref(session.run(batch)) for _ in range(4)]
-        gc.collect()
-        assert [value() is None for value in values[:-1]] == [True] * 3
+    values = [weakref.ref(session.run(batch)) for _ in range(4)]
+    gc.collect()
+    assert [value() is None for value in values[:-1]] == [True] * 3
 
 
 # Arguments ------------------------------------------------------------------------------------------------------------
@@ -626,22 +596,20 @@ def test_a_finalized_graph_refuses_an_iterator_before_anything_is_read():
     assert read == []
 
 
-def test_control_dependencies_do_not_hold_a_batch_up():
+def test_control_dependencies_do_not_hold_a_batch_up(session):
     step = hl.train.get_or_create_global_step()
     with hl.control_dependencies([step.assign_add(1)]):
         batch = hl.data.iterator(batches())
-    with hl.Session() as session:
-        session.run(step.initializer)
-        session.run(batch)
-        assert session.run(step) == 0
+    session.run(step.initializer)
+    session.run(batch)
+    assert session.run(step) == 0
 
 
-def test_a_spec_with_open_lengths_takes_batches_of_any():
+def test_a_spec_with_open_lengths_takes_batches_of_any(session):
     from hookline.graph import spec as specs
 
     open_spec = specs.declared("float32", (None, None))
     batch = hl.data.iterator(lambda: iter([np.ones((2, 3)), np.ones((5, 1))]), spec=open_spec)
 
     assert batch.shape == (None, None)
-    with hl.Session() as sess:
-        assert [sess.run(batch).shape for _ in range(2)] == [(2, 3), (5, 1)]
+    assert [session.run(batch).shape for _ in range(2)] == [(2, 3), (5, 1)]

@@ -350,7 +350,7 @@ def test_who_follows_that_advice_goes_on_where_the_checkpoint_is(tmp_path):
         assert float(session.run(batch)[0]) == 5.0
 
 
-def test_text_counts_among_the_bytes_that_are_kept(tmp_path):
+def test_text_counts_among_the_bytes_that_are_kept(tmp_path, session):
     texts = []
 
     class Text(str):
@@ -363,10 +363,9 @@ def test_text_counts_among_the_bytes_that_are_kept(tmp_path):
             yield text
 
     batch = hl.data.iterator(source(), keep_bytes=5000)
-    with hl.Session() as session:
-        for _ in range(50):
-            session.run(batch)
-        assert sum(text() is not None for text in texts) < 15
+    for _ in range(50):
+        session.run(batch)
+    assert sum(text() is not None for text in texts) < 15
 
 
 def test_one_source_serves_one_session_at_a_time():

@@ -74,8 +74,12 @@ def caller(server, timeout_secs=30.0):
     return Caller("Server 7", address, lambda: address, timeout_secs)
 
 
-def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(server):
-    calls = caller(server)
+@pytest.fixture
+def calls(server):
+    return caller(server)
+
+
+def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(calls):
     for count in (0, 3, 100_000, 3_000_000):
         array = np.arange(count, dtype=np.float32)
         name, back = calls.call(("echo", "name", array)).get()
@@ -86,8 +90,7 @@ def test_arrays_of_any_size_come_back_as_they_left_and_cannot_be_written_to(serv
                 back[0] = 1
 
 
-def test_calls_one_after_the_other_share_a_connection_and_calls_at_once_have_their_own(server):
-    calls = caller(server)
+def test_calls_one_after_the_other_share_a_connection_and_calls_at_once_have_their_own(calls, server):
     for number in range(20):
         assert calls.call(("echo", number)).get() == (number,)
     assert len(server.connections) == 1
@@ -121,8 +124,7 @@ def test_threads_get_their_own_answers(server):
         ("lock", TypeError, "A lock is not plain data"),
     ],
 )
-def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(server, word, kind, text):
-    calls = caller(server)
+def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(calls, server, word, kind, text):
     for _ in range(3):
         with pytest.raises(kind, match=text):
             calls.call((word,)).get()
@@ -130,8 +132,7 @@ def test_an_error_of_the_server_reaches_the_caller_and_the_connection_stays(serv
     assert len(server.connections) == 1
 
 
-def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(server):
-    calls = caller(server)
+def test_who_closes_has_no_connection_left_and_reads_what_is_under_way(calls, server):
     asked = calls.call(("ask",))
     assert calls.call(("echo", 1)).get() == (1,)
     calls.close()
@@ -152,23 +153,19 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_call(ser
     assert calls.call(("echo", 1)).get() == (1,)
 
 
-def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(server):
-    calls = caller(server)
+def test_an_answer_that_nobody_reads_is_not_taken_for_that_of_another_call(calls):
     calls.call(("echo", "unread"))
     assert calls.call(("echo", 1)).get() == (1,)
 
 
-def test_an_answer_that_cannot_be_read_names_the_server(server, monkeypatch):
-    calls = caller(server)
+def test_an_answer_that_cannot_be_read_names_the_server(calls, monkeypatch):
     asked = calls.call(("echo", 1))
     monkeypatch.setattr(asked._line, "receive", lambda: unpack(b"\xc1"))
     with pytest.raises(NotPlainError, match="Server 7 gave an answer that cannot be read"):
         asked.get()
 
 
-def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this_call(server):
-    calls = caller(server)
-
+def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this_call(calls, server):
     class Loses(Caller):
         @property
         def _address(self):
@@ -182,8 +179,7 @@ def test_a_connection_lost_by_another_thread_in_the_meantime_is_no_error_of_this
     assert Loses(calls.who, server.listener.address, calls._find, 30.0).call(("echo", 1)).get() == (1,)
 
 
-def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(server):
-    calls = caller(server)
+def test_what_is_not_plain_data_is_the_callers_error_and_nothing_is_sent(calls, server):
     calls.call(("echo", 1)).get()
     for thing in (threading.Lock(), lambda: 1, {1, 2}, np.float32, np.int64(1)):
         with pytest.raises(TypeError, match="not plain data"):

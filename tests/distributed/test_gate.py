@@ -164,8 +164,7 @@ def test_a_sign_of_life_is_heard_while_the_step_server_compiles():
             assert go_on.wait(60)
         return old + 1
 
-    with hl.Graph().as_default():
-        update = portable(hl.update(hl.Variable(np.float32(0), name="v"), slow).op)
+    update = portable(hl.update(hl.Variable(np.float32(0), name="v"), slow).op)
     server, ticket = begun(0)
     server.register(ticket, [update])
     server.commit(ticket, ("chief sets", 1), [Put("v", *flatten(np.float32(0)))])

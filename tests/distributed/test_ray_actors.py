@@ -79,10 +79,9 @@ def test_trees_of_any_kind_reach_the_servers(actors, make):
 def test_a_chief_says_whether_its_servers_listen(ray_cluster, job, options, over_ray):
     options = ClusterOptions(token_path=options.token_path, over_ray=over_ray)
     cluster = Cluster(ray_cluster.address, num_servers=2, job=job, options=options)
-    with hl.Graph().as_default() as graph:
-        count = hl.Variable(0, name="count")
-        add, init = count.assign_add(1), hl.global_variables_initializer()
-    session = hl.Session(cluster, graph=graph)
+    count = hl.Variable(0, name="count")
+    add, init = count.assign_add(1), hl.global_variables_initializer()
+    session = hl.Session(cluster)
     session.run(init)
     session.run(add)
     assert session.run(count) == 1
@@ -104,11 +103,9 @@ def connections(handle):
 
 def test_a_session_that_is_closed_has_no_connections(actors):
     (handle,) = actors(1)
-    with hl.Graph().as_default() as graph:
-        hl.Variable(0, name="count")
-        init = hl.global_variables_initializer()
-    session = hl.Session(Target(RayTransport([handle])), graph=graph)
-    session.run(init)
+    hl.Variable(0, name="count")
+    session = hl.Session(Target(RayTransport([handle])))
+    session.run(hl.global_variables_initializer())
     store = session.lowlevel.store
     assert connections(handle) > 0
 

@@ -103,6 +103,11 @@ class Servers:
         return int(held(self.call(server, "pull", self.tickets[server], [f"v{server}"]).values, f"v{server}"))
 
 
+@pytest.fixture
+def servers():
+    return Servers(2)
+
+
 @pytest.mark.parametrize("method", ["_break", "receive", "__init__", "nonsense"])
 def test_only_what_is_meant_for_others_can_be_called(method):
     servers = Servers(1)
@@ -117,8 +122,7 @@ def test_all_that_a_server_has_in_public_can_be_called():
 
 
 @pytest.mark.parametrize("restart", [0, 1])
-def test_a_server_that_came_back_empty_answers_nothing_but_aborted(restart):
-    servers = Servers(2)
+def test_a_server_that_came_back_empty_answers_nothing_but_aborted(servers, restart):
     servers.transport.servers[restart] = ParameterServer()
 
     for method, args in (("pull", (["v0"],)), ("stage", (("a", 1), [])), ("outcome", (("a", 1), [])), ("seal", ())):
@@ -139,11 +143,9 @@ def test_an_update_computed_before_a_restore_is_refused():
     assert servers.value(0) == 0
 
 
-def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_asked_and_changes_nothing():
-    servers = Servers(2)
-    with hl.Graph().as_default():
-        v = hl.Variable(np.zeros(2, np.float32), name="v1")
-        bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
+def test_an_error_of_an_updates_function_reaches_both_who_staged_it_and_who_asked_and_changes_nothing(servers):
+    v = hl.Variable(np.zeros(2, np.float32), name="v1")
+    bad = portable(hl.update(v, lambda old, x: old + x, hl.placeholder(jnp.float32, None), name="bad").op)
     servers.call(1, "register", servers.tickets[1], [bad])
 
     with pytest.raises(ValueError, match="v1"):
@@ -204,8 +206,7 @@ def test_a_wait_returns_when_its_time_is_over_and_at_once_when_training_has_ende
     assert servers.call(0, "wait_for_step", servers.tickets[0], 1, 1000.0) == (0, True)
 
 
-def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(monkeypatch):
-    servers = Servers(2)
+def test_a_wait_on_a_server_is_limited_whatever_is_asked_for(servers, monkeypatch):
     live = servers.transport.servers
     with FakeClock(autojump_secs=0.01) as fake:
         start = fake.monotonic()
@@ -246,8 +247,7 @@ def test_a_transaction_is_decided_when_all_owners_have_told_and_brings_the_value
     assert [servers.value(server) for server in range(3)] == [4, 5, 6]
 
 
-def test_nobody_waits_for_a_transaction_whose_parts_have_not_come():
-    servers = Servers(2)
+def test_nobody_waits_for_a_transaction_whose_parts_have_not_come(servers):
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
     servers.stage(("b", 1), 1, 6)
 
@@ -260,8 +260,7 @@ def test_nobody_waits_for_a_transaction_whose_parts_have_not_come():
     assert (servers.value(0), servers.value(1)) == (5 * 31 + 4, 6 * 31 + 7)
 
 
-def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropped():
-    servers = Servers(2)
+def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropped(servers):
     asked = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
 
     assert not servers.call(0, "outcome", servers.tickets[0], ("a", 1), [1]).accepted
@@ -276,8 +275,7 @@ def test_a_transaction_that_was_given_up_is_refused_and_its_late_parts_are_dropp
     assert servers.value(0) == 0
 
 
-def test_late_parts_of_what_was_refused_at_once_are_dropped():
-    servers = Servers(2)
+def test_late_parts_of_what_was_refused_at_once_are_dropped(servers):
     servers.call(0, "seal", servers.tickets[0])
     with pytest.raises(errors.OutOfRangeError):
         servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]).get()
@@ -288,8 +286,7 @@ def test_late_parts_of_what_was_refused_at_once_are_dropped():
     assert int(held(late.get().values, "v1")) == 0
 
 
-def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_counts():
-    servers = Servers(2)
+def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_counts(servers):
     first = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1])
     with pytest.raises(errors.InternalError, match="sent twice"):
         servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]).get()
@@ -306,8 +303,7 @@ def test_a_request_or_a_part_that_comes_twice_is_refused_and_the_first_one_count
     assert not servers.transport.servers[1]._staged
 
 
-def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_dropped():
-    servers = Servers(2)
+def test_a_sender_that_falls_silent_between_its_parts_is_shut_out_and_they_are_dropped(servers):
     with FakeClock() as fake:
         servers.stage(("silent", 1), 1, 5)
         for number in range(2):
@@ -343,8 +339,7 @@ def test_a_worker_whose_request_lies_at_the_step_server_waits_for_a_busy_owner_a
     assert servers.value(2) == 7
 
 
-def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_part_is_not_late():
-    servers = Servers(2)
+def test_a_request_that_a_busy_step_server_reads_after_the_question_about_its_part_is_not_late(servers):
     with FakeClock() as fake:
         servers.stage(("patient", 1), 1, 5)
         # The step server compiles something, and then reads what has come meanwhile, the owner's questions first.
@@ -372,8 +367,7 @@ def test_who_has_gone_before_all_its_parts_came_is_shut_out_although_its_request
     assert not servers.transport.servers[1]._staged
 
 
-def test_a_request_without_parts_is_not_kept_for_ever():
-    servers = Servers(2)
+def test_a_request_without_parts_is_not_kept_for_ever(servers):
     with FakeClock() as fake:
         asked = servers.ask(("silent", 1), [servers.entry(0, 4)], owners=[1])
         fake.advance(UNDECIDED_SECS + 1)
@@ -415,8 +409,7 @@ def test_an_owner_hears_from_the_step_server_that_another_one_was_lost():
 
 
 @pytest.mark.parametrize("server", [0, 1])
-def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
-    servers = Servers(2)
+def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(servers, server):
     asked, part = servers.ask(("a", 1), [servers.entry(0, 4)], owners=[1]), servers.stage(("a", 1), 1, 5)
     servers.begin()
 
@@ -424,8 +417,7 @@ def test_who_waits_for_a_decision_is_told_that_all_values_are_set_anew(server):
         (asked, part)[server].get()
 
 
-def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent():
-    servers = Servers(2)
+def test_a_part_that_is_gone_when_it_is_accepted_ends_the_epoch_and_is_never_silent(servers):
     servers.stage(("a", 1), 1, 5)
     servers.transport.deliver_all()
     servers.transport.servers[1] = ParameterServer()
@@ -466,8 +458,7 @@ def test_a_broken_server_names_its_first_error_and_the_others_name_it_too(monkey
 @pytest.mark.parametrize("count", [1, SMALL_BYTES])
 def test_values_that_were_pulled_do_not_change_with_later_updates(count):
     servers = Servers(1)
-    with hl.Graph().as_default():
-        double = portable(hl.update(hl.Variable(np.ones(count), name="v"), lambda old: old * 2, name="double").op)
+    double = portable(hl.update(hl.Variable(np.ones(count), name="v"), lambda old: old * 2, name="double").op)
     servers.call(0, "register", servers.tickets[0], [double])
     servers.commit(("chief", 2), [Put("v", *flatten(np.ones(count)))])
     live = servers.transport.servers[0]
@@ -789,9 +780,8 @@ TestProtocol = Protocol.TestCase
         ("wait_for_step", (0, 9.0)),
     ],
 )
-def test_a_call_that_has_waited_while_an_epoch_ended_says_so(monkeypatch, method, args):
+def test_a_call_that_has_waited_while_an_epoch_ended_says_so(servers, monkeypatch, method, args):
     """The server begins anew between the end of the wait and the reading of what was waited for."""
-    servers = Servers(2)
     servers.call(0, "cut", servers.tickets[0], "cut", {1: ["v1"]})
     servers.transport.deliver_all()
     server, ticket = servers.transport.servers[1], servers.tickets[1]
@@ -808,8 +798,7 @@ def test_a_call_that_has_waited_while_an_epoch_ended_says_so(monkeypatch, method
         servers.transport.call(1, method, ticket, *args).get()
 
 
-def test_values_of_a_snapshot_that_nobody_collects_are_dropped():
-    servers = Servers(2)
+def test_values_of_a_snapshot_that_nobody_collects_are_dropped(servers):
     with FakeClock() as fake:
         for number in range(20):
             servers.call(0, "cut", servers.tickets[0], f"cut{number}", {1: ["v1"]})
@@ -819,8 +808,7 @@ def test_values_of_a_snapshot_that_nobody_collects_are_dropped():
         assert servers.call(1, "collect", servers.tickets[1], "cut19", 0.0)["v1"]
 
 
-def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
-    servers = Servers(2)
+def test_a_staged_part_whose_sender_went_on_without_it_is_dropped(servers):
     with FakeClock() as fake:
         servers.stage(("a", 1), 1, 5)
         servers.train(("a", 2), 7)
@@ -833,11 +821,10 @@ def test_a_staged_part_whose_sender_went_on_without_it_is_dropped():
 
 def test_a_random_key_and_bfloat16_live_on_a_server():
     servers = Servers(1)
-    with hl.Graph().as_default():
-        key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
-        half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")
-        split = portable(hl.update(key, lambda key: jax.random.split(key)[0], name="split").op)
-        double = portable(hl.update(half, lambda x: x * 2, name="double").op)
+    key = hl.Variable(lambda: jax.random.key(1), name="key", trainable=False)
+    half = hl.Variable(jnp.ones(3, jnp.bfloat16), name="half")
+    split = portable(hl.update(key, lambda key: jax.random.split(key)[0], name="split").op)
+    double = portable(hl.update(half, lambda x: x * 2, name="double").op)
     servers.call(0, "register", servers.tickets[0], [split, double])
     puts = [Put("key", *flatten(jax.random.key(1))), Put("half", *flatten(jnp.ones(3, jnp.bfloat16)))]
     servers.commit(("chief", 2), puts)

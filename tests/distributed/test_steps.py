@@ -210,15 +210,13 @@ def test_a_nan_is_noticed_in_time_where_variables_live_elsewhere(bad):
 
 
 def test_an_assign_of_a_value_computed_from_the_variable_is_warned_of_once(caplog):
-    with hl.Graph().as_default() as graph:
-        hl.train.get_or_create_global_step()
-        decayed = hl.Variable(np.float32(8), name="decayed")
-        kept = hl.Variable(np.float32(8), name="kept")
-        halve = decayed.assign(hl.op(lambda x: x / 2)(decayed))
-        add = kept.assign_add(np.float32(1))
-        init = hl.global_variables_initializer()
-    session = hl.Session(one_server(), graph)
-    session.run(init)
+    hl.train.get_or_create_global_step()
+    decayed = hl.Variable(np.float32(8), name="decayed")
+    kept = hl.Variable(np.float32(8), name="kept")
+    halve = decayed.assign(hl.op(lambda x: x / 2)(decayed))
+    add = kept.assign_add(np.float32(1))
+    session = hl.Session(one_server())
+    session.run(hl.global_variables_initializer())
     with caplog.at_level(logging.WARNING, "hookline"):
         for _ in range(3):
             session.run([halve, add])

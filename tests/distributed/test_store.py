@@ -293,18 +293,16 @@ def test_a_chief_that_died_before_it_had_sent_its_updates_does_not_block_the_nex
 
 def test_a_refused_run_changes_nothing_that_lives_in_the_worker_either():
     transport = in_process(1)
-    with hl.Graph().as_default() as graph:
-        step = hl.train.get_or_create_global_step()
-        mine = hl.Variable(0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
-        train = hl.group(step.assign_add(1), mine.assign_add(1))
-        init = hl.group(hl.global_variables_initializer(), hl.local_variables_initializer())
-        with hl.Session(Target(transport), graph) as sess:
-            sess.run(init)
-            for applied in (True, False):
-                metadata = hl.RunMetadata()
-                sess.run(train, options=hl.RunOptions(last_step=1), run_metadata=metadata)
-                assert metadata.applied is applied
-                assert (sess.run(step), sess.run(mine)) == (1, 1)
+    step = hl.train.get_or_create_global_step()
+    mine = hl.Variable(0, name="mine", trainable=False, collections=[hl.GraphKeys.LOCAL_VARIABLES])
+    train = hl.group(step.assign_add(1), mine.assign_add(1))
+    with hl.Session(Target(transport)) as sess:
+        sess.run(hl.group(hl.global_variables_initializer(), hl.local_variables_initializer()))
+        for applied in (True, False):
+            metadata = hl.RunMetadata()
+            sess.run(train, options=hl.RunOptions(last_step=1), run_metadata=metadata)
+            assert metadata.applied is applied
+            assert (sess.run(step), sess.run(mine)) == (1, 1)
 
 
 def test_a_worker_neither_restores_nor_ends_nor_reopens_the_training_of_all():
@@ -623,14 +621,12 @@ def test_with_overlap_a_worker_computes_with_values_that_lack_its_last_update():
 
 def test_variables_that_each_worker_has_for_itself_stay_at_home():
     transport = in_process(1)
-    with hl.Graph().as_default() as graph:
-        shared = hl.Variable(0.0, name="shared")
-        key = hl.random_key()
-        mine = hl.Variable(1.0, name="mine", collections=[GraphKeys.LOCAL_VARIABLES])
-        change = hl.group(shared.assign_add(1.0), mine.assign_add(1.0))
-        init = hl.group(hl.global_variables_initializer(), hl.local_variables_initializer())
-    session = hl.Session(Target(transport), graph=graph)
-    session.run(init)
+    shared = hl.Variable(0.0, name="shared")
+    key = hl.random_key()
+    mine = hl.Variable(1.0, name="mine", collections=[GraphKeys.LOCAL_VARIABLES])
+    change = hl.group(shared.assign_add(1.0), mine.assign_add(1.0))
+    session = hl.Session(Target(transport))
+    session.run(hl.group(hl.global_variables_initializer(), hl.local_variables_initializer()))
     session.run([change, key])
 
     assert transport.servers[0].status().held == {"shared"}
@@ -639,14 +635,12 @@ def test_variables_that_each_worker_has_for_itself_stay_at_home():
 
 
 def test_a_variable_of_any_tree_is_read_as_it_was_made():
-    with hl.Graph().as_default() as graph:
-        value = {"key": jax.random.key(4), "half": (jnp.ones(2, jnp.bfloat16), None)}
-        tree = hl.Variable(value, name="tree", trainable=False)
-        init = hl.global_variables_initializer()
-        double = hl.update(tree, lambda t: {**t, "half": (t["half"][0] * 2, None)})
-        drawn = hl.op(lambda t: jax.random.normal(t["key"]) + t["half"][0].sum())(tree)
-    session = hl.Session(Target(in_process(1)), graph=graph)
-    session.run(init)
+    value = {"key": jax.random.key(4), "half": (jnp.ones(2, jnp.bfloat16), None)}
+    tree = hl.Variable(value, name="tree", trainable=False)
+    double = hl.update(tree, lambda t: {**t, "half": (t["half"][0] * 2, None)})
+    drawn = hl.op(lambda t: jax.random.normal(t["key"]) + t["half"][0].sum())(tree)
+    session = hl.Session(Target(in_process(1)))
+    session.run(hl.global_variables_initializer())
     session.run(double)
 
     assert float(session.run(drawn)) == pytest.approx(float(jax.random.normal(jax.random.key(4)) + 4), rel=1e-2)
@@ -656,13 +650,11 @@ def test_a_variable_of_any_tree_is_read_as_it_was_made():
 @pytest.mark.parametrize("name", ["left", "right"])
 def test_an_update_that_does_not_fit_a_variable_s_new_shape_fails_alone(name):
     """Nothing says the shapes of this variable; the same update has fitted before."""
-    with hl.Graph().as_default() as graph:
-        x = hl.placeholder(np.float32, (None,), name="x")
-        v = hl.Variable(hl.host_op(lambda: np.zeros(2, np.float32))(), name=name)
-        put, add = v.assign(x), v.assign_add(x)
-        init = hl.global_variables_initializer()
-    session = hl.Session(apart(in_process(2)), graph=graph)
-    session.run(init)
+    x = hl.placeholder(np.float32, (None,), name="x")
+    v = hl.Variable(hl.host_op(lambda: np.zeros(2, np.float32))(), name=name)
+    put, add = v.assign(x), v.assign_add(x)
+    session = hl.Session(apart(in_process(2)))
+    session.run(hl.global_variables_initializer())
     for size in (2, 3):
         session.run(put, {x: np.ones(size, np.float32)})
         session.run(add, {x: np.ones(size, np.float32)})
@@ -674,14 +666,12 @@ def test_an_update_that_does_not_fit_a_variable_s_new_shape_fails_alone(name):
 
 
 def test_an_update_may_read_what_another_of_the_run_wrote():
-    with hl.Graph().as_default() as graph:
-        w = hl.Variable(1.0, name="w")
-        average = hl.Variable(0.0, name="average")
-        with hl.control_dependencies([w.assign_add(3.0)]):
-            follow = hl.update(average, lambda old, new: old + new, w)
-        init = hl.global_variables_initializer()
-    session = hl.Session(Target(in_process(2)), graph=graph)
-    session.run(init)
+    w = hl.Variable(1.0, name="w")
+    average = hl.Variable(0.0, name="average")
+    with hl.control_dependencies([w.assign_add(3.0)]):
+        follow = hl.update(average, lambda old, new: old + new, w)
+    session = hl.Session(Target(in_process(2)))
+    session.run(hl.global_variables_initializer())
     session.run(follow.op)
 
     assert float(session.run(average)) == 4.0
@@ -736,12 +726,10 @@ def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, v
 
 
 def test_an_error_of_an_updates_function_reaches_the_worker_as_it_is(actors):
-    with hl.Graph().as_default() as graph:
-        w = hl.Variable(jnp.zeros(3), name="w")
-        grown = hl.update(w, lambda old, by: old + by, hl.placeholder(jnp.float32, None, name="by"))
-        init = hl.global_variables_initializer()
-    session = hl.Session(Target(RayTransport(actors(1))), graph=graph)
-    session.run(init)
+    w = hl.Variable(jnp.zeros(3), name="w")
+    grown = hl.update(w, lambda old, by: old + by, hl.placeholder(jnp.float32, None, name="by"))
+    session = hl.Session(Target(RayTransport(actors(1))))
+    session.run(hl.global_variables_initializer())
 
     with pytest.raises(ValueError, match="'w'"):
         session.run(grown.op, {"by:0": np.ones((2, 3), np.float32)})
@@ -751,14 +739,12 @@ def test_an_error_of_an_updates_function_reaches_the_worker_as_it_is(actors):
 
 def test_an_update_that_cannot_travel_is_named(actors):
     lock = threading.Lock()
-    with hl.Graph().as_default() as graph:
-        w = hl.Variable(0.0, name="w")
-        hl.update(w, lambda old: old + lock.locked(), name="holds_a_lock")
-        init = hl.global_variables_initializer()
-    session = hl.Session(Target(RayTransport(actors(1))), graph=graph)
+    w = hl.Variable(0.0, name="w")
+    hl.update(w, lambda old: old + lock.locked(), name="holds_a_lock")
+    session = hl.Session(Target(RayTransport(actors(1))))
 
     with pytest.raises(TypeError, match="Update 'holds_a_lock' cannot be sent"):
-        session.run(init)
+        session.run(hl.global_variables_initializer())
 
 
 def test_a_global_step_past_its_end_is_refused_and_nothing_is_changed():
@@ -774,22 +760,21 @@ def test_a_global_step_past_its_end_is_refused_and_nothing_is_changed():
 
 def test_a_place_that_is_not_there_is_an_error_in_the_session_of_the_worker_that_was_given_it():
     transport = in_process(2)
-    with tf.Graph().as_default():
-        places = tf.placeholder(tf.int32, [2])
-        table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())
-        step = tf.train.get_or_create_global_step()
-        with tf.control_dependencies([tf.scatter_add(table, places, [1.0, 1.0]).op]):
-            train = tf.assign_add(step, 1).op
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, places))
-        chief, worker = (tf.Session(Target(transport, index)) for index in range(2))
-        chief.run(tf.global_variables_initializer())
-        worker.run(train, {places: [0, 1]})
-        worker.run(train, {places: [0, 7]})
-        chief.run(train, {places: [2, 3]})
-        with pytest.raises(errors.InvalidArgumentError, match="embedding_lookup"):
-            chief.run(loss, {places: [0, -1]})
-        # What a server writes where there is no such place is nothing.
-        assert chief.run(table).tolist() == [2.0, 1.0, 1.0, 1.0, 0.0]
-        with pytest.raises(errors.InvalidArgumentError, match=r"'ScatterAdd' .*: indices\[1\] = 7 is not in \[0, 5\)"):
-            worker.close()
-        chief.close()
+    places = tf.placeholder(tf.int32, [2])
+    table = tf.get_variable("table", [5], initializer=tf.zeros_initializer())
+    step = tf.train.get_or_create_global_step()
+    with tf.control_dependencies([tf.scatter_add(table, places, [1.0, 1.0]).op]):
+        train = tf.assign_add(step, 1).op
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(table, places))
+    chief, worker = (tf.Session(Target(transport, index)) for index in range(2))
+    chief.run(tf.global_variables_initializer())
+    worker.run(train, {places: [0, 1]})
+    worker.run(train, {places: [0, 7]})
+    chief.run(train, {places: [2, 3]})
+    with pytest.raises(errors.InvalidArgumentError, match="embedding_lookup"):
+        chief.run(loss, {places: [0, -1]})
+    # What a server writes where there is no such place is nothing.
+    assert chief.run(table).tolist() == [2.0, 1.0, 1.0, 1.0, 0.0]
+    with pytest.raises(errors.InvalidArgumentError, match=r"'ScatterAdd' .*: indices\[1\] = 7 is not in \[0, 5\)"):
+        worker.close()
+    chief.close()

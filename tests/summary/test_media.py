@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,6 @@ import hookline as hl
 from hookline import errors, summary
 
 NAN, INF = np.nan, np.inf
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[hl.Graph]:
-    with hl.Graph().as_default() as graph:
-        yield graph
 
 
 def run(tensor: Any, feeds: Any = None) -> dict[str, Any]:

@@ -87,17 +87,6 @@ def test_each_parameter_is_read_or_listed_with_a_reason():
     assert listed - found == set(), "these are read by now: take them off the list"
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
-def value(tensor, feeds=None):
-    with tf.Session() as sess:
-        return sess.run(tensor, feeds)
-
-
 def said(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
 
@@ -138,7 +127,8 @@ def test_what_has_no_effect_is_said_once(call, what, log):
 def test_devices_are_said_once(log):
     with tf.device("/gpu:0"), tf.get_default_graph().device("/gpu:1"), tf.device("/gpu:0"):
         tf.train.replica_device_setter(cluster={"ps": ["a:1"], "worker": ["b:1"]})
-    tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
+    for _ in range(2):
+        tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
 
     lines = " ".join(said(log))
     for what in ("tf.device is taken", "tf.Graph.device is", "tf.train.replica_device_setter is", "tf.ConfigProto is"):
@@ -152,11 +142,11 @@ def test_what_a_function_does_not_know_is_refused():
         tf.data.Dataset.range(2).interleave(lambda x: tf.data.Dataset.range(2), cycle=2)
 
 
-def test_rows_that_are_looked_up_are_clipped():
+def test_rows_that_are_looked_up_are_clipped(sess):
     table = tf.constant([[3.0, 4.0], [0.3, 0.4]])
 
-    np.testing.assert_allclose(value(tf.nn.embedding_lookup(table, [0, 1], max_norm=1.0)), [[0.6, 0.8], [0.3, 0.4]])
-    assert value(tf.nn.embedding_lookup(table, [[0], [1]], max_norm=1.0)).shape == (2, 1, 2)
+    np.testing.assert_allclose(sess.run(tf.nn.embedding_lookup(table, [0, 1], max_norm=1.0)), [[0.6, 0.8], [0.3, 0.4]])
+    assert sess.run(tf.nn.embedding_lookup(table, [[0], [1]], max_norm=1.0)).shape == (2, 1, 2)
 
 
 def test_images_keep_their_ratio():
@@ -166,22 +156,22 @@ def test_images_keep_their_ratio():
     assert tf.image.resize_images(wide, [4, 4]).shape.as_list() == [1, 4, 4, 3]
 
 
-def test_channels_first():
+def test_channels_first(sess):
     image = np.arange(32.0).reshape(1, 4, 2, 4).astype("f")
     last = np.moveaxis(image, 1, -1)
 
-    deep, wide = value([tf.space_to_depth(image, 2, data_format="NCHW"), tf.depth_to_space(image, 2, None, "NCHW")])
-    np.testing.assert_array_equal(np.moveaxis(deep, 1, -1), value(tf.space_to_depth(last, 2)))
-    np.testing.assert_array_equal(np.moveaxis(wide, 1, -1), value(tf.depth_to_space(last, 2)))
+    deep, wide = sess.run([tf.space_to_depth(image, 2, data_format="NCHW"), tf.depth_to_space(image, 2, None, "NCHW")])
+    np.testing.assert_array_equal(np.moveaxis(deep, 1, -1), sess.run(tf.space_to_depth(last, 2)))
+    np.testing.assert_array_equal(np.moveaxis(wide, 1, -1), sess.run(tf.depth_to_space(last, 2)))
     with pytest.raises(ValueError, match="data_format is 'NHWC' or 'NCHW', got 'NCHW_VECT_C'"):
         tf.space_to_depth(image, 2, data_format="NCHW_VECT_C")
 
 
-def test_products_of_adjoint_matrices():
+def test_products_of_adjoint_matrices(sess):
     x, y = np.random.RandomState(0).normal(size=(2, 2, 3, 4)).astype("f")
 
-    np.testing.assert_allclose(value(tf.batch_matmul(x, y, adj_x=True)), np.swapaxes(x, 1, 2) @ y, rtol=1e-5)
-    np.testing.assert_allclose(value(tf.batch_matmul(x, y, adj_y=True)), x @ np.swapaxes(y, 1, 2), rtol=1e-5)
+    np.testing.assert_allclose(sess.run(tf.batch_matmul(x, y, adj_x=True)), np.swapaxes(x, 1, 2) @ y, rtol=1e-5)
+    np.testing.assert_allclose(sess.run(tf.batch_matmul(x, y, adj_y=True)), x @ np.swapaxes(y, 1, 2), rtol=1e-5)
 
 
 @pytest.mark.parametrize("given", [{"keep_prob": 0.0}, {"keep_prob": 2.0}, {"rate": 1.0}, {"rate": -0.1}])
@@ -197,12 +187,12 @@ def test_one_share_is_required():
         tf.nn.dropout(tf.ones([2]))
 
 
-def test_noise_has_its_shape_and_its_seed():
+def test_noise_has_its_shape_and_its_seed(sess):
     tf.set_random_seed(3)
-    rows = value(tf.nn.dropout(tf.ones([40, 3]), 0.5, noise_shape=[40, 1], seed=1))
+    rows = sess.run(tf.nn.dropout(tf.ones([40, 3]), 0.5, noise_shape=[40, 1], seed=1))
 
     assert set(rows.sum(1)) == {0.0, 6.0}
-    one, other = value([tf.nn.dropout(tf.ones([40]), 0.5, seed=2), tf.nn.dropout(tf.ones([40]), 0.5, seed=2)])
+    one, other = sess.run([tf.nn.dropout(tf.ones([40]), 0.5, seed=2), tf.nn.dropout(tf.ones([40]), 0.5, seed=2)])
     np.testing.assert_array_equal(one, other)
 
 
@@ -214,11 +204,11 @@ def test_plain_values_must_be_of_the_dtype(given, dtype):
         tf.constant(given, dtype)
 
 
-def test_arrays_are_cast_and_whole_numbers_become_floats():
-    assert value(tf.constant(np.array([2.5]), tf.int32)).tolist() == [2]
-    assert value(tf.constant([1, 2], tf.float32)).dtype == np.float32
-    assert value(tf.constant(True, tf.int32)) == 1
-    assert value(tf.constant([], tf.int32)).shape == (0,)
+def test_arrays_are_cast_and_whole_numbers_become_floats(sess):
+    assert sess.run(tf.constant(np.array([2.5]), tf.int32)).tolist() == [2]
+    assert sess.run(tf.constant([1, 2], tf.float32)).dtype == np.float32
+    assert sess.run(tf.constant(True, tf.int32)) == 1
+    assert sess.run(tf.constant([], tf.int32)).shape == (0,)
     assert tf.convert_to_tensor(1, preferred_dtype=tf.float32).dtype == tf.float32
     assert tf.convert_to_tensor(1.5, preferred_dtype=tf.int32).dtype == tf.float32
 
@@ -238,24 +228,23 @@ def test_updates_have_their_names():
     assert v.assign(1.0, read_value=False).name == "w/assign"
 
 
-def test_gradients_without_a_way_are_none_or_zero():
+def test_gradients_without_a_way_are_none_or_zero(sess):
     x, y = tf.Variable(1.0), tf.Variable([1.0, 2.0])
 
     assert tf.gradients(x * 2.0, [x, y])[1] is None
     assert tf.gradients(x * 2.0, y, unconnected_gradients="none") == [None]
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run(tf.gradients(x * 2.0, [y], unconnected_gradients="zero"))[0].tolist() == [0.0, 0.0]
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(tf.gradients(x * 2.0, [y], unconnected_gradients="zero"))[0].tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match="'none' or 'zero'"):
         tf.gradients(x * 2.0, y, unconnected_gradients="nothing")
 
 
-def test_one_item_of_a_branch_is_unpacked_unless_strict():
+def test_one_item_of_a_branch_is_unpacked_unless_strict(sess):
     yes, no = (lambda: [tf.constant(1.0)]), (lambda: [tf.constant(2.0)])
 
-    assert value(tf.cond(tf.constant(True), yes, no)) == 1.0
-    assert value(tf.cond(tf.constant(True), yes, no, strict=True)) == [1.0]
-    assert value(tf.case([(tf.constant(False), yes)], no, strict=True)) == [2.0]
+    assert sess.run(tf.cond(tf.constant(True), yes, no)) == 1.0
+    assert sess.run(tf.cond(tf.constant(True), yes, no, strict=True)) == [1.0]
+    assert sess.run(tf.case([(tf.constant(False), yes)], no, strict=True)) == [2.0]
 
 
 def test_contrib_layers_fill_collections_and_name_their_operations():

@@ -13,12 +13,6 @@ import hookline.compat.v1 as tf
 TABLE = np.arange(10, dtype=np.float32).reshape(5, 2)
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def pair(*numbers):
     return np.array(numbers, np.int32)
 
@@ -70,24 +64,23 @@ GIVEN_PLACES = {
 
 
 @pytest.mark.parametrize("case", GIVEN_PLACES)
-def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operation(case, graph):
+def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operation(case, graph, sess):
     in_columns = ("batch", "nd", "nce", "sampled", "sparse_tensor")
     form = rows if any(word in case for word in in_columns) else pair
     places = tf.placeholder(tf.int32, form(0, 0).shape)
     found = GIVEN_PLACES[case](places)
-    with tf.Session() as sess:
-        sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-        sess.run(found, {places: form(0, 4)})
-        for wrong in (5, -1):
-            if wrong < 0 and case.startswith("unsorted"):  # There a negative segment stands for none.
-                assert sess.run(found, {places: form(0, wrong)})[4] != 1
-                continue
-            with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\] = {wrong} is not in \[0, 5\)\.") as raised:
-                sess.run(found, {places: form(0, wrong)})
-            if "text" not in case:
-                assert repr(raised.value.op.name) in str(raised.value)
-                assert raised.value.op is graph.get_operation_by_name(raised.value.op.name)
-        sess.run(found, {places: form(4, 0)})
+    sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    sess.run(found, {places: form(0, 4)})
+    for wrong in (5, -1):
+        if wrong < 0 and case.startswith("unsorted"):  # There a negative segment stands for none.
+            assert sess.run(found, {places: form(0, wrong)})[4] != 1
+            continue
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"\] = {wrong} is not in \[0, 5\)\.") as raised:
+            sess.run(found, {places: form(0, wrong)})
+        if "text" not in case:
+            assert repr(raised.value.op.name) in str(raised.value)
+            assert raised.value.op is graph.get_operation_by_name(raised.value.op.name)
+    sess.run(found, {places: form(4, 0)})
 
 
 @pytest.mark.parametrize(
@@ -102,56 +95,52 @@ def test_a_place_that_is_not_there_is_an_error_of_the_run_that_names_the_operati
         (lambda x, p: tf.constant([["a", "b"], ["c", "d"]])[p], 0),
     ],
 )
-def test_an_index_in_brackets_that_is_not_there_is_an_error_too(part, axis):
+def test_an_index_in_brackets_that_is_not_there_is_an_error_too(part, axis, sess):
     place, x = tf.placeholder(tf.int32, []), tf.placeholder(tf.float32, [None, 2])
     found = part(x, place)
-    with tf.Session() as sess:
-        for there in (0, 1, -1, -2):
-            sess.run(found, {x: TABLE[:2], place: there})
-        for wrong in (2, -3):
-            text = rf"slice index {wrong} of dimension {axis} out of bounds: that has 2\."
-            with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-                sess.run(found, {x: TABLE[:2], place: wrong})
+    for there in (0, 1, -1, -2):
+        sess.run(found, {x: TABLE[:2], place: there})
+    for wrong in (2, -3):
+        text = rf"slice index {wrong} of dimension {axis} out of bounds: that has 2\."
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            sess.run(found, {x: TABLE[:2], place: wrong})
 
 
-def test_other_numbers_that_are_not_there_are_errors_too():
+def test_other_numbers_that_are_not_there_are_errors_too(sess):
     number = tf.placeholder(tf.int32, [2])
     reversed_rows = tf.reverse_sequence(TABLE.T, number, seq_axis=1, batch_axis=0)
-    with tf.Session() as sess:
-        assert sess.run(reversed_rows, {number: [5, 0]})[0].tolist() == [8.0, 6.0, 4.0, 2.0, 0.0]
-        for wrong in (6, -1):
-            with pytest.raises(tf.errors.InvalidArgumentError, match=rf"seq_lengths\[1\] = {wrong} is not in"):
-                sess.run(reversed_rows, {number: [5, wrong]})
-        assert sess.run(tf.invert_permutation(number), {number: [1, 0]}).tolist() == [1, 0]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"x\[0\] = 2 is not in \[0, 2\)"):
-            sess.run(tf.invert_permutation(number), {number: [2, 0]})
-        # A class that is not there is among no best ones, and is no error.
-        assert sess.run(tf.nn.in_top_k(TABLE.T, number, 5), {number: [4, -1]}).tolist() == [True, False]
+    assert sess.run(reversed_rows, {number: [5, 0]})[0].tolist() == [8.0, 6.0, 4.0, 2.0, 0.0]
+    for wrong in (6, -1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"seq_lengths\[1\] = {wrong} is not in"):
+            sess.run(reversed_rows, {number: [5, wrong]})
+    assert sess.run(tf.invert_permutation(number), {number: [1, 0]}).tolist() == [1, 0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"x\[0\] = 2 is not in \[0, 2\)"):
+        sess.run(tf.invert_permutation(number), {number: [2, 0]})
+    # A class that is not there is among no best ones, and is no error.
+    assert sess.run(tf.nn.in_top_k(TABLE.T, number, 5), {number: [4, -1]}).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("value", "empty"), [(1.0, 0.0), (b"a", b"")])
-def test_a_sparse_place_may_be_one_number(value, empty):
+def test_a_sparse_place_may_be_one_number(value, empty, sess):
     place = tf.placeholder(tf.int32, [])
     known, fed = (tf.sparse_to_dense(where, [3], value, default_value=empty) for where in (2, place))
-    with tf.Session() as sess:
-        assert sess.run(known).tolist() == [empty, empty, value]
-        assert sess.run(fed, {place: 2}).tolist() == [empty, empty, value]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"sparse_indices = 3 is not in \[0, 3\)"):
-            sess.run(fed, {place: 3})
+    assert sess.run(known).tolist() == [empty, empty, value]
+    assert sess.run(fed, {place: 2}).tolist() == [empty, empty, value]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"sparse_indices = 3 is not in \[0, 3\)"):
+        sess.run(fed, {place: 3})
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"sparse_indices = 3 is not in \[0, 3\)"):
         tf.sparse_to_dense(3, [3], 1.0)
 
 
-def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own():
+def test_parts_of_other_lengths_than_the_strategy_makes_have_bounds_of_their_own(sess):
     ids = tf.placeholder(tf.int32, [1])
     found = tf.nn.embedding_lookup([tf.constant(TABLE), tf.constant(TABLE[:1])], ids)
-    with tf.Session() as sess:
-        assert sess.run(found, {ids: [8]}).tolist() == [[8.0, 9.0]]
-        for wrong in (10, -1):
-            with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[0\] = {wrong} is not in \[0, 9\)"):
-                sess.run(found, {ids: [wrong]})
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[0\] = 3 names a row that its part does not"):
-            sess.run(found, {ids: [3]})
+    assert sess.run(found, {ids: [8]}).tolist() == [[8.0, 9.0]]
+    for wrong in (10, -1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[0\] = {wrong} is not in \[0, 9\)"):
+            sess.run(found, {ids: [wrong]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[0\] = 3 names a row that its part does not"):
+        sess.run(found, {ids: [3]})
 
 
 def test_a_place_that_the_graph_knows_already_is_refused_when_it_is_built():
@@ -169,7 +158,7 @@ def test_a_place_that_the_graph_knows_already_is_refused_when_it_is_built():
     tf.gather(x, [0, 5])
 
 
-def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there():
+def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there(sess):
     size, place = tf.placeholder(tf.int32), tf.placeholder(tf.int32, [])
     row, constant = row_of_zeros(), tf.constant(TABLE)
     found = tf.cond(place < 5, lambda: tf.gather(constant, place), lambda: tf.gather(constant, [5])[0])
@@ -177,17 +166,16 @@ def test_a_branch_that_is_not_taken_may_have_places_that_are_not_there():
         tf.equal(size, 5), lambda: tf.scatter_add(row, [place], [1.0]), lambda: tf.scatter_add(row, [5], [1.0])
     )
     assert found.shape.as_list() == [2]
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run([found, written], {place: 3, size: 5})[0].tolist() == [6.0, 7.0]
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 5"):
-            sess.run(found, {place: 9})
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 5"):
-            sess.run(written, {place: 3, size: 4})
+    sess.run(tf.global_variables_initializer())
+    assert sess.run([found, written], {place: 3, size: 5})[0].tolist() == [6.0, 7.0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 5"):
+        sess.run(found, {place: 9})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 5"):
+        sess.run(written, {place: 3, size: 4})
 
 
 @pytest.mark.parametrize("metric", [tf.metrics.mean_iou, tf.metrics.mean_per_class_accuracy])
-def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_not_there(metric):
+def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_not_there(metric, sess):
     is_taken, classes = tf.placeholder(tf.bool, []), tf.placeholder(tf.int32, [2])
     of_fed = tf.cond(
         is_taken, lambda: tf.reduce_sum(tf.to_float(metric(classes, [0, 1], 2)[1])), lambda: tf.constant(-1.0)
@@ -195,25 +183,23 @@ def test_a_metric_in_a_branch_that_is_not_taken_may_be_given_classes_that_are_no
     of_known = tf.cond(
         is_taken, lambda: tf.constant(-1.0), lambda: tf.reduce_sum(tf.to_float(metric([0, 5], [0, 1], 2)[1]))
     )
-    with tf.Session() as sess:
-        sess.run(tf.local_variables_initializer())
-        assert sess.run(of_fed, {is_taken: False, classes: [0, 5]}) == -1.0
-        assert sess.run(of_known, {is_taken: True}) == -1.0
-        assert sess.run(of_fed, {is_taken: True, classes: [0, 1]}) > 0
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
-            sess.run(of_fed, {is_taken: True, classes: [0, 5]})
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
-            sess.run(of_known, {is_taken: False})
+    sess.run(tf.local_variables_initializer())
+    assert sess.run(of_fed, {is_taken: False, classes: [0, 5]}) == -1.0
+    assert sess.run(of_known, {is_taken: True}) == -1.0
+    assert sess.run(of_fed, {is_taken: True, classes: [0, 1]}) > 0
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
+        sess.run(of_fed, {is_taken: True, classes: [0, 5]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1\] = 5 is not in \[0, 2\)"):
+        sess.run(of_known, {is_taken: False})
 
 
-def test_what_is_written_to_a_row_that_is_not_there_is_left_out():
+def test_what_is_written_to_a_row_that_is_not_there_is_left_out(sess):
     row, places = row_of_zeros(), tf.placeholder(tf.int32, [2])
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        for wrong in (-1, 5):
-            with pytest.raises(tf.errors.InvalidArgumentError):
-                sess.run(tf.scatter_add(row, places, [1.0, 1.0]), {places: [0, wrong]})
-        assert sess.run(row).tolist() == [2.0, 0.0, 0.0, 0.0, 0.0]
+    sess.run(tf.global_variables_initializer())
+    for wrong in (-1, 5):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            sess.run(tf.scatter_add(row, places, [1.0, 1.0]), {places: [0, wrong]})
+    assert sess.run(row).tolist() == [2.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def training(places):
@@ -271,28 +257,26 @@ def test_an_error_that_leaves_the_block_stays_the_error_unless_it_was_the_end_of
     assert "ids[1] = 7" in (str(raised.value) if is_end else raised.value.__notes__[0])
 
 
-def test_a_training_loop_is_told_while_it_runs_and_once():
+def test_a_training_loop_is_told_while_it_runs_and_once(sess):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
-            looking_up(sess, train_op, places, [1, 1, 1, 7, *[1] * 200])
-        assert 4 <= sess.run(tf.train.get_global_step()) < 40
-        looking_up(sess, train_op, places, [1] * 40)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = -1"):
-            looking_up(sess, train_op, places, [-1] * 40)
+    sess.run(tf.global_variables_initializer())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="led to global step 4"):
+        looking_up(sess, train_op, places, [1, 1, 1, 7, *[1] * 200])
+    assert 4 <= sess.run(tf.train.get_global_step()) < 40
+    looking_up(sess, train_op, places, [1] * 40)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = -1"):
+        looking_up(sess, train_op, places, [-1] * 40)
 
 
-def test_the_step_is_right_where_the_device_has_begun_to_count_anew(monkeypatch):
+def test_the_step_is_right_where_the_device_has_begun_to_count_anew(monkeypatch, sess):
     monkeypatch.setattr("hookline.session.latches._START_ANEW_RUNS", 30)
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        looking_up(sess, train_op, places, [1] * 150)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 7 .* global step 152\."):
-            looking_up(sess, train_op, places, [1, 7, 8, *[1] * 40])
+    sess.run(tf.global_variables_initializer())
+    looking_up(sess, train_op, places, [1] * 150)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1\] = 7 .* global step 152\."):
+        looking_up(sess, train_op, places, [1, 7, 8, *[1] * 40])
 
 
 class Ends(tf.train.SessionRunHook):
@@ -367,18 +351,17 @@ def test_a_session_that_is_made_again_has_forgotten_what_was_undone(tmp_path, ca
     assert os.path.basename(tf.train.latest_checkpoint(tmp_path)) == "model.ckpt-4"
 
 
-def test_a_restored_model_begins_anew_and_loses_no_error(tmp_path):
+def test_a_restored_model_begins_anew_and_loses_no_error(tmp_path, sess):
     places = tf.placeholder(tf.int32, [2])
     train_op, _ = training(places)
     saver = tf.train.Saver()
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        path = saver.save(sess, str(tmp_path / "model.ckpt"))
-        sess.run(train_op, {places: [0, 7]})
-        with pytest.raises(tf.errors.InvalidArgumentError, match="ids"):
-            saver.restore(sess, path)
+    sess.run(tf.global_variables_initializer())
+    path = saver.save(sess, str(tmp_path / "model.ckpt"))
+    sess.run(train_op, {places: [0, 7]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ids"):
         saver.restore(sess, path)
-        sess.run(train_op, {places: [0, 1]})
+    saver.restore(sess, path)
+    sess.run(train_op, {places: [0, 1]})
 
 
 def test_the_check_changes_no_bits_adds_no_program_and_goes_with_its_operation_alone(caplog, graph):
@@ -408,13 +391,12 @@ def test_the_check_changes_no_bits_adds_no_program_and_goes_with_its_operation_a
     assert programs == as_many
 
 
-def test_a_place_that_this_run_does_not_look_up_is_no_error():
+def test_a_place_that_this_run_does_not_look_up_is_no_error(sess):
     places = tf.placeholder(tf.int32, [2])
     found, other = tf.gather(TABLE, places), tf.reduce_sum(places)
-    with tf.Session() as sess:
-        assert sess.run(other, {places: [3, 4]}) == 7
-        assert sess.run(other, {places: [3, 9]}) == 12
-        assert sess.run(found * 2, {places: [0, 9], found: TABLE[:2]}).tolist() == (TABLE[:2] * 2).tolist()
+    assert sess.run(other, {places: [3, 4]}) == 7
+    assert sess.run(other, {places: [3, 9]}) == 12
+    assert sess.run(found * 2, {places: [0, 9], found: TABLE[:2]}).tolist() == (TABLE[:2] * 2).tolist()
 
 
 def test_random_numbers_do_not_depend_on_whether_places_are_looked_at(graph):

@@ -11,12 +11,6 @@ import hookline.compat.v1 as tf
 from hookline.compat.v1 import config
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def test_settings_of_devices_are_taken_and_said_once(caplog):
     config.say_once.cache_clear()
     caplog.set_level(logging.INFO)
@@ -36,7 +30,7 @@ def test_settings_of_devices_are_taken_and_said_once(caplog):
     ]
 
 
-def test_a_python_function_takes_and_returns_arrays():
+def test_a_python_function_takes_and_returns_arrays(sess):
     x = tf.placeholder(tf.float32, [None])
 
     def both(values, factor, text):
@@ -47,8 +41,7 @@ def test_a_python_function_takes_and_returns_arrays():
     scaled, count = tf.py_func(both, [x, np.float32(2.0), "name"], [tf.float32, tf.int64])
     single = tf.py_func(lambda values: values.sum(), [x], tf.float32)
     single.set_shape([])
-    with tf.Session() as sess:
-        values, number, total = sess.run([scaled, count, single + 1.0], {x: [1, 2]})
+    values, number, total = sess.run([scaled, count, single + 1.0], {x: [1, 2]})
     assert values.tolist() == [2.0, 4.0]
     assert number.tolist() == [2]
     assert total == 4.0

@@ -234,7 +234,7 @@ def test_random_functions_draw_anew_for_each_element():
     assert len(set(found)) == 3
 
 
-def test_lines_become_columns_beside_their_text(tmp_path):
+def test_lines_become_columns_beside_their_text(tmp_path, sess):
     (tmp_path / "lines").write_text("x,n,label\n1.5,2,a\n3.5,4,b\n5,6,c\n")
 
     def parse(line):
@@ -248,8 +248,7 @@ def test_lines_become_columns_beside_their_text(tmp_path):
     columns, label = rows.batch(2).make_one_shot_iterator().get_next()
     assert (label.dtype, label.shape.as_list(), columns["x"].shape.as_list()) == (tf.string, [None], [None])
     on_device = tf.reduce_sum(columns["x"] * 2.0) + tf.cast(tf.equal(label, "b"), tf.float32)
-    with tf.Session() as sess:
-        total, names = sess.run([on_device, label])
+    total, names = sess.run([on_device, label])
     assert plain(total) == [10.0, 11.0]
     assert plain(names) == [b"a", b"b"]
 
@@ -266,34 +265,32 @@ def test_words_of_lines_are_filled_up_to_one_length(tmp_path):
     assert read(words.padded_batch(2, ([], [None]))) == [([b"a b", b"c"], [[b"a", b"b"], [b"c", b""]])]
 
 
-def test_a_handle_says_which_iterator_is_read():
+def test_a_handle_says_which_iterator_is_read(sess):
     training, held_out = Dataset.range(3).repeat(), Dataset.range(10, 12)
     handle = tf.placeholder(tf.string, [])
     doubled = data.Iterator.from_string_handle(handle, training.output_types, training.output_shapes).get_next() * 2
     first, second = training.make_one_shot_iterator(), held_out.make_initializable_iterator()
 
     assert doubled.shape.as_list() == []
-    with tf.Session() as sess:
-        one, other = sess.run([first.string_handle(), second.string_handle()])
-        assert isinstance(one, bytes)
-        with pytest.raises(errors.FailedPreconditionError, match="run its initializer"):
-            sess.run(doubled, {handle: other})
-        sess.run(second.initializer)
-        assert [int(sess.run(doubled, {handle: which})) for which in (one, other, one, other)] == [0, 20, 2, 22]
-        with pytest.raises(errors.OutOfRangeError):
-            sess.run(doubled, {handle: other})
-        sess.run(second.initializer)
-        assert [int(sess.run(doubled, {handle: which})) for which in (other, one)] == [20, 4]
+    one, other = sess.run([first.string_handle(), second.string_handle()])
+    assert isinstance(one, bytes)
+    with pytest.raises(errors.FailedPreconditionError, match="run its initializer"):
+        sess.run(doubled, {handle: other})
+    sess.run(second.initializer)
+    assert [int(sess.run(doubled, {handle: which})) for which in (one, other, one, other)] == [0, 20, 2, 22]
+    with pytest.raises(errors.OutOfRangeError):
+        sess.run(doubled, {handle: other})
+    sess.run(second.initializer)
+    assert [int(sess.run(doubled, {handle: which})) for which in (other, one)] == [20, 4]
 
 
-def test_padded_batches_without_the_remainder_have_a_length_and_open_widths():
+def test_padded_batches_without_the_remainder_have_a_length_and_open_widths(sess):
     lengths = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill([tf.shape(tf.zeros([2]))[0]], n))
     padded = lengths.padded_batch(2, [None], drop_remainder=True)
     batch = padded.make_one_shot_iterator().get_next()
 
     assert batch.get_shape().as_list() == [2, None]
-    with tf.Session() as sess:
-        assert [sess.run(batch).tolist() for _ in range(2)] == [[[1, 1], [2, 2]], [[3, 3], [4, 4]]]
+    assert [sess.run(batch).tolist() for _ in range(2)] == [[[1, 1], [2, 2]], [[3, 3], [4, 4]]]
 
 
 def test_a_list_of_columns_is_components():

@@ -37,12 +37,11 @@ def test_the_nearest_pixel_is_tensorflows(given, wanted, corners, centers, neith
     assert resized(given, wanted, lambda x, size: tf.image.resize_images(x, size, method, True)) == corners
 
 
-def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept():
+def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept(sess):
     image = tf.constant(np.zeros((1, 4, 4, 1), "uint8"))
-    with tf.Session() as session:
-        kept = session.run(tf.image.resize_images(image, [4, 4], preserve_aspect_ratio=True))
-        assert kept.dtype == np.float32
-        assert session.run(tf.image.resize_images(image, [4, 4])).dtype == np.uint8
+    kept = sess.run(tf.image.resize_images(image, [4, 4], preserve_aspect_ratio=True))
+    assert kept.dtype == np.float32
+    assert sess.run(tf.image.resize_images(image, [4, 4])).dtype == np.uint8
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,7 @@ def test_bilinear_images_of_bytes_are_floats_where_the_ratio_is_kept():
         ([-128, -1, 127], "int8", "uint16", [0, 0, 65024], [0, 65024, 65024]),
     ],
 )
-def test_whole_numbers_of_images_are_saturated_too(pixels, given, wanted, saturated, wrapped):
+def test_whole_numbers_of_images_are_saturated_too(pixels, given, wanted, saturated, wrapped, sess):
     image = tf.constant(pixels, given)
-    with tf.Session() as session:
-        assert session.run(tf.image.convert_image_dtype(image, wanted, saturate=True)).tolist() == saturated
-        assert session.run(tf.image.convert_image_dtype(image, wanted)).tolist() == wrapped
+    assert sess.run(tf.image.convert_image_dtype(image, wanted, saturate=True)).tolist() == saturated
+    assert sess.run(tf.image.convert_image_dtype(image, wanted)).tolist() == wrapped

@@ -24,9 +24,8 @@ import hookline.compat.v1 as tf
         (lambda x: tf.clip_by_value(x, 2**33, 2**34), 2.0**33),
     ],
 )
-def test_an_integer_beside_a_floating_tensor_is_one_too(make, expected):
-    with tf.Graph().as_default(), tf.Session() as session:
-        x = tf.placeholder(tf.float32, [None, 2])
-        made = make(x)
-        assert made.shape.as_list() == [None, 2]
-        np.testing.assert_allclose(session.run(made, {x: np.full((1, 2), 2.0)}), np.full((1, 2), expected), rtol=1e-6)
+def test_an_integer_beside_a_floating_tensor_is_one_too(make, expected, sess):
+    x = tf.placeholder(tf.float32, [None, 2])
+    made = make(x)
+    assert made.shape.as_list() == [None, 2]
+    np.testing.assert_allclose(sess.run(made, {x: np.full((1, 2), 2.0)}), np.full((1, 2), expected), rtol=1e-6)

@@ -8,12 +8,6 @@ import pytest
 import hookline.compat.v1 as tf
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def run(fetches, feed=None):
     with tf.Session() as sess:
         sess.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
@@ -89,18 +83,17 @@ def test_shapes_that_do_not_fit():
         tf.losses.get_total_loss()
 
 
-def test_a_metric_adds_batches():
+def test_a_metric_adds_batches(sess):
     labels, classes = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.int32, [None])
     value, update = tf.metrics.accuracy(labels, classes)
 
     assert [v.op.name for v in tf.local_variables()] == ["accuracy/total", "accuracy/count"]
     assert tf.global_variables() == []
-    with tf.Session() as sess:
-        sess.run(tf.local_variables_initializer())
-        assert sess.run(value) == 0.0
-        assert sess.run(update, {labels: [0, 1], classes: [0, 0]}) == 0.5
-        assert sess.run(update, {labels: [1, 1], classes: [1, 1]}) == 0.75
-        assert sess.run(value) == 0.75
+    sess.run(tf.local_variables_initializer())
+    assert sess.run(value) == 0.0
+    assert sess.run(update, {labels: [0, 1], classes: [0, 0]}) == 0.5
+    assert sess.run(update, {labels: [1, 1], classes: [1, 1]}) == 0.75
+    assert sess.run(value) == 0.75
 
 
 def test_precision_recall_and_the_area_under_the_curve():

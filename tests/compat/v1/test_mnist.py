@@ -109,17 +109,16 @@ def test_the_network_of_the_first_tutorial_learns():
     network = importlib.import_module("hookline.compat.v1.examples.tutorials.mnist.mnist")
     random = np.random.RandomState(0)
     pixels, labels = random.uniform(size=(20, network.IMAGE_PIXELS)), random.randint(10, size=20)
-    with tf.Graph().as_default():
-        images, wanted = tf.placeholder(tf.float32, (20, 784)), tf.placeholder(tf.int32, (20,))
-        logits = network.inference(images, 16, 8)
-        loss = network.loss(logits, wanted)
-        train_op, right = network.training(loss, 0.1), network.evaluation(logits, wanted)
-        assert [variable.op.name for variable in tf.trainable_variables()] == [
-            f"{layer}/{part}" for layer in ("hidden1", "hidden2", "softmax_linear") for part in ("weights", "biases")
-        ]
-        with tf.Session() as sess:
-            sess.run(tf.global_variables_initializer())
-            feed = {images: pixels, wanted: labels}
-            losses = [sess.run([loss, train_op], feed)[0] for _ in range(200)]
-            assert losses[-1] < losses[0] / 2
-            assert sess.run(right, feed) == np.sum(np.argmax(sess.run(logits, feed), 1) == labels)
+    images, wanted = tf.placeholder(tf.float32, (20, 784)), tf.placeholder(tf.int32, (20,))
+    logits = network.inference(images, 16, 8)
+    loss = network.loss(logits, wanted)
+    train_op, right = network.training(loss, 0.1), network.evaluation(logits, wanted)
+    assert [variable.op.name for variable in tf.trainable_variables()] == [
+        f"{layer}/{part}" for layer in ("hidden1", "hidden2", "softmax_linear") for part in ("weights", "biases")
+    ]
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        feed = {images: pixels, wanted: labels}
+        losses = [sess.run([loss, train_op], feed)[0] for _ in range(200)]
+        assert losses[-1] < losses[0] / 2
+        assert sess.run(right, feed) == np.sum(np.argmax(sess.run(logits, feed), 1) == labels)

@@ -10,12 +10,6 @@ from hookline.errors import NotFoundError
 AVERAGE = "ExponentialMovingAverage"
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def names():
     return [variable.op.name for variable in tf.global_variables()]
 
@@ -90,7 +84,7 @@ def test_a_checkpoint_with_an_average_by_its_old_name_is_refused_by_both_names(t
         assert session.run(averages.average(weight)).tolist() == [3.0, 4.0]
 
 
-def test_operations_of_summaries_are_below_their_family_once_and_tags_twice():
+def test_operations_of_summaries_are_below_their_family_once_and_tags_twice(sess):
     x = tf.constant(1.0)
     made = [
         tf.summary.scalar("a", x, family="fam"),
@@ -112,8 +106,7 @@ def test_operations_of_summaries_are_below_their_family_once_and_tags_twice():
         tf.summary.scalar("a", x, family="fam"),
     ]
 
-    with tf.Session() as session:
-        merged = tf.Summary.FromString(session.run(tf.summary.merge_all()))
+    merged = tf.Summary.FromString(sess.run(tf.summary.merge_all()))
 
     operations = ["fam/a", "fam/a_1", "a", "n/fam/a", "n/f/h", "n/fam_x/a_b", "v/fam/a", "f/im", "f/au", "fam/a_2"]
     assert [summary.op.name for summary in made] == [*operations, "fam/a_3"]
@@ -124,15 +117,14 @@ def test_operations_of_summaries_are_below_their_family_once_and_tags_twice():
 
 
 @pytest.mark.parametrize("step", [None, 3])
-def test_a_directory_alone_is_a_path_of_checkpoints(step, tmp_path, monkeypatch):
+def test_a_directory_alone_is_a_path_of_checkpoints(step, tmp_path, monkeypatch, sess):
     monkeypatch.chdir(tmp_path)
     weight = tf.Variable(1.0, name="w")
-    with tf.Session() as session:
-        session.run(weight.initializer)
-        for directory in ("runs/", f"{tmp_path}/others/"):
-            saver = tf.train.Saver()
-            path = saver.save(session, directory, step)
-            assert tf.train.latest_checkpoint(directory) == path
-            session.run(weight.assign(5.0))
-            saver.restore(session, path if step else directory)
-            assert session.run(weight) == 1.0
+    sess.run(weight.initializer)
+    for directory in ("runs/", f"{tmp_path}/others/"):
+        saver = tf.train.Saver()
+        path = saver.save(sess, directory, step)
+        assert tf.train.latest_checkpoint(directory) == path
+        sess.run(weight.assign(5.0))
+        saver.restore(sess, path if step else directory)
+        assert sess.run(weight) == 1.0

@@ -14,12 +14,6 @@ import hookline.compat.v1 as tf
 from hookline.errors import InvalidArgumentError
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def made_of(make, values, dtypes, how):
     """Returns what is computed of values that are constants, or fed where `how` has an F."""
     feeds, inputs = {}, []
@@ -98,11 +92,10 @@ def test_a_saturating_cast_ends_at_the_limits_of_both_dtypes(values, dtype, want
     check(lambda x: tf.saturate_cast(x, tf.as_dtype(wanted)), [values], [dtype], how, wanted, expected)
 
 
-def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated():
+def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated(sess):
     image = tf.constant([-0.1, 1.2])
-    with tf.Session() as session:
-        assert session.run(tf.image.convert_image_dtype(image, tf.uint8)).tolist() == [231, 50]
-        assert session.run(tf.image.convert_image_dtype(image, tf.uint8, saturate=True)).tolist() == [0, 255]
+    assert sess.run(tf.image.convert_image_dtype(image, tf.uint8)).tolist() == [231, 50]
+    assert sess.run(tf.image.convert_image_dtype(image, tf.uint8, saturate=True)).tolist() == [0, 255]
 
 
 @pytest.mark.parametrize(
@@ -117,18 +110,16 @@ def test_images_that_are_too_bright_wrap_unless_they_are_to_be_saturated():
         (lambda: tf.to_int32(tf.constant(3, tf.int8)), "int32", 3),
     ],
 )
-def test_plain_numbers_are_cast_as_tensors_are(make, dtype, expected):
+def test_plain_numbers_are_cast_as_tensors_are(make, dtype, expected, sess):
     made = make()
-    with tf.Session() as session:
-        found = session.run(made)
+    found = sess.run(made)
     assert (made.dtype, found.dtype.name, found.tolist()) == (dtype, dtype, expected)
 
 
-def test_a_cast_shape_stays_a_shape():
+def test_a_cast_shape_stays_a_shape(sess):
     x = tf.placeholder(tf.float32, [None, 3])
     size = tf.cast(tf.to_int64(tf.shape(x))[0], tf.int32) * 2
-    with tf.Session() as session:
-        assert session.run(tf.zeros([size]), {x: np.ones((2, 3))}).tolist() == [0, 0, 0, 0]
+    assert sess.run(tf.zeros([size]), {x: np.ones((2, 3))}).tolist() == [0, 0, 0, 0]
 
 
 # Sums, means, products ------------------------------------------------------------------------------------------------
@@ -202,29 +193,23 @@ def test_a_slice_past_the_end_is_refused_for_constants_too(begin, size, dtype, h
         made_of(lambda x: tf.slice(x, [begin], [size]), [[1, 2, 3, 4, 5]], [dtype], how)
 
 
-def test_a_slice_past_the_end_of_what_is_fed_fails_the_run():
+def test_a_slice_past_the_end_of_what_is_fed_fails_the_run(sess):
     x = tf.placeholder(tf.float32, [None])
     part = tf.slice(x, [1], [3])
-    with tf.Session() as session:
-        assert session.run(part, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4]
-        text = r"^Slice 'Slice' \(made at .*\): begin\[0\] = 1 and size\[0\] = 3 end past dimension 0, which has 3\.$"
-        with pytest.raises(InvalidArgumentError) as raised:
-            session.run(part, {x: [1, 2, 3]})
-        assert re.match(text, raised.value.message)
-        assert raised.value.op is part.op
+    assert sess.run(part, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4]
+    text = r"^Slice 'Slice' \(made at .*\): begin\[0\] = 1 and size\[0\] = 3 end past dimension 0, which has 3\.$"
+    with pytest.raises(InvalidArgumentError) as raised:
+        sess.run(part, {x: [1, 2, 3]})
+    assert re.match(text, raised.value.message)
+    assert raised.value.op is part.op
 
 
 # Division ------------------------------------------------------------------------------------------------------------
 
 
-DIVISIONS = [
-    lambda x, y: x // y,
-    lambda x, y: x % y,
-    lambda x, y: tf.div(x, y),
-    lambda x, y: tf.floordiv(x, y),
-    lambda x, y: tf.mod(x, y),
-    lambda x, y: tf.truncatediv(x, y),
-]
+QUOTIENTS = [lambda x, y: x // y, tf.div, tf.floordiv, tf.truncatediv]
+REMAINDERS = [lambda x, y: x % y, tf.mod]
+DIVISIONS = [*QUOTIENTS, *REMAINDERS]
 
 
 @every
@@ -241,21 +226,20 @@ def test_a_zero_that_is_written_down_is_refused(divide):
         divide(tf.placeholder(tf.int32, [3]))
 
 
-def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero():
+def test_a_division_in_a_branch_that_is_not_taken_may_be_one_by_zero(sess):
     n, x = tf.placeholder(tf.int32, []), tf.constant([6, 7])
     share = tf.cond(n > 0, lambda: x // n, lambda: x)
     nones = [tf.cond(n > 0, lambda d=divide: d(x, tf.constant(0)), lambda: x) for divide in DIVISIONS]
     of_rows = tf.placeholder(tf.float32, [None])
     rows = tf.shape(of_rows)[0]
     mean = tf.cond(rows > 0, lambda: x // rows, lambda: x)
-    with tf.Session() as session:
-        assert session.run(share, {n: 2}).tolist() == [3, 3]
-        assert session.run([share, *nones], {n: 0})[0].tolist() == [6, 7]
-        assert session.run(mean, {of_rows: []}).tolist() == [6, 7]
-        assert session.run(mean, {of_rows: [1.0, 2.0]}).tolist() == [3, 3]
-        for none in nones:
-            with pytest.raises(InvalidArgumentError, match="division by zero"):
-                session.run(none, {n: 1})
+    assert sess.run(share, {n: 2}).tolist() == [3, 3]
+    assert sess.run([share, *nones], {n: 0})[0].tolist() == [6, 7]
+    assert sess.run(mean, {of_rows: []}).tolist() == [6, 7]
+    assert sess.run(mean, {of_rows: [1.0, 2.0]}).tolist() == [3, 3]
+    for none in nones:
+        with pytest.raises(InvalidArgumentError, match="division by zero"):
+            sess.run(none, {n: 1})
 
 
 @pytest.mark.parametrize("make", [lambda x: x // 100, lambda x: x % [1, 2, 3], lambda x: tf.mod(tf.to_float(x), 0.0)])
@@ -264,27 +248,19 @@ def test_a_division_that_cannot_be_by_zero_carries_nothing(make):
 
 
 @pytest.mark.parametrize("begin", [3, 5, -1])
-def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begin):
+def test_a_slice_that_begins_where_the_run_says_is_refused_past_the_end_too(begin, sess):
     x, where = tf.constant([1, 2, 3, 4, 5]), tf.placeholder(tf.int32, [1])
     part = tf.slice(x, where, [3])
-    with tf.Session() as session:
-        assert session.run(part, {where: [2]}).tolist() == [3, 4, 5]
-        with pytest.raises(InvalidArgumentError, match=rf"begin\[0\] = {begin} is not in \[0, 3\)"):
-            session.run(part, {where: [begin]})
+    assert sess.run(part, {where: [2]}).tolist() == [3, 4, 5]
+    with pytest.raises(InvalidArgumentError, match=rf"begin\[0\] = {begin} is not in \[0, 3\)"):
+        sess.run(part, {where: [begin]})
 
 
 @every
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
 @pytest.mark.parametrize(
     ("divide", "expected"),
-    [
-        (lambda x, y: x // y, [3, 1, 2]),
-        (lambda x, y: x % y, [1, 0, 1]),
-        (lambda x, y: tf.div(x, y), [3, 1, 2]),
-        (lambda x, y: tf.floordiv(x, y), [3, 1, 2]),
-        (lambda x, y: tf.mod(x, y), [1, 0, 1]),
-        (lambda x, y: tf.truncatediv(x, y), [3, 1, 2]),
-    ],
+    [*((divide, [3, 1, 2]) for divide in QUOTIENTS), *((divide, [1, 0, 1]) for divide in REMAINDERS)],
 )
 def test_whole_numbers_are_divided_alike(divide, expected, dtype, how):
     check(divide, [[7, 5, 5], [2, 5, 2]], [dtype, dtype], how, dtype, expected)
@@ -338,33 +314,26 @@ TOO_LARGE = [
 ]
 
 
-def run(made, feeds=None):
-    with tf.Session() as session:
-        return session.run(made, feeds)
-
-
 @pytest.mark.parametrize("make", TOO_LARGE)
-def test_a_constant_that_32_bits_do_not_hold_is_refused(make):
+def test_a_constant_that_32_bits_do_not_hold_is_refused(make, sess):
     with pytest.raises(ValueError, match=r"jax_enable_x64|Python int|holds 1099511627776"):
-        run(make())
+        sess.run(make())
 
 
-def test_a_fed_number_that_32_bits_do_not_hold_is_refused_as_well():
+def test_a_fed_number_that_32_bits_do_not_hold_is_refused_as_well(sess):
     x = tf.placeholder(tf.int64, None)
-    with tf.Session() as session:
-        for _ in range(2):
-            assert session.run(x, {x: np.array([2**31 - 1])}).tolist() == [2**31 - 1]
-            for value in (2**40, [2**40], np.array([2**40]), np.int64(2**40), np.array([2**31], "uint32")):
-                with pytest.raises(InvalidArgumentError, match="2147483647"):
-                    session.run(x, {x: value})
+    for _ in range(2):
+        assert sess.run(x, {x: np.array([2**31 - 1])}).tolist() == [2**31 - 1]
+        for value in (2**40, [2**40], np.array([2**40]), np.int64(2**40), np.array([2**31], "uint32")):
+            with pytest.raises(InvalidArgumentError, match="2147483647"):
+                sess.run(x, {x: value})
 
 
-def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does():
+def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does(sess):
     x = tf.placeholder(tf.uint8, [None])
-    with tf.Session() as session:
-        assert session.run(x, {x: np.array([300, -1])}).tolist() == [44, 255]
-        with pytest.raises(InvalidArgumentError, match="255"):
-            session.run(x, {x: [300]})
+    assert sess.run(x, {x: np.array([300, -1])}).tolist() == [44, 255]
+    with pytest.raises(InvalidArgumentError, match="255"):
+        sess.run(x, {x: [300]})
 
 
 @pytest.mark.parametrize(
@@ -382,9 +351,8 @@ def test_a_fed_array_wraps_in_a_narrower_dtype_as_a_constant_does():
         (lambda: tf.constant(np.array([3], "uint64")), "uint32", [3]),
     ],
 )
-def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected):
-    with tf.Session() as session:
-        found = session.run(make())
+def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected, sess):
+    found = sess.run(make())
     assert (found.dtype.name, found.tolist()) == (dtype, expected)
 
 
@@ -401,8 +369,8 @@ def test_a_constant_has_the_number_that_its_dtype_gives_it(make, dtype, expected
         (lambda x: tf.cast([x[0] + 5, 3], dtype=tf.int32), [5, 3]),
     ],
 )
-def test_a_cast_takes_numbers_of_64_bits(make, expected):
-    assert run(make([2**40, 3])).tolist() == expected
+def test_a_cast_takes_numbers_of_64_bits(make, expected, sess):
+    assert sess.run(make([2**40, 3])).tolist() == expected
 
 
 @pytest.mark.parametrize("shape", [[2], [None], None])
@@ -418,11 +386,11 @@ def test_a_cast_takes_numbers_of_64_bits(make, expected):
         lambda x, n: tf.where(tf.equal(x, 1), x, n),
     ],
 )
-def test_a_number_beside_a_tensor_that_is_too_large_is_named(make, number, shape):
+def test_a_number_beside_a_tensor_that_is_too_large_is_named(make, number, shape, sess):
     x = tf.placeholder(tf.int64, shape)
     with pytest.raises((ValueError, OverflowError), match=rf"{number} does not fit into int32\. Set jax_enable_x64"):
         # Where nothing is known of a shape, the run says so.
-        run(make(x, number), {x: [1, 2]})
+        sess.run(make(x, number), {x: [1, 2]})
 
 
 def test_one_number_is_no_range():
@@ -458,12 +426,11 @@ def test_what_no_dtype_holds_is_no_constant(value):
         (np.array([1, 2], "int16"), "int16"),
     ],
 )
-def test_a_variable_whose_initializer_is_a_value_has_its_dtype(value, dtype):
+def test_a_variable_whose_initializer_is_a_value_has_its_dtype(value, dtype, sess):
     made = [tf.get_variable("got", initializer=value), tf.Variable(value, name="made")]
     assert [variable.dtype.base_dtype.name for variable in made] == [dtype, dtype]
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        assert session.run(made[0]).tolist() == np.asarray(value).tolist()
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(made[0]).tolist() == np.asarray(value).tolist()
 
 
 def test_a_value_of_the_scope_gives_its_dtype_too():

@@ -124,17 +124,16 @@ def run(fetches, feed_dict=None):
         return session.run(fetches, feed_dict)
 
 
-def test_a_layer_behind_a_transposed_convolution_of_a_fed_batch_trains(given):
+def test_a_layer_behind_a_transposed_convolution_of_a_fed_batch_trains(given, sess):
     kernel = tf.get_variable("kernel", [5, 5, 2, 16])
     made = tf.nn.conv2d_transpose(given.image, kernel, tf.stack([given.size, 28, 28, 2]), [1, 2, 2, 1])
     loss = tf.reduce_mean(tf.square(tf.layers.dense(tf.reshape(made, [-1, 28 * 28 * 2]), 3) - 1))
     train = tf.train.GradientDescentOptimizer(1e-4).minimize(loss)
 
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        feeds = {given.image: np.ones((2, 14, 14, 16)), given.size: 2}
-        before, _ = session.run([loss, train], feeds)
-        assert session.run(loss, feeds) < before
+    sess.run(tf.global_variables_initializer())
+    feeds = {given.image: np.ones((2, 14, 14, 16)), given.size: 2}
+    before, _ = sess.run([loss, train], feeds)
+    assert sess.run(loss, feeds) < before
 
 
 def test_places_of_a_sequence_are_looked_up(given):
@@ -202,7 +201,7 @@ def test_a_slice_begins_where_the_run_says_without_another_program(given, caplog
     assert caplog.text.count("Compiling") == 2
 
 
-def test_the_largest_and_the_smallest_of_numbers_say_sizes(given):
+def test_the_largest_and_the_smallest_of_numbers_say_sizes(given, sess):
     longest, shape = tf.reduce_max(given.sizes), tf.shape(given.ids)
     mask, less = tf.sequence_mask(given.sizes, longest), tf.zeros([tf.reduce_min(given.sizes) + 1, 2])
     side, back = tf.zeros([tf.reduce_max(shape), tf.reduce_min(shape)]), tf.zeros([-tf.negative(longest)])
@@ -210,11 +209,10 @@ def test_the_largest_and_the_smallest_of_numbers_say_sizes(given):
     assert mask.shape.as_list() == [None, None]
     assert (less.shape.as_list(), side.shape.as_list()) == ([None, 2], [None, None])
     assert tf.zeros([tf.reduce_max([2, 3])]).shape.as_list() == [3]
-    with tf.Session() as session:
-        for sizes in ([1, 3], [2, 2, 1], [1, 3]):
-            shapes = [found.shape for found in session.run([mask, less, back], {given.sizes: sizes})]
-            assert shapes == [(len(sizes), max(sizes)), (2, 2), (max(sizes),)]
-        assert session.run(side, {given.ids: [[1, 2, 3]]}).shape == (3, 1)
+    for sizes in ([1, 3], [2, 2, 1], [1, 3]):
+        shapes = [found.shape for found in sess.run([mask, less, back], {given.sizes: sizes})]
+        assert shapes == [(len(sizes), max(sizes)), (2, 2), (max(sizes),)]
+    assert sess.run(side, {given.ids: [[1, 2, 3]]}).shape == (3, 1)
 
 
 def test_a_crop_of_an_image_to_a_size_of_the_run_keeps_its_channels():

@@ -8,12 +8,6 @@ import pytest
 import hookline.compat.v1 as tf
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def opened(*dims):
     return tf.placeholder(tf.float32, dims)
 
@@ -85,36 +79,33 @@ def test_what_is_known_of_a_result(make, shape):
     assert make(opened(None, 3)).shape.as_list() == shape
 
 
-def test_a_batch_twice_as_long_as_another_is_not_refused():
+def test_a_batch_twice_as_long_as_another_is_not_refused(sess):
     """As in a GAN: the labels of both halves are fed, and have the length of neither."""
     real, fake, labels = opened(None, 3), opened(None, 3), tf.placeholder(tf.float32, [None, 3])
     both = tf.concat([real, fake], 0)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=both))
     squared = tf.losses.mean_squared_error(labels, both)
 
-    with tf.Session() as sess:
-        fed = {real: np.ones((2, 3)), fake: np.zeros((2, 3)), labels: np.ones((4, 3))}
-        assert np.isfinite(sess.run([loss, squared], fed)).all()
+    fed = {real: np.ones((2, 3)), fake: np.zeros((2, 3)), labels: np.ones((4, 3))}
+    assert np.isfinite(sess.run([loss, squared], fed)).all()
 
 
-def test_a_plain_list_says_a_size():
+def test_a_plain_list_says_a_size(sess):
     x = opened(None, 3)
     places = tf.stack([tf.range(tf.shape(x)[0]), [0, 1, 2]], 1)
 
     assert places.shape.as_list() == [3, 2]
-    with tf.Session() as sess:
-        assert sess.run(tf.gather_nd(x, places), {x: np.eye(3)}).tolist() == [1.0, 1.0, 1.0]
+    assert sess.run(tf.gather_nd(x, places), {x: np.eye(3)}).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_sizes_that_stand_in_arguments_are_left_to_the_run():
+def test_sizes_that_stand_in_arguments_are_left_to_the_run(sess):
     x, many = opened(None, 3), opened(None)
 
     parts = tf.split(many, [3, 4])
     rows = tf.reshape(x, [tf.shape(many)[0], 1])
-    with tf.Session() as sess:
-        fed = {many: np.arange(7.0), x: np.zeros((2, 3))}
-        assert [part.tolist() for part in sess.run(parts, fed)] == [[0, 1, 2], [3, 4, 5, 6]]
-        assert sess.run(rows, {**fed, many: np.zeros(6)}).shape == (6, 1)
+    fed = {many: np.arange(7.0), x: np.zeros((2, 3))}
+    assert [part.tolist() for part in sess.run(parts, fed)] == [[0, 1, 2], [3, 4, 5, 6]]
+    assert sess.run(rows, {**fed, many: np.zeros(6)}).shape == (6, 1)
 
 
 def test_where_too_many_sizes_might_do_the_run_decides():

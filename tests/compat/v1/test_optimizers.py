@@ -9,12 +9,6 @@ import hookline.compat.v1 as tf
 from hookline.compat.v1.ignored import ignored
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def trained(optimizer, steps=2):
     """The values of a variable that starts at 2.0, with the loss of its square, and of its slots."""
     weight = tf.Variable(2.0, name="weight")
@@ -68,14 +62,13 @@ def test_a_rate_is_a_number_a_tensor_or_a_function(make):
     assert trained(tf.train.GradientDescentOptimizer(make()), steps=1)["weight"] == 0.0
 
 
-def test_a_fed_rate():
+def test_a_fed_rate(sess):
     rate = tf.placeholder(tf.float32, [])
     weight = tf.Variable(2.0, name="weight")
     train_op = tf.train.GradientDescentOptimizer(rate).minimize(weight * weight)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(train_op, {rate: 0.25})
-        assert sess.run(weight) == 1.0
+    sess.run(tf.global_variables_initializer())
+    sess.run(train_op, {rate: 0.25})
+    assert sess.run(weight) == 1.0
 
 
 def test_a_second_minimize_shares_the_slots():
@@ -87,16 +80,15 @@ def test_a_second_minimize_shares_the_slots():
     assert (first.name, second.name) == ("Momentum", "Momentum_1")
 
 
-def test_a_step_counts_and_waits_for_what_it_is_made_behind():
+def test_a_step_counts_and_waits_for_what_it_is_made_behind(sess):
     step, seen = tf.train.get_or_create_global_step(), tf.Variable(0.0, trainable=False, name="seen")
     weight = tf.Variable(2.0, name="weight")
     with tf.control_dependencies([seen.assign_add(1.0)]):
         train_op = tf.train.AdamOptimizer(0.1).minimize(weight * weight, global_step=step)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run(seen) == 0.0
-        sess.run(train_op)
-        assert sess.run([seen, step]) == [1.0, 1]
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(seen) == 0.0
+    sess.run(train_op)
+    assert sess.run([seen, step]) == [1.0, 1]
 
 
 def test_slots_of_a_scope_that_reuses_are_new():
@@ -151,16 +143,15 @@ def test_ignored_arguments_are_said_once(caplog):
     assert [record.getMessage() for record in caplog.records] == ["tf.train.Some: colocated is taken, without effect."]
 
 
-def test_moving_averages_of_a_trained_variable():
+def test_moving_averages_of_a_trained_variable(sess):
     weight = tf.Variable(2.0, name="weight")
     train_op = tf.train.GradientDescentOptimizer(0.25).minimize(weight * weight)
     averages = tf.train.ExponentialMovingAverage(0.5)
     with tf.control_dependencies([train_op]):
         both = averages.apply([weight])
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(both)
-        assert sess.run([weight, averages.average(weight)]) == [1.0, 1.5]
+    sess.run(tf.global_variables_initializer())
+    sess.run(both)
+    assert sess.run([weight, averages.average(weight)]) == [1.0, 1.5]
 
 
 def test_piecewise_constant_wants_one_value_more():
@@ -175,30 +166,19 @@ def embedding():
     return table, ids, tf.reduce_sum(tf.nn.embedding_lookup(table, ids))
 
 
-def test_rows_that_are_not_looked_up_stay_as_they_are():
+@pytest.mark.parametrize(("is_used_too", "rows"), [(False, [0.0, -1.0, 1.0]), (True, [-0.5, -1.0, 1.0])])
+def test_rows_that_are_not_looked_up_stay_unless_the_variable_is_used_in_another_way_too(sess, is_used_too, rows):
     table, ids, loss = embedding()
-    train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(train_op, {ids: [0]})
-        sess.run(train_op, {ids: [1, 1]})
-        np.testing.assert_array_equal(sess.run(table)[:, 0], [0.0, -1.0, 1.0])
+    train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss + 0.0 * tf.reduce_sum(table) if is_used_too else loss)
+    sess.run(tf.global_variables_initializer())
+    sess.run(train_op, {ids: [0]})
+    sess.run(train_op, {ids: [1, 1]})
+    np.testing.assert_array_equal(sess.run(table)[:, 0], rows)
 
 
-def test_all_rows_change_where_the_variable_is_used_in_another_way_too():
-    table, ids, loss = embedding()
-    train_op = tf.train.MomentumOptimizer(1.0, 0.5).minimize(loss + 0.0 * tf.reduce_sum(table))
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        sess.run(train_op, {ids: [0]})
-        sess.run(train_op, {ids: [1, 1]})
-        np.testing.assert_array_equal(sess.run(table)[:, 0], [-0.5, -1.0, 1.0])
-
-
-def test_a_norm_counts_a_row_each_time_that_it_was_looked_up():
+def test_a_norm_counts_a_row_each_time_that_it_was_looked_up(sess):
     table, ids, loss = embedding()
     (gradient,) = tf.gradients(loss, [table])
     norm, dense = tf.global_norm([gradient]), tf.norm(gradient)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        np.testing.assert_allclose(sess.run([norm, dense], {ids: [1, 1]}), [2.0, np.sqrt(8.0)], rtol=1e-6)
+    sess.run(tf.global_variables_initializer())
+    np.testing.assert_allclose(sess.run([norm, dense], {ids: [1, 1]}), [2.0, np.sqrt(8.0)], rtol=1e-6)

@@ -177,18 +177,17 @@ def test_devices_are_those_of_jax():
 
 def test_an_average_in_a_variable_of_the_script():
     averages = importlib.import_module("hookline.compat.v1.python.training.moving_averages")
-    with tf.Graph().as_default():
-        value = tf.placeholder(tf.float32, [])
-        plain = tf.get_variable("plain", [], initializer=tf.ones_initializer(), trainable=False)
-        mean = tf.get_variable("mean", [], initializer=tf.zeros_initializer(), trainable=False)
-        updates = [
-            averages.assign_moving_average(plain, value, 0.75, zero_debias=False),
-            averages.assign_moving_average(mean, value, 0.75),
-        ]
+    value = tf.placeholder(tf.float32, [])
+    plain = tf.get_variable("plain", [], initializer=tf.ones_initializer(), trainable=False)
+    mean = tf.get_variable("mean", [], initializer=tf.zeros_initializer(), trainable=False)
+    updates = [
+        averages.assign_moving_average(plain, value, 0.75, zero_debias=False),
+        averages.assign_moving_average(mean, value, 0.75),
+    ]
 
-        # As TensorFlow 1.15 names and computes it.
-        assert [v.op.name for v in tf.global_variables()] == ["plain", "mean", "mean/biased", "mean/local_step"]
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            found = [session.run(updates, {value: number}) for number in (2.0, 6.0)]
+    # As TensorFlow 1.15 names and computes it.
+    assert [v.op.name for v in tf.global_variables()] == ["plain", "mean", "mean/biased", "mean/local_step"]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = [session.run(updates, {value: number}) for number in (2.0, 6.0)]
     np.testing.assert_allclose(found, [[1.25, 2.0], [2.4375, (0.375 + 1.5) / (1 - 0.75**2)]], rtol=1e-6)

@@ -8,6 +8,11 @@ import pytest
 import hookline.compat.v1 as tf
 
 
+@pytest.fixture(autouse=True)
+def graph():
+    """None, for a script whose graph is the default one may reset it."""
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Files of lines, of records of three bytes, and of TFRecords."""

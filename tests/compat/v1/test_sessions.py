@@ -10,19 +10,12 @@ import hookline as hl
 import hookline.compat.v1 as tf
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
-def test_results_are_values_of_numpy():
+def test_results_are_values_of_numpy(sess):
     x = tf.placeholder("float32", [None, 2])
     v = tf.Variable(2.0)
 
-    with tf.Session() as sess:
-        sess.run(v.initializer)
-        total, half, read = sess.run([tf.reduce_sum(x), x / 2, v], {x: [[1, 2]]})
+    sess.run(v.initializer)
+    total, half, read = sess.run([tf.reduce_sum(x), x / 2, v], {x: [[1, 2]]})
 
     assert isinstance(total, np.float32)
     assert {total: "can be hashed"}
@@ -31,14 +24,13 @@ def test_results_are_values_of_numpy():
     assert half.flags.writeable
 
 
-def test_what_is_fed_is_cast():
+def test_what_is_fed_is_cast(sess):
     i = tf.placeholder(tf.int32, [None])
 
-    with tf.Session() as sess:
-        assert sess.run(i + 1, {i: [1.9, -1.9]}).tolist() == [2, 0]
-        assert sess.run(i + 1, {i.name: np.asarray([2.5])}).tolist() == [3]
-        with pytest.raises(ValueError, match=r"Cannot feed value of shape \(1, 2\) for Tensor 'Placeholder:0'"):
-            sess.run(i, {i: [[1, 2]]})
+    assert sess.run(i + 1, {i: [1.9, -1.9]}).tolist() == [2, 0]
+    assert sess.run(i + 1, {i.name: np.asarray([2.5])}).tolist() == [3]
+    with pytest.raises(ValueError, match=r"Cannot feed value of shape \(1, 2\) for Tensor 'Placeholder:0'"):
+        sess.run(i, {i: [[1, 2]]})
 
 
 def test_hooks_of_a_monitored_session_get_values_of_numpy():
@@ -86,15 +78,14 @@ def test_shapes_compute_like_numbers():
         int(rows)
 
 
-def test_an_open_dimension_may_be_used_as_a_size():
+def test_an_open_dimension_may_be_used_as_a_size(sess):
     x = tf.placeholder(tf.float32, [None, 4])
     count = tf.shape(x)[0]
     noise = tf.random_normal(tf.stack([count * 2, 3]))
     halves = tf.reshape(x, [count * 2, -1])
     mean = tf.reduce_sum(x) / tf.cast(count, tf.float32)
 
-    with tf.Session() as sess:
-        found = sess.run([noise, halves, mean, tf.zeros_like(x), x[: count - 1]], {x: np.ones((5, 4))})
+    found = sess.run([noise, halves, mean, tf.zeros_like(x), x[: count - 1]], {x: np.ones((5, 4))})
 
     assert [value.shape for value in found] == [(10, 3), (10, 2), (), (5, 4), (4, 4)]
     assert found[2] == 4.0

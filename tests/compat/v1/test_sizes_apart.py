@@ -8,12 +8,6 @@ import pytest
 import hookline.compat.v1 as tf
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 @pytest.mark.parametrize(
     ("make", "shape", "expected"),
     [
@@ -32,27 +26,25 @@ def graph():
         (lambda x, y, n, m: tf.one_hot([0], n - m), [1, None], [[1, 0, 0]]),
     ],
 )
-def test_sizes_of_two_placeholders_are_not_one(make, shape, expected):
+def test_sizes_of_two_placeholders_are_not_one(make, shape, expected, sess):
     x, y = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [None])
 
     made = make(x, y, tf.shape(x)[0], tf.shape(y)[0])
 
     assert made.shape.as_list() == shape
-    with tf.Session() as session:
-        np.testing.assert_allclose(session.run(made, {x: [1, 2, 3, 4, 5], y: [1, 2]}), expected)
+    np.testing.assert_allclose(sess.run(made, {x: [1, 2, 3, 4, 5], y: [1, 2]}), expected)
 
 
-def test_rows_of_a_reshaped_tensor_are_not_its_batch():
+def test_rows_of_a_reshaped_tensor_are_not_its_batch(sess):
     x = tf.placeholder(tf.float32, [None, None, 3])
     rows = tf.reshape(x, [-1, 6])
 
-    with tf.Session() as session:
-        made = session.run(tf.zeros([tf.shape(rows)[0] // tf.shape(x)[0]]), {x: np.ones((2, 4, 3))})
+    made = sess.run(tf.zeros([tf.shape(rows)[0] // tf.shape(x)[0]]), {x: np.ones((2, 4, 3))})
 
     assert made.shape == (2,)
 
 
-def test_an_image_cropped_to_the_size_of_another_keeps_its_channels():
+def test_an_image_cropped_to_the_size_of_another_keeps_its_channels(sess):
     large, small = (tf.placeholder(tf.float32, [None, None, None, 3]) for _ in range(2))
     begin = (tf.shape(large) - tf.shape(small)) // 2
 
@@ -61,20 +53,18 @@ def test_an_image_cropped_to_the_size_of_another_keeps_its_channels():
     both = tf.concat([crop, small], 3)
     assert both.shape.as_list() == [None, None, None, 6]
     fed = np.arange(48.0, dtype=np.float32).reshape(1, 4, 4, 3)
-    with tf.Session() as session:
-        found = session.run(both, {large: fed, small: np.zeros((1, 2, 2, 3))})
+    found = sess.run(both, {large: fed, small: np.zeros((1, 2, 2, 3))})
     np.testing.assert_allclose(found[..., :3], fed[:, 1:3, 1:3])
 
 
-def test_time_to_batch_before_a_convolution_is_not_refused():
+def test_time_to_batch_before_a_convolution_is_not_refused(sess):
     x = tf.placeholder(tf.float32, [None, None, 4])
     sizes = tf.shape(x)
     padded = tf.pad(x, [[0, 0], [0, 1 - (sizes[1] + 1) % 2], [0, 0]])
     pairs = tf.transpose(tf.reshape(padded, [-1, 2, 4]), [1, 0, 2])
     made = tf.nn.conv1d(tf.reshape(pairs, [sizes[0] * 2, -1, 4]), tf.ones([2, 4, 4]), 1, "VALID")
 
-    with tf.Session() as session:
-        found = session.run(made, {x: np.ones((1, 8, 4))})
+    found = sess.run(made, {x: np.ones((1, 8, 4))})
 
     np.testing.assert_allclose(found, np.full((2, 3, 4), 8.0))
 
@@ -92,22 +82,20 @@ def test_time_to_batch_before_a_convolution_is_not_refused():
         (lambda x, k: tf.range(tf.rank(x, name="rank")), "rank:0"),
     ],
 )
-def test_a_feed_of_a_number_that_is_part_of_the_graph_is_refused(make, name):
+def test_a_feed_of_a_number_that_is_part_of_the_graph_is_refused(make, name, sess):
     made = make(tf.constant([[1.0, 2], [3, 4]]), tf.constant(1, name="k"))
 
-    with tf.Session() as session:
-        session.run(made)
-        with pytest.raises(ValueError, match=rf"{name}.*part of the graph already.*tf.placeholder_with_default"):
-            session.run(made, {name: 1})
+    sess.run(made)
+    with pytest.raises(ValueError, match=rf"{name}.*part of the graph already.*tf.placeholder_with_default"):
+        sess.run(made, {name: 1})
 
 
-def test_feeds_of_sizes_that_are_not_part_of_the_graph_have_their_effect():
+def test_feeds_of_sizes_that_are_not_part_of_the_graph_have_their_effect(sess):
     x, default = tf.placeholder(tf.float32, [None, 3]), tf.placeholder_with_default(4, [])
     shape, number = tf.shape(x), tf.constant(1)
     rows, columns, more = tf.ones([shape[0]]), tf.ones([shape[1]]), tf.ones([default])
-    with tf.Session() as session:
-        assert session.run(rows, {shape: [5, 3]}).shape == (5,)
-        assert session.run(columns, {shape: [5, 3]}).shape == (3,)
-        assert session.run(columns, {x: [[1, 2, 3]]}).shape == (3,)
-        assert session.run(more, {default: 2}).shape == (2,)
-        assert session.run(number + 1, {number: 2}) == 3
+    assert sess.run(rows, {shape: [5, 3]}).shape == (5,)
+    assert sess.run(columns, {shape: [5, 3]}).shape == (3,)
+    assert sess.run(columns, {x: [[1, 2, 3]]}).shape == (3,)
+    assert sess.run(more, {default: 2}).shape == (2,)
+    assert sess.run(number + 1, {number: 2}) == 3

@@ -25,34 +25,21 @@ import hookline.compat.v1 as tf
         (lambda x: tf.losses.absolute_difference([0.0, 5.0], x), [0.0, 0.0], [0.0, -0.5]),
     ],
 )
-def test_a_gradient_at_a_corner(function, at, gradient):
+def test_a_gradient_at_a_corner(function, at, gradient, sess):
     x = tf.placeholder(tf.float32, [len(at)])
     (found,) = tf.gradients(function(x), x)
-    with tf.Session() as sess:
-        np.testing.assert_allclose(sess.run(found, {x: at}), gradient, rtol=1e-6)
+    np.testing.assert_allclose(sess.run(found, {x: at}), gradient, rtol=1e-6)
 
 
-def test_integers_among_the_arguments_are_no_obstacle():
+def test_integers_among_the_arguments_are_no_obstacle(sess):
     x = tf.placeholder(tf.float32, [])
     steps = tf.maximum(tf.constant(3), 2)
     (found,) = tf.gradients(tf.maximum(x, 1.0) * tf.to_float(tf.abs(steps)), x)
-    with tf.Session() as sess:
-        assert sess.run(found, {x: 2.0}) == 3
+    assert sess.run(found, {x: 2.0}) == 3
 
 
-def test_a_line_of_text_is_no_array(tmp_path):
+def test_a_line_of_text_is_no_array(tmp_path, sess):
     path = tmp_path / "lines"
     path.write_text("a,1\nb,2\n")
     line = tf.data.TextLineDataset(str(path)).make_one_shot_iterator().get_next()
-    with tf.Session() as sess:
-        assert sess.run(line).split(b",") == [b"a", b"1"]
-
-
-def test_a_config_is_said_to_have_no_effect(caplog):
-    from hookline.compat.v1 import config
-
-    config.say_once.cache_clear()
-    caplog.set_level("INFO", "hookline")
-    for _ in range(2):
-        tf.Session(config=tf.ConfigProto(allow_soft_placement=True)).close()
-    assert sum("ConfigProto is taken, but has no effect" in message for message in caplog.messages) == 1
+    assert sess.run(line).split(b",") == [b"a", b"1"]

@@ -44,43 +44,39 @@ def test_a_job_goes_on_where_it_stopped(tmp_path, services):
 
 
 def test_its_threads_save(tmp_path):
-    with hl.Graph().as_default():
-        _, _, train = build()
-        supervisor = Supervisor(logdir=str(tmp_path), save_model_secs=600, summary_op=None)
-        with supervisor.managed_session() as sess:
-            sess.run(train)
-            supervisor.stop()
+    _, _, train = build()
+    supervisor = Supervisor(logdir=str(tmp_path), save_model_secs=600, summary_op=None)
+    with supervisor.managed_session() as sess:
+        sess.run(train)
+        supervisor.stop()
     assert hl.train.latest_checkpoint(str(tmp_path)) is not None
 
 
 def test_the_end_of_the_data_ends_the_block_and_an_error_leaves_it(tmp_path):
-    with hl.Graph().as_default():
-        build()
-        supervisor = Supervisor(logdir=None, init_fn=lambda sess: None)
-        with supervisor.managed_session():
-            raise errors.OutOfRangeError(None, None, "the end")
-        assert supervisor.should_stop()
-        with pytest.raises(KeyError, match="mine"), supervisor.managed_session():
-            raise KeyError("mine")
+    build()
+    supervisor = Supervisor(logdir=None, init_fn=lambda sess: None)
+    with supervisor.managed_session():
+        raise errors.OutOfRangeError(None, None, "the end")
+    assert supervisor.should_stop()
+    with pytest.raises(KeyError, match="mine"), supervisor.managed_session():
+        raise KeyError("mine")
 
 
 def test_without_a_saver_nothing_is_saved(tmp_path):
-    with hl.Graph().as_default():
-        _, _, train = build()
-        supervisor = Supervisor(logdir=str(tmp_path), saver=None, summary_op=None, global_step=None)
-        with supervisor.managed_session() as sess:
-            sess.run(train)
-            supervisor.summary_computed(sess, hl.summary.Summary(), 7)
+    _, _, train = build()
+    supervisor = Supervisor(logdir=str(tmp_path), saver=None, summary_op=None, global_step=None)
+    with supervisor.managed_session() as sess:
+        sess.run(train)
+        supervisor.summary_computed(sess, hl.summary.Summary(), 7)
     assert hl.train.latest_checkpoint(str(tmp_path)) is None
     assert [event.step for event in read_events(tmp_path) if event.HasField("summary")] == [7]
 
 
 def test_a_function_of_ones_own_is_called_at_intervals(tmp_path):
-    with hl.Graph().as_default():
-        build()
-        supervisor = Supervisor(logdir=None)
-        called = []
-        with supervisor.managed_session():
-            supervisor.loop(None, lambda what: (called.append(what), supervisor.request_stop()), args=("me",))
-            supervisor.wait_for_stop()
+    build()
+    supervisor = Supervisor(logdir=None)
+    called = []
+    with supervisor.managed_session():
+        supervisor.loop(None, lambda what: (called.append(what), supervisor.request_stop()), args=("me",))
+        supervisor.wait_for_stop()
     assert called[0] == "me"

@@ -13,12 +13,6 @@ from hookline.compat.v1.own_callbacks import OwnCallbacks
 from hookline.testing import FakeClock, read_events
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 @pytest.fixture
 def model():
     """A training step that counts, and its loss: 64, 16, 4, 1, ..."""
@@ -77,7 +71,7 @@ def test_a_subclass_of_a_step_counter_finds_the_step_and_the_timer(model):
     assert all(issubclass(kind, np.integer) for kind, _ in seen)
 
 
-def test_save_and_get_saver_of_a_checkpoint_hook(model, tmp_path):
+def test_save_and_get_saver_of_a_checkpoint_hook(model, tmp_path, caplog):
     told = []
 
     class Own(tf.train.CheckpointSaverHook):
@@ -89,6 +83,7 @@ def test_save_and_get_saver_of_a_checkpoint_hook(model, tmp_path):
             told.append("saver")
             return super()._get_saver()
 
+    assert not [message for message in caplog.messages if "never called" in message]
     train(model[0], [Own(str(tmp_path), save_steps=2, saver=tf.train.Saver())], 3)
 
     assert told == ["saver", *((step, "model.ckpt", 0) for step in (0, 2, 3))]
@@ -282,14 +277,6 @@ def test_a_last_step_that_is_moved_leaves_the_limits_of_other_hooks(model):
                 hook._last_step = 100
             sess.run(model[0])
         assert sess.raw_session().global_step == 5
-
-
-def test_no_warning_of_names_that_are_called_here(caplog):
-    class Own(tf.train.CheckpointSaverHook):
-        def _save(self, session, step):
-            return False
-
-    assert not [record for record in caplog.records if "never called" in record.getMessage()]
 
 
 def test_the_names_of_tf_estimator_are_the_same_hooks():

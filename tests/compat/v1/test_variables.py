@@ -9,12 +9,6 @@ import hookline as hl
 import hookline.compat.v1 as tf
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    with tf.Graph().as_default() as graph:
-        yield graph
-
-
 def test_scopes_name_variables_and_share_them():
     with tf.variable_scope("net"):
         w = tf.get_variable("w", [2, 3])
@@ -51,26 +45,24 @@ def test_scopes_without_a_name_are_numbered_anew_in_each_scope():
     assert [v.name for v in tf.global_variables()] == ["net/layer/w:0", "net/layer_1/w:0"]
 
 
-def test_regularizers_make_losses():
+def test_regularizers_make_losses(sess):
     with tf.variable_scope("net", regularizer=lambda w: tf.nn.l2_loss(w)):
         tf.get_variable("w", initializer=np.asarray([2.0, 0.0], "float32"))
         tf.get_variable("b", [1], regularizer=tf.no_regularizer)
 
     (loss,) = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run(loss) == 2.0
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(loss) == 2.0
 
 
-def test_lists_assign_and_load():
+def test_lists_assign_and_load(sess):
     v = tf.Variable([1.0, 2.0], name="v")
 
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run(tf.assign(v, [3, 4])).tolist() == [3.0, 4.0]
-        v.load([5, 6], sess)
-        assert v.eval().tolist() == [5.0, 6.0]
-        assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(tf.assign(v, [3, 4])).tolist() == [3.0, 4.0]
+    v.load([5, 6], sess)
+    assert v.eval().tolist() == [5.0, 6.0]
+    assert v.assign_add([1, 1]).eval().tolist() == [6.0, 7.0]
 
 
 def test_a_template_shares_its_variables():
@@ -109,37 +101,34 @@ def test_a_variable_is_evaluated_in_the_session_that_comes_first():
     ]
 
 
-def test_the_global_step_has_the_methods_of_a_variable():
+def test_the_global_step_has_the_methods_of_a_variable(sess):
     step = tf.train.get_or_create_global_step()
     count = tf.assign_add(step, 2)
 
-    with tf.Session() as sess:
-        step.initializer.run()
-        sess.run(count)
-        assert step.eval() == 2
-        assert tf.train.global_step(sess, step) == 2
+    step.initializer.run()
+    sess.run(count)
+    assert step.eval() == 2
+    assert tf.train.global_step(sess, step) == 2
     assert isinstance(step, tf.Variable)
 
 
-def test_initial_values_ignore_control_dependencies():
+def test_initial_values_ignore_control_dependencies(sess):
     with tf.control_dependencies([tf.placeholder(tf.float32, [], name="unfed") + 1.0]):
         v = tf.get_variable("v", [2])
         w = tf.Variable(tf.random_normal([2]))
 
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert [value.shape for value in sess.run([v, w])] == [(2,), (2,)]
+    sess.run(tf.global_variables_initializer())
+    assert [value.shape for value in sess.run([v, w])] == [(2,), (2,)]
 
 
-def test_a_gradient_of_a_whole_number_is_none():
+def test_a_gradient_of_a_whole_number_is_none(sess):
     v, i = tf.Variable(3.0), tf.Variable(2)
     y = v * v
 
     slope, none, unused = tf.gradients(y, [v, i, tf.Variable(1.0)])
     (weighted,) = tf.gradients([y, v * 2], [v], grad_ys=[tf.constant(2.0), None])
-    with tf.Session() as sess:
-        sess.run(tf.global_variables_initializer())
-        assert sess.run([slope, weighted]) == [6.0, 14.0]
+    sess.run(tf.global_variables_initializer())
+    assert sess.run([slope, weighted]) == [6.0, 14.0]
     assert none is None
     assert unused is None
 
@@ -184,10 +173,9 @@ def test_functions_that_assign_take_variables_of_any_graph(graph, how):
 
 
 def test_a_variable_keeps_its_shape_whatever_validate_shape_says():
-    with tf.Graph().as_default():
-        v = tf.Variable(tf.zeros([2]), validate_shape=False, name="v")
+    v = tf.Variable(tf.zeros([2]), validate_shape=False, name="v")
 
-        with pytest.raises(ValueError, match=r"'v:0' has the shape \(2,\) and keeps it.*Make the variable as large"):
-            tf.assign(v, tf.zeros([3]), validate_shape=False)
-        with tf.Session() as sess:
-            assert sess.run(tf.assign(v, [3.0, 4.0], validate_shape=False)).tolist() == [3.0, 4.0]
+    with pytest.raises(ValueError, match=r"'v:0' has the shape \(2,\) and keeps it.*Make the variable as large"):
+        tf.assign(v, tf.zeros([3]), validate_shape=False)
+    with tf.Session() as sess:
+        assert sess.run(tf.assign(v, [3.0, 4.0], validate_shape=False)).tolist() == [3.0, 4.0]
