@@ -24,12 +24,13 @@ def prepare(random, limit=None):
     import hookline.compat.v1 as tf
     from hookline.compat.v1 import mnist
     from hookline.session import Session
+    from hookline.session.engine import Engine
 
     recorder = Recorder(limit)
     read = mnist.read_data_sets
     mnist.read_data_sets = lambda train_dir="", *args, **kwargs: read(os.environ["MNIST"], *args, **kwargs)
     Session.run = recorder.recording(Session.run, lambda result: result)
-    Session.run_watched = recorder.recording(Session.run_watched, lambda result: result[0], hooked=True)
+    Engine.run_watched = recorder.recording(Engine.run_watched, lambda result: result[0], hooked=True)
     recorder.note_losses(tf.train.Optimizer)
     if random:
         _replace_random()

@@ -13,7 +13,7 @@ import pytest
 import hookline as hl
 from hookline import errors, train
 from hookline.session import plan_cache
-from hookline.session.local_store import local_store
+from hookline.session.local_store import LocalStore
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_two_threads_that_use_a_session_at_once_open_one_store(monkeypatch):
     class Target:
         def open_store(self, graph):
             (second_waits if opened else opening).set()
-            opened.append(local_store(graph))
+            opened.append(LocalStore(graph))
             assert go_on.wait(10)
             return opened[-1]
 

@@ -26,7 +26,7 @@ from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
 from hookline.graph.keys import GraphKeys
 from hookline.graph.variable import Update, Variable, check_value
-from hookline.session.local_store import local_store
+from hookline.session.local_store import LocalStore
 from hookline.session.slots import Leaves
 from hookline.session.store import VariableStore
 
@@ -74,7 +74,7 @@ class RemoteStore:
         self._seen = 0
         self.worker_index = worker_index
         self._global_step = get_global_step(graph)
-        self.local_store: VariableStore = local_store(graph, threading.RLock())
+        self.local_store: VariableStore = LocalStore(graph)
         self._max_staleness, self._deliver_secs = max_staleness, deliver_secs
         self._members = Membership(
             graph, transport, self.is_remote, worker_index == 0, placement or {}, max_staleness=max_staleness

@@ -92,89 +92,78 @@ class Firing(NamedTuple):
     context: SessionRunContext
 
 
-class Alone:
-    """Drives the trigger of a hook that no session knows: another hook forwards to it, with a context of its own."""
+def ask_alone(hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
+    """Asks the trigger of a hook that no session knows: another hook forwards to it, with a context of its own."""
+    trigger = _trigger_of(hook, context.session)
+    if trigger is None:
+        return None
+    step = _global_step(context.session)
+    vars(hook)[_RUNS] = runs = vars(hook).get(_RUNS, 0) + 1
+    trigger.count_runs(runs)
+    vars(hook)[_ASKED] = due = trigger.should_trigger_for_step(runs if step is None else step + 1)
+    args = hook.before_trigger(context) if due else None
+    latches = trigger.latches
+    if not latches:
+        return args
+    args = args or SessionRunArgs(None)
+    return args._replace(fetches=(() if args.fetches is None else args.fetches, latches))
 
-    def ask(self, hook: SessionRunHook, context: SessionRunContext) -> SessionRunArgs | None:
-        """See `SessionRunHook.before_run`."""
-        trigger = self._trigger_of(hook, context.session)
-        if trigger is None:
-            return None
-        step = _global_step(context.session)
-        vars(hook)[_RUNS] = runs = vars(hook).get(_RUNS, 0) + 1
-        trigger.count_runs(runs)
-        vars(hook)[_ASKED] = due = trigger.should_trigger_for_step(runs if step is None else step + 1)
-        args = hook.before_trigger(context) if due else None
-        latches = trigger.latches
-        if not latches:
-            return args
-        args = args or SessionRunArgs(None)
-        return args._replace(fetches=(() if args.fetches is None else args.fetches, latches))
 
-    def deliver(self, hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """See `SessionRunHook.after_run`."""
-        trigger = self._trigger_of(hook, context.session)
-        if trigger is None:
-            return
-        if latches := trigger.latches:
-            self._look_at(latches, hook, context, run_values)
-            own = None if run_values.results is None else run_values.results[0]
-            run_values = run_values._replace(results=None if own == () else own)
-        if hook.fetches is not None and run_values.results is None:
-            return
-        asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
-        if asks and not vars(hook).get(_ASKED):  # It fires on the next run.
-            return
-        step = _global_step(context.session)
-        asked = vars(hook).get(_RUNS, 0) if step is None else step
-        if trigger.should_trigger_for_step(asked):
-            elapsed_secs, elapsed_steps = trigger.update_last_triggered_step(asked)
-            hook.on_trigger(
-                Firing(
-                    run_values.results,
-                    step,
-                    None if step is None else elapsed_steps,
-                    elapsed_secs,
-                    run_values.options,
-                    run_values.run_metadata,
-                    context,
-                )
+def deliver_alone(hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues) -> None:
+    """Calls `on_trigger` of such a hook if it fires."""
+    trigger = _trigger_of(hook, context.session)
+    if trigger is None:
+        return
+    if latches := trigger.latches:
+        _look_at(latches, hook, context, run_values)
+        own = None if run_values.results is None else run_values.results[0]
+        run_values = run_values._replace(results=None if own == () else own)
+    if hook.fetches is not None and run_values.results is None:
+        return
+    asks = getattr(hook.before_trigger, "__func__", None) is not SessionRunHook.before_trigger
+    if asks and not vars(hook).get(_ASKED):  # It fires on the next run.
+        return
+    step = _global_step(context.session)
+    asked = vars(hook).get(_RUNS, 0) if step is None else step
+    if trigger.should_trigger_for_step(asked):
+        elapsed_secs, elapsed_steps = trigger.update_last_triggered_step(asked)
+        hook.on_trigger(
+            Firing(
+                run_values.results,
+                step,
+                None if step is None else elapsed_steps,
+                elapsed_secs,
+                run_values.options,
+                run_values.run_metadata,
+                context,
             )
+        )
 
-    def _trigger_of(self, hook: SessionRunHook, session: Any) -> Any:
-        """Returns the trigger of a hook, which begins anew with each raw session."""
-        trigger, known = own_trigger(hook), vars(hook).get(_SESSION)
-        if trigger is not None and session is not None and (known is None or known() is not session):
-            # An after_create_session that has marked it as fired has done so for this session.
-            if known is not None and trigger.last_triggered_step() != _global_step(session):
-                trigger.reset()
-            vars(hook)[_SESSION] = weakref.ref(session)
-            for name in (_RUNS, _ASKED, _TOLD):
-                vars(hook).pop(name, None)
-        return trigger
 
-    def _look_at(
-        self, latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
-    ) -> None:
-        """Fires a hook for the latches that have latched, once each."""
-        told = vars(hook).setdefault(_TOLD, set())
-        for latch in latches:
-            step = context.session.latched(latch)
-            if step is not None and latch not in told:
-                told.add(latch)
-                about = run_values.options, run_values.run_metadata, context
-                hook.on_trigger(Firing(None, step, None, None, *about))
+def _trigger_of(hook: SessionRunHook, session: Any) -> Any:
+    """Returns the trigger of a hook, which begins anew with each raw session."""
+    trigger, known = own_trigger(hook), vars(hook).get(_SESSION)
+    if trigger is not None and session is not None and (known is None or known() is not session):
+        # An after_create_session that has marked it as fired has done so for this session.
+        if known is not None and trigger.last_triggered_step() != _global_step(session):
+            trigger.reset()
+        vars(hook)[_SESSION] = weakref.ref(session)
+        for name in (_RUNS, _ASKED, _TOLD):
+            vars(hook).pop(name, None)
+    return trigger
 
-    def expected_step(self, session: Any) -> int | None:
-        """See `SessionRunContext`."""
-        step = _global_step(session)
-        return None if step is None else step + 1
 
-    def settle(self) -> None:
-        """Does nothing."""
-
-    def retire(self, hook: Any) -> None:
-        """Does nothing."""
+def _look_at(
+    latches: Sequence[Any], hook: SessionRunHook, context: SessionRunContext, run_values: SessionRunValues
+) -> None:
+    """Fires a hook for the latches that have latched, once each."""
+    told = vars(hook).setdefault(_TOLD, set())
+    for latch in latches:
+        step = context.session.latched(latch)
+        if step is not None and latch not in told:
+            told.add(latch)
+            about = run_values.options, run_values.run_metadata, context
+            hook.on_trigger(Firing(None, step, None, None, *about))
 
 
 _RUNS, _ASKED, _TOLD = "_hookline_runs_alone", "_hookline_asked_alone", "_hookline_told_alone"
@@ -207,16 +196,12 @@ def _global_step(session: Any) -> int | None:
         return None
 
 
-ALONE = Alone()
-
-
 class SessionRunContext:
     """One run call, as all hooks see it: made before `before_run`, shared up to the last `after_run`.
 
     Args:
         original_args: What the caller asked for, without what hooks add.
         session: The raw session. Running it triggers no hooks.
-        riding: Who decides which hooks fire: the monitored session. By default each hook asks its own trigger.
         runs: As below.
 
     Attributes:
@@ -236,19 +221,17 @@ class SessionRunContext:
         `tf.train.SessionRunContext`. Differences: `settle`, `retire`.
     """
 
-    __slots__ = ("_riding", "original_args", "runs", "session", "stop_requested")
-
-    def __init__(self, original_args: SessionRunArgs, session: Session, riding: Any = ALONE, runs: int = 0) -> None:
+    def __init__(self, original_args: SessionRunArgs, session: Session, runs: int = 0) -> None:
         self.runs = runs
         self.original_args = original_args
         self.session = session
         self.stop_requested = False
-        self._riding = riding
 
     @property
     def expected_step(self) -> int | None:
         """The global step to which the run that is about to start is expected to lead; None in a graph without one."""
-        return self._riding.expected_step(self.session)
+        step = _global_step(self.session)
+        return None if step is None else step + 1
 
     def request_stop(self) -> None:
         """Ends the training after this run: all hooks still get their `after_run`, then `should_stop()` is true."""
@@ -261,7 +244,6 @@ class SessionRunContext:
         checkpoint because nobody has read it yet. Hooks behind the caller get their `after_run` of this run first, then
         late firings are delivered, then latches are read.
         """
-        self._riding.settle()
 
     def retire(self, hook: Any) -> None:
         """Has a hook called on no more runs until the next raw session; its trigger goes on firing.
@@ -269,15 +251,14 @@ class SessionRunContext:
         For a `before_run` or `after_run` that has done its work, so that later runs need not pay for it. A callback
         that a subclass overrides is called all the same. Nothing happens if the session does not know the hook.
         """
-        self._riding.retire(hook)
 
     def ask(self, hook: SessionRunHook) -> SessionRunArgs | None:
         """Returns what `before_trigger` asks for if the hook fires in this run, else None; see `before_run`."""
-        return self._riding.ask(hook, self)
+        return ask_alone(hook, self)
 
     def deliver(self, hook: SessionRunHook, run_values: SessionRunValues) -> None:
         """Calls `on_trigger` if the hook fires in this run; see `after_run`."""
-        self._riding.deliver(hook, self, run_values)
+        deliver_alone(hook, self, run_values)
 
 
 class SessionRunHook:

@@ -334,5 +334,11 @@ class _AllOf(_Composite):
         return NEVER if self.by_clock_alone else super().steps_until_trigger(step)
 
     def secs_until_trigger(self) -> float:
-        """Returns the largest answer if time alone decides; else infinity, because its steps are checked anyway."""
-        return max(part.secs_until_trigger() for part in self.parts) if self.by_clock_alone else math.inf
+        """Returns when all parts may be due on the step that was looked at last, should that not move."""
+        step = self._looked
+        if self.by_clock_alone or step is None:
+            return max(part.secs_until_trigger() for part in self.parts)
+        if step == self._fired_step:
+            return math.inf
+        parts = (part for part in self.parts if part.by_clock_alone or not _is_due(part, step))
+        return max((part.secs_until_trigger() for part in parts), default=0.0)

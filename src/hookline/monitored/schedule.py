@@ -10,7 +10,14 @@ from typing import Any
 from hookline import clock
 from hookline.errors import PREEMPTION_ERRORS
 from hookline.graph import Operation, Tensor
-from hookline.hooks.base import ALONE, Firing, SessionRunArgs, SessionRunContext, SessionRunValues
+from hookline.hooks.base import (
+    Firing,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunValues,
+    ask_alone,
+    deliver_alone,
+)
 from hookline.hooks.trigger import Trigger
 from hookline.hooks.triggers import FirstRun, Latched
 from hookline.hooks.when import operations_of
@@ -289,7 +296,7 @@ class Schedule:
     def ask(self, hook: Any, context: SessionRunContext) -> SessionRunArgs | None:
         """Returns what a hook wants of this run if it fires; one that the session does not know asks by itself."""
         rider = self._by_hook.get(id(hook))
-        return ALONE.ask(hook, context) if rider is None else self.ask_rider(rider, context)
+        return ask_alone(hook, context) if rider is None else self.ask_rider(rider, context)
 
     def ask_rider(self, rider: Rider, context: SessionRunContext) -> SessionRunArgs | None:
         """Returns what a hook wants of this run if it fires."""
@@ -323,7 +330,7 @@ class Schedule:
         """Fires a hook, if that is what this run does; one that the session does not know asks by itself."""
         rider = self._by_hook.get(id(hook))
         if rider is None:
-            ALONE.deliver(hook, context, run_values)
+            deliver_alone(hook, context, run_values)
         else:
             self.deliver_to(rider, context, *run_values)
 

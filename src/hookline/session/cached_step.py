@@ -69,16 +69,16 @@ class CachedStep:
         has_structures: bool,
     ) -> None:
         fetched, watched, late = request.fetched, request.watched, request.late
-        self._session, self._store, self._lock = session, session.store, session.lock
         store = session.store
+        self._session, self._store, self._local, self._lock = session, store, store.local, session.lock
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
         self.fed_tensors = request.fed
         self.has_structures = has_structures
         self._feeders = [feeder(tensor) for tensor in request.fed]
-        choice = programs.choose(plan, request, hosts.pulled, store)
-        self.program, self._mask, places = choice.program, choice.mask, choice.places()
+        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store)
+        places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
         hosts.find_outputs(places)
         self._getters = [fetch_getter(plan, element, places) for element in (*fetched, *watched)]
         self._late_getters = [fetch_getter(plan, element, places) for element in late]
@@ -237,7 +237,7 @@ class CachedStep:
 
     def _keep(self, new: tuple[Any, Any, Any]) -> None:
         """Keeps the values that the program has written, and counts on what counts."""
-        program, local = self.program, self._store.local
+        program, local = self.program, self._local
         assert program is not None
         if local is None:
             self._store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))

@@ -12,9 +12,6 @@ import numpy as np
 class CompiledIn:
     """An array without leaves: JAX sees its numbers in the structure of what a program takes.
 
-    Args:
-        array: As above.
-
     Example:
         >>> jax.jit(lambda size: np.zeros(size.array))(CompiledIn(np.asarray(2))).shape
         (2,)

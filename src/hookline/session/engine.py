@@ -19,7 +19,7 @@ from hookline.graph.variable import Variable
 from hookline.session.cached_step import CachedStep
 from hookline.session.config import SessionConfig
 from hookline.session.feeds import check_alive, flat_feeds
-from hookline.session.local_store import local_store
+from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache
 from hookline.session.raw_session import LowLevel
@@ -76,7 +76,7 @@ class Engine(LowLevel):
                 self.check_usable()
                 if self._store is None:
                     graph, target = self.graph, self._target
-                    self._store = target.open_store(graph) if target else local_store(graph, self.lock)
+                    self._store = target.open_store(graph) if target else LocalStore(graph, self.lock)
         return self._store
 
     def check_usable(self) -> None:

@@ -77,9 +77,6 @@ class _State:
         found: Where the first run led in which the condition held, once that is known.
         told: What else it held then.
         stretches: Where the runs have led, but for those that are known to have been fine.
-
-    Args:
-        of: The latch.
     """
 
     __slots__ = ("_copy", "_copy_of", "_expected", "_gain", "_shape", "found", "runs", "stretches", "told", "value")

@@ -1,5 +1,8 @@
 """Variables in this process."""
 
+# What the methods do is said in `VariableStore`.
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import itertools
@@ -22,16 +25,6 @@ from hookline.session.slots import Block, Leaves, Slot
 from hookline.session.store import VariableStore
 
 
-def local_store(graph: Graph, lock: threading.RLock | None = None) -> VariableStore:
-    """Returns a store that keeps the variables of a graph in this process, as arrays on its devices.
-
-    Args:
-        graph: The graph.
-        lock: Held by the session between `take` and `put`: nobody else may look at a value meanwhile.
-    """
-    return _LocalStore(graph, lock or threading.RLock())
-
-
 @jax.jit
 def _copied(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
@@ -49,19 +42,16 @@ def _own(leaf: Any, dtype: Any) -> jax.Array:
     return jnp.copy(jnp.asarray(leaf, dtype))
 
 
-class _LocalStore(VariableStore):
+class LocalStore(VariableStore):
     """Variables in this process, as arrays on its devices.
 
     `slots`, `block` and `stepped` serve programs that find and leave values without moving them; the caller holds the
     session's lock.
     """
 
-    local: Any = None
-
-    def __init__(self, graph: Graph, lock: threading.RLock) -> None:
+    def __init__(self, graph: Graph, lock: threading.RLock | None = None) -> None:
         self._graph = graph
-        self._lock = lock
-        self.local = self
+        self._lock = lock or threading.RLock()
         self.step_changes = 0
         self._slots: dict[Variable, Slot] = {}
         self._blocks: weakref.WeakValueDictionary[Any, Block] = weakref.WeakValueDictionary()
@@ -69,6 +59,10 @@ class _LocalStore(VariableStore):
         self._step_slot: Slot | None = None
         self._changed = threading.Condition()
         self._waiting = 0
+
+    @property
+    def local(self) -> LocalStore:
+        return self
 
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         slots = self._slots

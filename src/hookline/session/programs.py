@@ -39,22 +39,6 @@ class Request(NamedTuple):
     fed: tuple[Tensor, ...]
 
 
-class Choice(NamedTuple):
-    """The program of a run.
-
-    Args:
-        program: The program; None if the device has nothing to do.
-        mask: Of what hooks may watch in it, which is wanted in this run.
-    """
-
-    program: Program | None
-    mask: tuple[jax.Array, ...] = ()
-
-    def places(self) -> Mapping[Key, int]:
-        """Returns where the outputs are that this run computes."""
-        return self.program.places([bool(wanted) for wanted in self.mask]) if self.program else {}
-
-
 class Programs:
     """The programs that a session has made, as long as some plan uses them.
 
@@ -68,8 +52,14 @@ class Programs:
         self.sharing = Sharing()
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
-    def choose(self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore) -> Choice:
-        """Returns the program for the plan of a request, made now or before; `pulled` is what the host takes of it."""
+    def choose(
+        self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore
+    ) -> tuple[Program | None, tuple[jax.Array, ...]]:
+        """Returns the program for the plan of a request, if the device has anything to do, made now or before.
+
+        `pulled` is what the host takes of it. Behind the program comes a mask: of what hooks may watch in it, which is
+        wanted in this run.
+        """
         outputs = _from_device(plan, request.fetched)
         late = {tensor.key: tensor for tensor in pulled}
         # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
@@ -78,16 +68,15 @@ class Programs:
         watching = _from_device(plan, [*request.watched, *request.late]) | late
         watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
         if not plan.device and not plan.remote and not outputs and not watching:
-            return Choice(None)
+            return None, ()
         shared = None
         if watching:
             shared = self.sharing.shared(plan, request.fetched, request.by_hook, request.fed, outputs, store)
         if shared is None:
-            return Choice(self._program(plan, request.fed, outputs, watching, store))
+            return self._program(plan, request.fed, outputs, watching, store), ()
         mask = tuple(map(jnp.asarray, shared.mask))
-        return Choice(
-            self._program(shared.plan, request.fed, outputs, watching, store, shared.always, shared.watches), mask
-        )
+        extra = shared.always, shared.watches
+        return self._program(shared.plan, request.fed, outputs, watching, store, *extra), mask
 
     def _program(
         self,

@@ -77,9 +77,7 @@ class OpenSource(Protocol):
 class Sources:
     """The sources of a graph as one session has them open: each from the first run, or the restore, that needs it.
 
-    Args:
-        graph: The graph.
-        is_shared: Whether the variables outlive the session.
+    `is_shared` says whether the variables outlive the session.
     """
 
     def __init__(self, graph: Graph, is_shared: Callable[[], bool]) -> None:

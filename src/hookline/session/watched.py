@@ -11,15 +11,10 @@ from hookline.session.fetches import fetch_key
 class Watched:
     """The fetches of the hooks of a run; made once for many runs, so that its key is made once.
 
-    Args:
+    Attributes:
         fetches: For each hook a fetch structure, or None.
         late: The places in `fetches` whose results come as `LateResults`.
         once: Whether it was made for a single run, so that nothing need be remembered for it.
-
-    Attributes:
-        fetches: As above.
-        late: As above.
-        once: As above.
         key: What two of them have in common that one plan serves.
 
     Example:
