@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import hookline as hl
@@ -12,7 +13,7 @@ from hookline import train
 from hookline.errors import AbortedError
 from hookline.hooks import SessionRunHook
 from hookline.monitored import MonitoredSession, RecoveryPolicy
-from hookline.monitored.turn import Turn
+from hookline.monitored.turn import Claim, Turn
 
 AT_ONCE = RecoveryPolicy(initial_backoff_secs=0)
 
@@ -251,6 +252,44 @@ def test_ctrl_c_at_any_instruction_leaves_the_session_usable(training, files, ca
     assert ("values are gone" in caplog.text) == ("local_store.py" in files)
 
 
+@pytest.mark.parametrize("recovers", [False, True])
+def test_ctrl_c_at_any_instruction_of_a_step_function_leaves_the_session_usable(training, recovers):
+    policy = RecoveryPolicy(max_attempts=1000, initial_backoff_secs=0) if recovers else None
+    files = ("monitored/turn.py", "monitored/lifecycle.py")
+    with MonitoredSession(recovery=policy) as session:
+        session.run(training.train_op)
+        for instruction in range(1, 10_000):
+            try:
+                interrupt_at(
+                    instruction, files, lambda: session.run_step_fn(lambda step_context: step_context.session.graph)
+                )
+            except KeyboardInterrupt:
+                session.run(training.train_op)
+                assert not session.should_stop()
+                continue
+            break
+    assert 50 < instruction < 500
+
+
+def test_ctrl_c_at_any_instruction_of_a_load_loses_nothing_that_is_loaded_again(training):
+    weights = [hl.Variable(np.zeros(2, "float32"), name=name) for name in "abc"]
+    train_op = hl.group(training.train_op, *(each.assign_add(np.ones(2, "float32")) for each in weights))
+    values = {name: np.full(2, 7, "float32") for name in "abc"}
+    for instruction in range(1, 10_000):
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            session.run(train_op)
+            try:
+                interrupt_at(instruction, ("session/slots.py", "session/local_store.py"), lambda: session.load(values))
+            except KeyboardInterrupt:
+                session.load(values)
+                session.run(train_op)
+                assert [session.run(each).tolist() for each in weights] == [[8, 8]] * 3
+                continue
+        break
+    assert 50 < instruction < 1000
+
+
 def test_a_turn_is_taken_by_one():
     turn, taken = Turn(), []
     barrier = threading.Barrier(8)
@@ -258,8 +297,8 @@ def test_a_turn_is_taken_by_one():
     def work():
         for _ in range(200):
             barrier.wait()
-            with turn.held() as mine:
-                taken.append(mine)
+            with Claim(turn) as claim, claim:
+                taken.append(claim.take())
                 barrier.wait()
 
     threads = [started(work) for _ in range(8)]

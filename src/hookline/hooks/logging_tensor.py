@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_ARRAYS = (np.generic, np.ndarray, jax.Array)
+
 
 class LoggingTensorHook(SessionRunHook):
     """Logs the values of tensors at INFO: on the first run, and then at a cadence of local runs or of seconds.
@@ -88,6 +90,9 @@ class LoggingTensorHook(SessionRunHook):
             raise ValueError("LoggingTensorHook requires a tensor or more to log, got none.")
         self._at_end = at_end
         self._formatter = arguments.function("LoggingTensorHook", "formatter", formatter, optional=True)
+        kind = type(self)
+        overridden = kind.log is not LoggingTensorHook.log or kind.format_line is not LoggingTensorHook.format_line
+        self._writes_own_lines = not overridden and formatter is None
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         """Returns the line for the log. Override it to make another.
@@ -151,14 +156,19 @@ class LoggingTensorHook(SessionRunHook):
         self._log(values, self.trigger.update_last_triggered_step(step)[0])
 
     def _log(self, values: dict[str, Any], elapsed_secs: float | None) -> None:
+        chosen = {tag: values[tag] for tag in self._tensors}
+        own = self.__dict__  # Somebody may have set a function on this hook alone.
+        if self._writes_own_lines and "log" not in own and "format_line" not in own:
+            self.log(chosen, elapsed_secs)
+            return
         with np.printoptions(suppress=True):
-            self.log({tag: values[tag] for tag in self._tensors}, elapsed_secs)
+            self.log(chosen, elapsed_secs)
 
 
 def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, trigger: Trigger | None) -> Trigger:
+    if at_end and every_n_iter is None and every_n_secs is None and trigger is None:
+        return NeverTriggerTimer()
     if every_n_iter is None and every_n_secs is None and trigger is None:
-        if at_end:
-            return NeverTriggerTimer()
         raise ValueError("LoggingTensorHook requires every_n_iter, every_n_secs, trigger or at_end=True, got none.")
     counted = chosen_trigger(
         "LoggingTensorHook", trigger, ("every_n_iter", every_n_iter), ("every_n_secs", every_n_secs)
@@ -168,7 +178,13 @@ def _chosen(every_n_iter: int | None, every_n_secs: float | None, at_end: bool, 
 
 def _text(value: Any) -> str:
     """Returns a value as text; array leaves of a structure as they print alone."""
-    return repr(jax.tree.map(lambda leaf: _Verbatim(_leaf_text(leaf)), value))
+    if _is_scalar(value):
+        return _leaf_text(value)
+    # Only here: setting the options takes longer than writing a line of numbers.
+    with np.printoptions(suppress=True):
+        leaves, structure = jax.tree.flatten(value)
+        texts = [_Verbatim(_leaf_text(leaf)) for leaf in leaves]
+        return repr(jax.tree.unflatten(structure, texts))
 
 
 class _Verbatim(str):
@@ -178,6 +194,10 @@ class _Verbatim(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, _ARRAYS) and value.shape == ())
 
 
 def _leaf_text(leaf: Any) -> str:

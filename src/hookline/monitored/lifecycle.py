@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,13 +21,13 @@ from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
-from hookline.monitored.quiet import NOT_RUN, Quiet
+from hookline.monitored.quiet import NOT_RUN, NotRun, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
 from hookline.monitored.scaffold import Scaffold
 from hookline.monitored.step_context import StepContext, check_step_fn
 from hookline.monitored.stop_request import StopRequest
-from hookline.monitored.turn import Turn
+from hookline.monitored.turn import Claim, Turn
 from hookline.session import RunMetadata, RunOptions, Session
 from hookline.summary import FileWriter, FileWriterCache
 from hookline.summary.writer_cache import SCOPE, WriterScope
@@ -94,7 +93,8 @@ class MonitoredLifecycle(InDialect):
         self._raw: Session | None = None
         self._hooks.claim(self)
         finalized.hold(self._graph, self)
-        with self._turn.held():
+        with Claim(self._turn) as claim, claim:
+            claim.take()
             try:
                 self._heed_signals()
                 self._hooks.begin()
@@ -174,7 +174,8 @@ class MonitoredLifecycle(InDialect):
         (hook,) = checked_hooks([hook])
         if any(hook is known for known in self._hooks.hooks):
             raise RuntimeError(f"The {describe(hook)} rides along on this session already.")
-        with self._alone("take another hook"):
+        with Claim(self._turn) as claim, claim:
+            self._take_alone(claim, "take another hook")
             hooks = HookList([*self._hooks.hooks, hook])
             hooks.claim(self)
             raw = self._session.live().hooked.raw
@@ -235,28 +236,29 @@ class MonitoredLifecycle(InDialect):
             RuntimeError: The session is closed, a hook has requested a stop, or a run is under way, in another thread
                 or around the hook's callback that called this.
         """
-        turn, claim = self._turn, [threading.get_ident()]
+        turn, key = self._turn, [threading.get_ident()]
         try:
             try:
-                if not turn.enter(claim):
+                if not turn.enter(key):
                     if turn.is_mine and self._stepping is not None:
                         return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
                     raise self._occupied("be run")
-                quiet, is_plain = self._quiet, options is None and run_metadata is None
+                quiet, is_plain, result = self._quiet, options is None and run_metadata is None, NOT_RUN
                 if fetches is quiet.fetches and is_plain and self._preemption.signals.number is None:
                     result = quiet.run(fetches, feed_dict)
-                    if result is not NOT_RUN:
+                    if type(result) is not NotRun:
                         return result
-                return self._run_with_hooks(fetches, feed_dict, options, run_metadata)
+                return self._run_with_hooks(fetches, feed_dict, options, run_metadata, result.error)
             finally:
-                turn.leave(claim)
+                turn.leave(key)
         finally:
-            turn.leave(claim)  # Where a Ctrl-C has come before it was left.
+            turn.leave(key)  # Where a Ctrl-C has come before it was left.
 
-    def _run_with_hooks(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+    def _run_with_hooks(
+        self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None
+    ) -> Any:
         """Makes a run that hooks may ride on; or goes on with one that asked nobody and has failed."""
         outer = SCOPE.get()
-        failed, self._quiet.failed = self._quiet.failed, None
         try:
             SCOPE.set(self._writers)
             if self._closed:
@@ -298,15 +300,19 @@ class MonitoredLifecycle(InDialect):
             with preemption.finishing(lambda: raw.lowlevel.writes != begun):
                 return step_fn(StepContext(raw, run_with_hooks, self.request_stop))
 
-        with self._alone("call a step function"):
-            try:
-                self._preemption.check()
-                return self._session.call(step)
-            except BaseException as exc:
-                self._fail(exc)
-                raise
-            finally:
-                self._stepping = self._written_in_step = None
+        with Claim(self._turn) as claim, claim:
+            self._take_alone(claim, "call a step function")
+            return self._call(step)
+
+    def _call(self, step: Callable[[CoordinatedSession], Any]) -> Any:
+        try:
+            self._preemption.check()
+            return self._session.call(step)
+        except BaseException as exc:
+            self._fail(exc)
+            raise
+        finally:
+            self._stepping = self._written_in_step = None
 
     def _run_in_step(self, session: CoordinatedSession, *args: Any, **kwargs: Any) -> Any:
         if not self._turn.is_mine or self._stepping is not session:
@@ -327,8 +333,8 @@ class MonitoredLifecycle(InDialect):
             return True
         if self._session.goes_on():
             return False
-        with self._turn.held() as taken:
-            return self._session.should_stop() if taken else self._session.looks_stopped()
+        with Claim(self._turn) as claim, claim:
+            return self._session.should_stop() if claim.take() else self._session.looks_stopped()
 
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
@@ -355,7 +361,8 @@ class MonitoredLifecycle(InDialect):
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
-        with self._last_turn():
+        with Claim(self._turn) as claim, claim:
+            self._take_last(claim)
             # Other code may have closed it in the meantime, as desired.
             failures = [] if self._closed else self._finish(None)
         if failures:
@@ -388,35 +395,26 @@ class MonitoredLifecycle(InDialect):
             return "the start of the session"
         return "the run under way" if self._turn.is_taken else "the next run"
 
-    @contextlib.contextmanager
-    def _last_turn(self) -> Iterator[None]:
+    def _take_last(self, claim: Claim) -> None:
         """Keeps other threads out, for good; waits for the run of one that is inside."""
         if self._turn.is_mine:
             raise RuntimeError(_CLOSED_INSIDE)
-        with self._turn.held() as taken:
-            if taken:
-                yield
-                return
+        if claim.take():
+            return
         if not self._closed:
             self._session.request_stop()
-        with self._turn.held(self._grace_secs) as taken:
-            if not taken:
-                raise RuntimeError(
-                    f"The session cannot be closed: a run in {self._turn.owner} did not end within "
-                    f"{self._grace_secs:g} s."
-                )
-            yield
+        if not claim.take(self._grace_secs):
+            raise RuntimeError(
+                f"The session cannot be closed: a run in {self._turn.owner} did not end within {self._grace_secs:g} s."
+            )
 
-    @contextlib.contextmanager
-    def _alone(self, what: str) -> Iterator[None]:
+    def _take_alone(self, claim: Claim, what: str) -> None:
         """Keeps other threads out of this session."""
-        with self._turn.held() as taken:
-            if not taken:
-                raise self._occupied(what)
-            if self._closed:
-                raise RuntimeError(_CLOSED)
-            self._session.live()
-            yield
+        if not claim.take():
+            raise self._occupied(what)
+        if self._closed:
+            raise RuntimeError(_CLOSED)
+        self._session.live()
 
     def _occupied(self, what: str) -> RuntimeError:
         """Returns the error for a call that comes while the session is busy."""
@@ -440,9 +438,9 @@ class MonitoredLifecycle(InDialect):
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         ended = exception is None or isinstance(exception, _IN_ORDER)
-        with contextlib.ExitStack() as turn:
+        with Claim(self._turn) as claim, claim:
             try:
-                turn.enter_context(self._last_turn())
+                self._take_last(claim)
             except BaseException as waiting:
                 if ended or exception is None:
                     raise

@@ -10,8 +10,14 @@ from hookline import clock
 from hookline.session import CHANGED, LateResults, RawSession, Watched
 from hookline.summary.writer_cache import SCOPE, WriterScope
 
-NOT_RUN = object()
-"""In place of results: hooks are to be asked first."""
+
+class NotRun(NamedTuple):
+    """In place of results: hooks are to be asked first; or the run has failed with an error."""
+
+    error: BaseException | None = None
+
+
+NOT_RUN = NotRun()
 
 _NOTHING = object()
 
@@ -49,14 +55,12 @@ class Quiet:
         fetches: What these runs ask for.
         is_open: Whether it lets runs pass, or has: until `end`.
         made: How many were made since the last `begin`.
-        failed: The error of the latest of them, until somebody takes it.
         writes: The session's count of writes before the latest of them.
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
         self._scope = scope
         self.writes = self.made = 0
-        self.failed: BaseException | None = None
         self.end()
 
     def begin(
@@ -65,7 +69,7 @@ class Quiet:
         """Lets the runs of these fetches pass that are foreseen; each carries what is watched for hooks."""
         self._session, self._watched, self.is_open = session, watched, True
         self._low = session.lowlevel
-        self._step = None if feeds else self._low.step(fetches, watched)
+        self._step = None if feeds else self._low.cached_step(fetches, watched)
         self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
         self.fetches = fetches
 
@@ -88,7 +92,7 @@ class Quiet:
         self._runs = 0.0
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Makes a run, and returns the results of the caller; or `NOT_RUN`, also where the run has `failed`."""
+        """Makes a run, and returns the results of the caller; or a `NotRun`."""
         session, expected = self._session, self._expected
         if session is None or fetches is not self.fetches or self.made >= self._runs:
             return NOT_RUN
@@ -115,8 +119,7 @@ class Quiet:
                 self._expected = expected + self._gain
             return results[0]
         except BaseException as error:
-            self.failed = error
-            return NOT_RUN
+            return NotRun(error)
 
     def _run(self, session: RawSession, feed_dict: Mapping[Any, Any] | None) -> Any:
         outer = SCOPE.set(self._scope)

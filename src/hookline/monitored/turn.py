@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from typing import Any, Self
 
 from hookline import clock
 from hookline.summary.writer_cache import SCOPE, WriterScope
@@ -15,24 +14,24 @@ _HOLDER = "holder"
 class Turn:
     """Records which thread is inside a session, if any. Taking a free turn costs as much as a lock.
 
-    Who takes it brings a claim, a list with the number of the thread, and gives it back with that. The claim is there
-    before the turn is taken, and giving it back twice does nothing: so it is given back in two `finally`s, and a Ctrl-C
-    at any moment leaves nobody inside.
+    Who takes it brings a key, a list with the number of the thread, and gives it back with that. The key is there
+    before the turn is taken, and giving it back twice does nothing: so it is given back in two `finally`s, or at the
+    end of a `Claim` that was entered twice, and a Ctrl-C at any moment leaves nobody inside.
 
     Args:
         scope: The owner of the writers that the thread inside takes from `FileWriterCache`.
 
     Example:
         >>> turn = Turn()
-        >>> with turn.held() as mine, turn.held() as again:
-        ...     mine, again, turn.is_mine
-        (True, False, True)
+        >>> with Claim(turn) as claim, claim:
+        ...     claim.take(), claim.take(), turn.is_mine
+        (True, True, True)
         >>> turn.is_mine
         False
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
-        self._scope = scope
+        self.scope = scope
         # Each change is one operation of the interpreter, so that a Ctrl-C finds it either done or not.
         self._inside: dict[str, list[int]] = {}
         self._given_back = threading.Condition()
@@ -61,43 +60,50 @@ class Turn:
         names = (thread.name for thread in threading.enumerate() if thread.ident == holder[0])
         return next(names, "another thread")
 
-    def enter(self, claim: list[int]) -> bool:
+    def enter(self, key: list[int]) -> bool:
         """Takes the turn if it is free and no thread is waiting for it; returns whether it did."""
-        return not self._waiting and self._inside.setdefault(_HOLDER, claim) is claim
+        return not self._waiting and self._inside.setdefault(_HOLDER, key) is key
 
-    def leave(self, claim: list[int]) -> None:
-        """Lets other threads in, if the turn is held with this claim."""
-        if self._inside.get(_HOLDER) is claim:
+    def leave(self, key: list[int]) -> None:
+        """Lets other threads in, if the turn is held with this key."""
+        if self._inside.get(_HOLDER) is key:
             self._inside.clear()
-            if self._waiting:
-                with self._given_back:
-                    self._given_back.notify_all()
+        if self._waiting:
+            with self._given_back:
+                self._given_back.notify_all()
 
-    @contextlib.contextmanager
-    def held(self, wait_secs: float | None = None) -> Iterator[bool]:
-        """Holds the turn and its writers inside the block; gives whether it could be taken.
-
-        Args:
-            wait_secs: How long to wait for it at most, and before all others; None to take it only if it is free.
-        """
-        claim, outer = [threading.get_ident()], SCOPE.get()
-        try:
-            taken = self.enter(claim) if wait_secs is None else self._wait(claim, wait_secs)
-            try:
-                if taken:
-                    SCOPE.set(self._scope)
-                yield taken
-            finally:
-                SCOPE.set(outer)
-                self.leave(claim)
-        finally:
-            self.leave(claim)
-
-    def _wait(self, claim: list[int], timeout_secs: float) -> bool:
+    def wait(self, key: list[int], timeout_secs: float) -> bool:
+        """Waits for the turn, at most this long and before all others, and takes it; returns whether it did."""
         with self._given_back:
             self._waiting += 1
             try:
-                free = lambda: self._inside.setdefault(_HOLDER, claim) is claim  # noqa: E731
+                free = lambda: self._inside.setdefault(_HOLDER, key) is key  # noqa: E731
                 return clock.wait_for(self._given_back, free, timeout_secs)
             finally:
                 self._waiting -= 1
+
+
+class Claim:
+    """One call's claim to a turn, and to its writers: `with Claim(turn) as claim, claim:`, entered twice.
+
+    Args:
+        turn: The turn, of which nothing is taken yet.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn, self._key, self._outer = turn, [threading.get_ident()], SCOPE.get()
+
+    def take(self, wait_secs: float | None = None) -> bool:
+        """Takes the turn if it is free, or waits for it; returns whether it did."""
+        taken = self._turn.enter(self._key) if wait_secs is None else self._turn.wait(self._key, wait_secs)
+        if taken:
+            SCOPE.set(self._turn.scope)
+        return taken
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if SCOPE.get() is self._turn.scope:
+            SCOPE.set(self._outer)
+        self._turn.leave(self._key)

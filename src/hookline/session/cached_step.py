@@ -114,6 +114,7 @@ class CachedStep:
         self._read: list[tuple[Slot, Variable]] = []
         self._counts: list[tuple[Slot, Variable, int | None]] = []
         self._step_slot: Slot | None = None
+        self._least: int | None = None
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class CachedStep:
             raise session.map_error(error) from error
         return self._nothing if self._nothing is not None and not session.checks_runs else self.results(run)
 
-    def fed(self, values: Iterable[Any]) -> Run:
+    def new_run(self, values: Iterable[Any]) -> Run:
         """Returns a run that is fed these values, once they are checked."""
         run = Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
@@ -246,11 +247,10 @@ class CachedStep:
             self._find(local)
         block = self._block
         assert block is not None
-        if block.groups is None:
-            block.take_over()
         for slot, variable, gain in self._counts:
             slot.count(variable, gain)
-        block.groups, block.structures = new, program.structures_out
+        keep = block.take_over if block.groups is None else block.keep
+        keep(new, program.structures_out)
         if self._step_slot is not None:
             local.stepped()
 
@@ -330,7 +330,11 @@ class CachedStep:
         if self._states:
             return self._states[0].copy()
         held = jax.tree.leaves(self._store.take(program.written))
-        return copied(min(held, key=lambda leaf: leaf.size)) if held else None
+        if not held:
+            return None
+        if self._least is None:  # The sizes are those of the first run, or near them.
+            self._least = min(range(len(held)), key=lambda place: held[place].size)
+        return copied(held[min(self._least, len(held) - 1)])
 
 
 def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionError:

@@ -139,7 +139,7 @@ class Engine(LowLevel):
         """Runs what `planned` has returned, with the values that it is fed, in the order of the plan."""
         if step.is_program and options is None and metadata is None:
             return step.run(values)
-        run = step.fed(values)
+        run = step.new_run(values)
         try:
             self.staged.make(step, run, options, metadata)
         except jax.errors.JaxRuntimeError as error:
@@ -162,11 +162,9 @@ class Engine(LowLevel):
         """Returns the step of a request, made now or before."""
         return self._plans.find(self, fetches, watched, feed_dict)
 
-    def step(
-        self, fetches: Any, watched: Watched | None = None, feed_dict: Mapping[Any, Any] | None = None
-    ) -> CachedStep | None:
+    def cached_step(self, fetches: Any, watched: Watched | None = None) -> CachedStep | None:
         """Returns what makes the run again in one call; None where it is more than a program."""
-        found = self.planned(fetches, watched, feed_dict)
+        found = self.planned(fetches, watched, None)
         return found if found.is_program else None
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:

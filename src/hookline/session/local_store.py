@@ -185,7 +185,11 @@ class LocalStore(VariableStore):
         return kept, structure
 
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
-        return [variable.op.name for variable in variables if variable not in self._slots]
+        return [variable.op.name for variable in variables if not self._has_value(self._slots.get(variable))]
+
+    @staticmethod
+    def _has_value(slot: Slot | None) -> bool:
+        return slot is not None and (slot.held() is not None or slot.mirror is not None)
 
     def destroyed(self) -> bool:
         return any(leaf.is_deleted() for slot in self._slots.values() for leaf in slot.held() or ())

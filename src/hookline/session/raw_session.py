@@ -16,7 +16,8 @@ class RawSession:
     """A session without hooks, as a `SessionCreator` returns it. `Session` is one; so is `testing.ScriptedSession`.
 
     One of your own defines `run`, and `global_step` if it counts. It may define `close`. What it can do beside, it says
-    in a `LowLevel` of its own.
+    in a `LowLevel` of its own. In a run in which hooks fetch something `fetches` is a list of two: what the caller
+    fetches, and a list with what each hook does. What `run` returns has the structure of its fetches.
 
     Args:
         graph: What it runs.
@@ -24,7 +25,7 @@ class RawSession:
     Attributes:
         graph: As above.
         closed: Whether `close` was called.
-        lowlevel: What monitored sessions and savers use beside.
+        lowlevel: What monitored sessions use beside.
         origin: Where the values of its variables come from, in words, where a `SessionManager` made it.
         hook_data: What hooks share on this session, each kind under a key of its own.
         fault: Why the state is not worth a last checkpoint: the latest error of an operation that was given what it
@@ -32,10 +33,12 @@ class RawSession:
         step_limit: The smallest limit of `limit_step`; None without one.
 
     Example:
+        >>> import jax
         >>> class Counting(RawSession):
         ...     step = 0
         ...     def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
         ...         self.step += 1
+        ...         return jax.tree.map(lambda name: None if name == "train" else self.step, fetches)
         ...     @property
         ...     def global_step(self):
         ...         return self.step
@@ -121,7 +124,7 @@ class RawSession:
 
 
 class LowLevel:
-    """What monitored sessions and savers use of a raw session, beside what users and hooks see of it.
+    """What monitored sessions use of a raw session, beside what users and hooks see of it; savers need an `Engine`.
 
     The defaults are those of a session that has nothing but `RawSession.run`, and its variables for itself.
 
@@ -131,7 +134,8 @@ class LowLevel:
     Attributes:
         session: As above.
         shared: Whether others may change its variables: they live on parameter servers.
-        writes: How many runs and loads have changed variables.
+        writes: How many runs and loads have changed variables. Where nobody counts them, a run that fails is taken for
+            one that has changed nothing, and the last state may be saved.
         alarms: How many latches are known to have latched.
         step_changes: How often the global step has been written, by whatever way.
         expects_steps: Whether the global step ought to move, so that the monitored session says where it does not; for
@@ -170,10 +174,12 @@ class LowLevel:
     ) -> tuple[Any, tuple[Any, ...]]:
         """Runs, with the fetches of hooks beside those of the caller; returns the results of both."""
         asked = [fetches, [[] if one is None else one for one in watched.fetches]]
-        result, results = self.session.run(asked, feed_dict, options, run_metadata)
-        return result, answers(watched, results)
+        found = self.session.run(asked, feed_dict, options, run_metadata)
+        if not isinstance(found, list | tuple) or len(found) != 2 or len(found[1]) != len(asked[1]):
+            raise TypeError(f"{type(self.session).__name__}.run must return the structure of {asked!r}, got {found!r}.")
+        return found[0], answers(watched, found[1])
 
-    def step(self, fetches: Any, watched: Watched | None = None, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def cached_step(self, fetches: Any, watched: Watched | None = None) -> Any:
         """Returns what makes the run again in one call, a `CachedStep`; None where nothing does."""
         return None
 

@@ -49,7 +49,7 @@ class RunAhead:
         """
         lock = self._session.lock
         with lock:
-            token = step.token(run)
+            token = step.token(run) if self._session.usable else None
             if token is None:  # Nothing was started; the next run looks.
                 return
             mark, self._mark = self._mark, token

@@ -27,7 +27,7 @@ class Slot:
     Attributes:
         leaves: The leaves; None if they are in the block, or if the host alone has counted.
         structure: Their tree, unless that is in the block, too.
-        block: The block that the value is in, if it is in one.
+        block: The block that the value is in, as long as that has any.
         place: Its place there; None for a counter that the host alone counts.
     """
 
@@ -42,18 +42,28 @@ class Slot:
 
     def held(self) -> Leaves | None:
         """Returns the leaves; None where the host alone has counted."""
-        if self.block is not None and self.place is not None:
-            return self.block.leaves(self.place)
+        block = self.block
+        if block is not None and block.groups is not None:
+            return None if self.place is None else block.leaves(self.place)
         return self.leaves
 
     def values(self, variable: Variable) -> Leaves:
-        """Returns the leaves, made anew where the host alone has counted."""
+        """Returns the leaves, made anew where the host alone has counted.
+
+        Raises:
+            KeyError: There is no value.
+        """
         held = self.held()
+        if held is None and self.mirror is None:
+            raise KeyError(variable)
         return (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),) if held is None else held
 
     def form(self) -> Any:
         """Returns the tree of the leaves."""
-        return self.structure if self.block is None or self.place is None else self.block.structures[self.place]
+        block = self.block
+        if block is None or block.groups is None or self.place is None:
+            return self.structure
+        return block.structures[self.place]
 
     def put(self, leaves: Leaves, structure: Any) -> None:
         """Sets the value."""
@@ -101,21 +111,28 @@ class Block:
             place -= len(group)
         return self.groups[2][place]
 
-    def take_over(self) -> None:
+    # Whether there are `groups` says where the values are. That changes last: a Ctrl-C before it changes nothing.
+
+    def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
         """Makes this the block of its variables. What others held together is apart then."""
-        self.groups = None
         for place, slot in [*enumerate(self._slots), *((None, slot) for slot in self._hosted)]:
             if slot.block is not None:
                 slot.block.dissolve()
-            slot.block, slot.place, slot.leaves = self, place, None
+            slot.block, slot.place = self, place
+        self.keep(groups, structures)
+        for slot in (*self._slots, *self._hosted):
+            slot.leaves = None
+
+    def keep(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Takes the values that a run has left, in place of those before."""
+        self.structures = structures
+        self.groups = groups
 
     def dissolve(self) -> None:
         """Puts each value into its slot."""
         if self.groups is not None:
-            for slot, leaves, structure in zip(
-                self._slots, itertools.chain(*self.groups), self.structures, strict=True
-            ):
-                slot.leaves, slot.structure = leaves, structure
-        for slot in (*self._slots, *self._hosted):
-            slot.block = None
-        self.groups = None
+            for slot, leaves, form in zip(self._slots, itertools.chain(*self.groups), self.structures, strict=True):
+                slot.leaves, slot.structure = leaves, form
+            for slot in self._hosted:
+                slot.leaves = None
+            self.groups = None
