@@ -134,7 +134,7 @@ class CachedStep:
             with self._lock:
                 if not session.usable:
                     session.check_usable()
-                if self.dispatch(run, expected=expected) is CHANGED:
+                if self.dispatch(run, expected) is CHANGED:
                     return CHANGED
             ahead = session.ahead
             ahead.left -= 1
@@ -165,7 +165,7 @@ class CachedStep:
                 session.ahead.raise_known_fault()
         return self._answer(values, run)
 
-    def dispatch(self, run: Run, *, expected: int | None = None, last_step: int | None = None) -> Any:
+    def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
         """Starts the program, and keeps what it leaves, without waiting for it. The caller holds the session's lock.
 
         Args:
@@ -210,8 +210,19 @@ class CachedStep:
                 for state, value in zip(states, latched, strict=True):
                     state.put(value, step)
                 states = ()
-            if run.applied:
-                self._keep(new)
+            if run.applied and self._local is None:
+                store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))
+            elif run.applied:
+                block = self._block or self._found_block()
+                for slot, variable, gain in self._counts:
+                    slot.count(variable, gain)
+                if block.groups is None:
+                    block.take_over(new, program.structures_out)
+                else:
+                    block.structures = program.structures_out
+                    block.groups = new
+                if self._step_slot is not None:
+                    self._local.stepped()
             if states:  # Only the device knows where the run has led.
                 step = self._session.step_or_none()
                 for state, value in zip(states, latched, strict=True):
@@ -236,27 +247,9 @@ class CachedStep:
             raise explained(self.plan, error) from None
         return taken, counted, read
 
-    def _keep(self, new: tuple[Any, Any, Any]) -> None:
-        """Keeps the values that the program has written, and counts on what counts."""
-        program, local = self.program, self._local
-        assert program is not None
-        if local is None:
-            self._store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))
-            return
-        if self._block is None:
-            self._find(local)
-        block = self._block
-        assert block is not None
-        for slot, variable, gain in self._counts:
-            slot.count(variable, gain)
-        keep = block.take_over if block.groups is None else block.keep
-        keep(new, program.structures_out)
-        if self._step_slot is not None:
-            local.stepped()
-
-    def _find(self, local: Any) -> None:
+    def _found_block(self) -> Block:
         """Finds where the variables are, which all have values now."""
-        program = self.program
+        program, local = self.program, self._local
         assert program is not None
         alone = program.written[len(program.taken) + len(program.counted) :]
         gains: Mapping[Variable, int | None] = {
@@ -268,7 +261,8 @@ class CachedStep:
         step = counted_global_step(self._session.graph)
         self._step_slot = local.slots([step])[0] if step in counting else None
         self._read = [*zip(local.slots(program.read), program.read, strict=True)]
-        self._block = local.block(program.taken, program.counted, alone, program.hosted)
+        self._block = found = local.block(program.taken, program.counted, alone, program.hosted)
+        return found
 
     def _check_countable(self, last_step: int) -> None:
         step = self._store.step()

@@ -119,14 +119,10 @@ class Block:
             if slot.block is not None:
                 slot.block.dissolve()
             slot.block, slot.place = self, place
-        self.keep(groups, structures)
-        for slot in (*self._slots, *self._hosted):
-            slot.leaves = None
-
-    def keep(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
-        """Takes the values that a run has left, in place of those before."""
         self.structures = structures
         self.groups = groups
+        for slot in (*self._slots, *self._hosted):
+            slot.leaves = None
 
     def dissolve(self) -> None:
         """Puts each value into its slot."""
