@@ -14,9 +14,6 @@ class Echo:
     A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
     lines are left out.
 
-    Args:
-        width: The width of the column of names.
-
     Example:
         >>> import io
         >>> echo, shown = Echo(width=8), io.StringIO()

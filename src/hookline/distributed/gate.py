@@ -24,9 +24,6 @@ class Gate:
     admitted worker. If this could exceed the bound for any worker, a new worker waits before it begins. No worker waits
     at its commit.
 
-    Args:
-        bound: How many updates of others an update may miss.
-
     Example:
         >>> gate = Gate(bound=1)
         >>> gate.admit("a", since=0), gate.admit("b", since=0), gate.admit("c", since=0)

@@ -26,9 +26,6 @@ class TerminalLine:
     Until `finish`, what is printed to `sys.stdout` and `sys.stderr`, and what handlers of the log write to them, comes
     above the line; where others are in the middle of a line of theirs, it waits for the end of that. A stream that
     leads elsewhere, into a file, is left alone. Any thread may print.
-
-    Args:
-        file: The terminal.
     """
 
     def __init__(self, file: TextIO) -> None:

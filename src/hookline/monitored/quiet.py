@@ -48,9 +48,6 @@ class Quiet:
     A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and the
     global step must be where it was foreseen.
 
-    Args:
-        scope: The owner of the writers that host operations take from `FileWriterCache`.
-
     Attributes:
         fetches: What these runs ask for.
         is_open: Whether it lets runs pass, or has: until `end`.

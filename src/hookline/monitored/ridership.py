@@ -19,11 +19,6 @@ class Ridership:
 
     Merging is done again only when a hook asks for another object than the last time.
 
-    Args:
-        riders: The hooks that are called on the run, in list order.
-        ask: Returns what one of them wants of a run, if it fires.
-        standing: What every run carries, whoever is called.
-
     Attributes:
         riding: Whether there are any riders.
         after: All of them, each with its place in `watched`.

@@ -18,9 +18,6 @@ class Turn:
     before the turn is taken, and giving it back twice does nothing: so it is given back in two `finally`s, or at the
     end of a `Claim` that was entered twice, and a Ctrl-C at any moment leaves nobody inside.
 
-    Args:
-        scope: The owner of the writers that the thread inside takes from `FileWriterCache`.
-
     Example:
         >>> turn = Turn()
         >>> with Claim(turn) as claim, claim:
@@ -84,11 +81,7 @@ class Turn:
 
 
 class Claim:
-    """One call's claim to a turn, and to its writers: `with Claim(turn) as claim, claim:`, entered twice.
-
-    Args:
-        turn: The turn, of which nothing is taken yet.
-    """
+    """One call's claim to a turn, and to its writers: `with Claim(turn) as claim, claim:`, entered twice."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn, self._key, self._outer = turn, [threading.get_ident()], SCOPE.get()

@@ -21,9 +21,6 @@ Named = Iterable[tuple[str, Any]]
 class Compilations:
     """The compilations of one program, told in the log as they happen.
 
-    Args:
-        what: What the program computes, for the log.
-
     Attributes:
         traces: How many there were.
         untold: Whether the log does not say yet how long the last one took.
@@ -37,12 +34,7 @@ class Compilations:
         self._began = 0.0
 
     def begins(self, arguments: Named, why: str = "") -> None:
-        """Says that JAX has begun to trace the program, for arguments of these forms.
-
-        Args:
-            arguments: The arguments as JAX sees them, each with its name.
-            why: The cause, where it is known.
-        """
+        """Says that JAX has begun to trace the program, for arguments of these forms."""
         forms = {name: _forms(value) for name, value in arguments}
         before, self._forms = self._forms, forms
         self.traces += 1

@@ -33,11 +33,6 @@ from hookline.session.watched import Watched
 class Engine(LowLevel):
     """What a `Session` has under its surface, for monitored sessions, savers and experts: `session.lowlevel`.
 
-    Args:
-        session: The session.
-        target: Where its variables live; None for this process.
-        config: Its bounds.
-
     Attributes:
         graph: The graph.
         lock: Held while values of variables change hands.

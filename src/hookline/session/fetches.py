@@ -54,10 +54,6 @@ def fetch_key(fetches: Any) -> Hashable:
 def check_fetches(who: str, **given: Any) -> None:
     """Raises `TypeError` unless arguments are `None` or something that can be fetched, of whatever graph.
 
-    Args:
-        who: The class or function that was called.
-        **given: What was given, by the name of the argument.
-
     Example:
         >>> check_fetches("Scaffold", init_op=3)
         Traceback (most recent call last):

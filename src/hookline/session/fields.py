@@ -14,9 +14,6 @@ def fields_of(value: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
     A field stays as it is where its metadata say so: `static=True`, as JAX and Equinox mark one, or
     `pytree_node=False`, as Flax does.
 
-    Args:
-        value: Any object.
-
     Returns:
         (fields, static fields) by name, in order; `None` for an object of another class.
 

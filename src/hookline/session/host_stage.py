@@ -25,11 +25,6 @@ OnHost = HostCall | SessionCall
 class HostStage:
     """The host operations of a plan.
 
-    Args:
-        plan: The plan.
-        awaited: What the run returns: what it needs is computed in the run itself.
-        late: What else is asked for.
-
     Attributes:
         early: Those that run before the program.
         after: Those that run behind it.

@@ -37,11 +37,7 @@ def after(latched: Latched, condition: Any) -> Latched:
 
 
 def first_fault(found: Mapping[int, Any]) -> Any:
-    """Returns 1 or 0 for whether there is a fault, and of the first one the operation's index and the details.
-
-    Args:
-        found: By an operation's index, what its `Fault.found` returns.
-    """
+    """Returns 1 or 0 for whether there is a fault, and of the first one the operation's index and the details."""
     rows = jnp.stack([jnp.concatenate([row[:1], jnp.full(1, i, jnp.int32), row[1:]]) for i, row in found.items()])
     return rows[jnp.argmax(rows[:, 0])]
 

@@ -33,12 +33,6 @@ class Stage(IntEnum):
 class Plan:
     """How to compute some fetches, given some feeds.
 
-    Args:
-        fetched: What the caller asked for.
-        watched: What hooks asked for.
-        fed: Tensors that are fed.
-        is_remote: Whether a variable lives elsewhere.
-
     Attributes:
         updates: The updates of each variable that lives here.
         remote: The updates of variables that live elsewhere. Their arguments are computed here, their results are not.

@@ -33,10 +33,6 @@ class PlanCache:
     A training loop asks for the same each time, so what was asked for last needs no key. The others are in two
     generations, so that finding one costs one look: what was made or used since the older one was closed, and that one,
     which is forgotten when the younger one is full.
-
-    Args:
-        graph: The graph that is run.
-        max_plans: How many to remember at most.
     """
 
     def __init__(self, graph: Graph, max_plans: int) -> None:
@@ -64,14 +60,7 @@ class PlanCache:
         return missing
 
     def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
-        """Returns the step of a request, made now or before.
-
-        Args:
-            session: The engine that makes the run.
-            fetches: What the caller asks for.
-            watched: What hooks ask for, if they do.
-            feed_dict: What is fed.
-        """
+        """Returns the step of a request, made now or before."""
         # None: only the plan key tells these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
         latest = self._latest.get(watched)

@@ -9,10 +9,6 @@ from typing import Any
 class Sent:
     """Updates that a run sends.
 
-    Args:
-        names: Of the updates, in order.
-        counts: One of them writes the global step.
-
     Attributes:
         where: What the store needs to ask later what became of them; `None` before they are on their way.
         applied: Whether they were applied; `None` while that is not known.

@@ -22,10 +22,6 @@ class RunAhead:
     bound in a row: that takes much less of the processor than to be woken for each run, as by JAX's own bound of 32
     computations.
 
-    Args:
-        session: The engine.
-        max_runs: The bound.
-
     Attributes:
         left: How many runs there may be until the next look; whoever makes a run counts.
         latches: What the latches of the session hold.
@@ -39,10 +35,6 @@ class RunAhead:
 
     def look(self, step: Any, run: Run) -> None:
         """Waits where the device is too far behind, and reads the latches.
-
-        Args:
-            step: The `CachedStep` of the latest run.
-            run: That run.
 
         Raises:
             InvalidArgumentError: As of `settle`, as far as that is known.

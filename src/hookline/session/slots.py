@@ -84,11 +84,7 @@ class Block:
     """The values that a program has left, in the form in which its next run takes them.
 
     As long as nobody else writes one of these variables, a run moves no value. Programs that write the same variables
-    share one.
-
-    Args:
-        slots: Those of the variables that the program writes, in its order.
-        hosted: Those that it leaves to the host to count.
+    share one. `hosted` are the slots of variables that the program leaves to the host to count.
 
     Attributes:
         groups: The values; None where they are in the slots.

@@ -20,9 +20,6 @@ from hookline.session.sources import Sources
 class StagedRuns:
     """Makes the runs of a session with host operations, with batches, with options, or with variables elsewhere.
 
-    Args:
-        session: The engine.
-
     Attributes:
         sources: What the session reads from.
     """
@@ -35,14 +32,7 @@ class StagedRuns:
         self._host_locks: dict[Operation, Any] = {}
 
     def make(self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None) -> None:
-        """Makes a run.
-
-        Args:
-            step: What it does.
-            run: The run, which knows its feeds.
-            options: As of `Session.run`.
-            metadata: As of `Session.run`.
-        """
+        """Makes a run."""
         session, hosts, plan = self._session, step.hosts, step.plan
         run.begin()
         traced = metadata is not None and options is not None and options.trace_level > 0

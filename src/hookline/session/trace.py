@@ -26,14 +26,7 @@ from hookline.session.tape import Cell, Cells, Tape, barrier
 
 
 class Trace:
-    """One trace of a program: the values that its operations have, as JAX sees them.
-
-    Args:
-        plan: What to compute.
-        watched: Keys of outputs that only hooks read.
-        state: The values of variables before the run.
-        inputs: Values handed in from outside, by tensor key.
-    """
+    """One trace of a program: the values that its operations have, as JAX sees them."""
 
     def __init__(self, plan: Plan, watched: frozenset[Key], state: dict[Variable, Any], inputs: dict[Key, Any]) -> None:
         self.plan = plan
