@@ -20,16 +20,17 @@ def slow(value):
     return jax.lax.fori_loop(0, 10, lambda _, x: x @ x / 300, value)
 
 
-def most_ahead(run: Callable[[], jax.Array]) -> int:
+def most_ahead(run: Callable[[], list[jax.Array]]) -> int:
     """Returns how many runs were not computed yet, at most, when one of them had been started.
 
-    Each run takes what the one before has left. So where a result is there, all runs before are computed, even where a
-    copy of their own results is still waiting for a thread.
+    Each run takes what the one before has left. So where one of its results is there, it is computed, and so are all
+    runs before, even where other results still wait for a thread that says so.
     """
     results, done, most = [], 0, 0
     for _ in range(RUNS):
         results.append(run())
-        done = max((number for number, result in enumerate(results, 1) if result.is_ready()), default=done)
+        computed = (number for number, arrays in enumerate(results, 1) if any(array.is_ready() for array in arrays))
+        done = max(computed, default=done)
         most = max(most, len(results) - done)
     jax.block_until_ready(results)
     return most
@@ -43,7 +44,7 @@ def test_the_host_runs_ahead_to_the_bound_and_no_further(bound):
     with hl.Session(config=hl.SessionConfig(max_runs_ahead=bound)) as session:
         session.run(hl.global_variables_initializer())
         session.run(train_op)
-        assert bound // 2 <= most_ahead(lambda: session.run(train_op)) <= bound
+        assert bound // 2 <= most_ahead(lambda: [session.run(train_op)]) <= bound
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,10 @@ def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others)
 
         def run(count):
             is_other = others is not None and session.global_step % others == 0
-            session.run([train_op, total] if is_other else train_op, {times: jnp.int32(count)})
+            fetched = session.run([train_op, total] if is_other else train_op, {times: jnp.int32(count)})
             # The program reads the global step, so no run takes it away.
-            return session.lowlevel.store.take([step])[0][0]
+            count = session.lowlevel.store.take([step])[0][0]
+            return [count, fetched[1]] if is_other else [count]
 
         for _ in range(2):
             for _ in range(bound + 3):
@@ -98,9 +100,9 @@ def test_jax_does_not_make_the_host_wait_below_the_default_bound():
     def run():
         nonlocal value
         value = compiled(value)
-        return value
+        return [value]
 
-    # Two more are copies of a latch, which the session starts itself.
+    # Two more are copies of a small variable, which the session starts itself.
     assert most_ahead(run) >= hl.SessionConfig().max_runs_ahead + 2
 
 
@@ -116,17 +118,3 @@ def test_the_session_looks_once_in_half_of_the_bound(monkeypatch):
             session.run(train_op)
             jax.block_until_ready(jax.live_arrays())
     assert len(looks) == 61 // 4
-
-
-def test_each_look_copies_a_latch_once(monkeypatch):
-    copies = []
-    copied = latches.copied
-    monkeypatch.setattr(latches, "copied", lambda value: copies.append(value) or copied(value))
-    weights = hl.Variable(jnp.ones((300, 300)), name="weights")
-    new = weights.assign(hl.op(slow)(weights))
-    train_op = hl.group(new.op, hl.latch(hl.op(jnp.max)(new) > 1e9))
-    with hl.Session(config=hl.SessionConfig(max_runs_ahead=8)) as session:
-        session.run(hl.global_variables_initializer())
-        for _ in range(40):
-            session.run(train_op)
-    assert 5 <= len(copies) <= 10

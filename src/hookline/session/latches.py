@@ -47,9 +47,6 @@ def _less(latched: Latched, runs: int) -> Latched:
     return jnp.where(latched > 0, latched - runs, latched + runs)
 
 
-copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.
-
-
 class _Stretch(NamedTuple):
     """Runs in a row of which each led equally far.
 
@@ -68,14 +65,14 @@ class _State:
     """What one latch holds.
 
     Attributes:
-        value: As it is after the latest run. The next one takes it away.
+        value: As it is after the latest run, which is computed when this is there. No program takes it away.
         runs: How many runs there were.
         found: Where the first run led in which the condition held, once that is known.
         told: What else it held then.
         stretches: Where the runs have led, but for those that are known to have been fine.
     """
 
-    __slots__ = ("_copy", "_copy_of", "_expected", "_gain", "_shape", "found", "runs", "stretches", "told", "value")
+    __slots__ = ("_expected", "_gain", "_shape", "found", "runs", "stretches", "told", "value")
 
     def __init__(self, of: Latching) -> None:
         self._shape = (2 + DETAILS,) if of is Fault else ()
@@ -91,13 +88,6 @@ class _State:
         # Where the next run leads if it belongs to the last stretch.
         self._expected = -1
         self._gain = 0
-        self._copy_of = self._copy = None
-
-    def copy(self) -> Latched:
-        """Returns what it holds, as an array that no later run takes away."""
-        if self._copy_of is not self.value:
-            self._copy_of, self._copy = self.value, copied(self.value)
-        return self._copy
 
     def put(self, value: Latched, step: int | None) -> None:
         """Keeps what it holds after a run that led to a global step; None where the graph has none."""
@@ -213,7 +203,7 @@ class Latches:
     def unread(self, latch: Latching) -> Unread | None:
         """Does the same, but returns what the latch holds, to be waited for."""
         state = self.peek(latch)
-        return None if state is None else Unread(state, state.copy(), state.stretches)
+        return None if state is None else Unread(state, state.value, state.stretches)
 
     def read(self, unread: Iterable[Unread]) -> None:
         """Reads what latches held. What somebody else has deleted is passed over, as above."""

@@ -48,10 +48,10 @@ class Program:
     """One compiled program: (values of variables, inputs, latches, mask) to (new values, outputs, sent, latches).
 
     Variables travel flattened: a step then never rebuilds the user's trees. They come in three groups: those that are
-    written, whose old values are donated, as those of latches are; the counters that are written; and those that are
-    only read. The new values come in the same form, so that they are the arguments of the next run as they are: the
-    written ones, the counters, and then those that are written without a look at their old value. Counters that nobody
-    on the device reads are left to the host.
+    written, whose old values are donated; the counters that are written; and those that are only read. The new values
+    come in the same form, so that they are the arguments of the next run as they are: the written ones, the counters,
+    and then those that are written without a look at their old value. Counters that nobody on the device reads are left
+    to the host.
 
     Args:
         plan: What to compute.
@@ -111,9 +111,7 @@ class Program:
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
-        # A run that fails and takes a latch away must take the session with it: a NaN might be forgotten.
-        donated = (0, 4) if self.taken else 0
-        self._compiled = jax.jit(self._trace, donate_argnums=donated, compiler_options=self._compiler_options)
+        self._compiled = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         self.run = functools.partial(self._run_loose, self._compiled) if self._is_loose else self._compiled
