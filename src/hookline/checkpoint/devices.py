@@ -10,15 +10,14 @@ import jax
 
 from hookline.checkpoint.manifest import Manifest
 from hookline.graph import Variable
-from hookline.graph.spec import UNKNOWN
 
 _logger = logging.getLogger(__name__)
 
 
 def several(arrays: Iterable[Any]) -> tuple[str, ...]:
     """Returns the names of the devices that JAX arrays lie on, in order; none unless these are two or more."""
-    names = _names(arrays)
-    return names if len(names) > 1 else ()
+    found = _names(arrays)
+    return found if len(found) > 1 else ()
 
 
 def shown(names: Sequence[str]) -> str:
@@ -31,21 +30,9 @@ def shown(names: Sequence[str]) -> str:
     return f"{len(names)} device{'s' * (len(names) != 1)} ({inside})"
 
 
-def shardings_of(variables: Mapping[str, Variable]) -> dict[str, list[Any]]:
-    """Returns where the arrays of variables go when they are restored: where those lay that the graph was built with.
-
-    What JAX may put anywhere goes whole to each device of their mesh, as it did when it was initialised beside them: so
-    the step need not be compiled once more.
-    """
-    meshes = {getattr(place, "mesh", None) for v in variables.values() for place in v.shardings if place is not None}
-    mesh = meshes.pop() if len(meshes) == 1 else None
-    whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
-
-    def of(variable: Variable) -> list[Any]:
-        leaves = [] if variable.spec is UNKNOWN else jax.tree.leaves(variable.spec)
-        return [place or whole for place in variable.shardings or [None] * len(leaves)]
-
-    return {name: of(variable) for name, variable in variables.items()}
+def shardings_of(variables: Mapping[str, Variable]) -> dict[str, Sequence[Any]]:
+    """Returns where the arrays of variables go when they are restored: where they live."""
+    return {name: variable.places for name, variable in variables.items()}
 
 
 def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool) -> None:
@@ -69,6 +56,10 @@ def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool
         )
 
 
-def _names(arrays: Iterable[Any]) -> tuple[str, ...]:
-    found = set[Any]().union(*(array.devices() for array in arrays if isinstance(array, jax.Array)))
+def names(found: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of devices, in order."""
     return tuple(str(device) for device in sorted(found, key=lambda device: (device.platform, device.id)))
+
+
+def _names(arrays: Iterable[Any]) -> tuple[str, ...]:
+    return names(set[Any]().union(*(array.devices() for array in arrays if isinstance(array, jax.Array))))

@@ -8,6 +8,7 @@ from typing import Any
 
 from hookline import arguments, clock
 from hookline.coordination.coordinator import Coordinator
+from hookline.graph import placement
 
 
 class LooperThread(threading.Thread):
@@ -65,6 +66,7 @@ class LooperThread(threading.Thread):
         super().__init__(daemon=True)
         self._coord = coord
         self._interval_secs = timer_interval_secs
+        self._home = placement.current()  # The target may compute, in the mesh of whoever started this.
         self._call = None if target is None else (target, tuple(given), dict(kwargs or {}))
         coord.register_thread(self)
 
@@ -83,7 +85,7 @@ class LooperThread(threading.Thread):
 
     def run(self) -> None:
         """Runs in the thread until the coordinator stops; call `start`, not this."""
-        with self._coord.stop_on_exception():
+        with self._coord.stop_on_exception(), placement.inside(self._home):
             self.start_loop()
             boundary_secs = clock.monotonic()
             while not self._stop_before(boundary_secs):

@@ -17,6 +17,7 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.sequences import START, BrokenOff, Read, Sequence
 from hookline.errors import OutOfRangeError
+from hookline.graph import placement
 from hookline.graph.nodes import Source
 from hookline.session import Position
 
@@ -63,12 +64,14 @@ class _Ahead:
         self._items: deque[Item] = deque()
         self.has_stopped = False
         self.thread: threading.Thread | None = None
+        self.home: Any = None
 
     # By the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        while self._wait_for_room() and self.read_one():
-            pass
+        with placement.inside(self.home):
+            while self._wait_for_room() and self.read_one():
+                pass
 
     def _wait_for_room(self) -> bool:
         with self._changed:
@@ -175,6 +178,8 @@ class Reader:
         self._prefetch, self._device = prefetch, device
         self._position: Callable[[], dict[str, Any]] = lambda: START
         self._coord: Coordinator | None = None
+        # The source is read in the mesh in which the session was made, also by a thread of ours.
+        self._home = placement.current()
         self._set_out(begun)
 
     def _set_out(self, stream: Iterator[Read] | None = None) -> None:
@@ -183,6 +188,7 @@ class Reader:
         self._used, self._before = 0, position["count"]
         begin = functools.partial(self._sequence.read, position)
         ahead = self._ahead = _Ahead(begin, stream, self._form, self._device, self._prefetch)
+        ahead.home = self._home
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False
         if self._coord is not None and self._coord.should_stop():

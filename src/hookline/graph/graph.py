@@ -17,6 +17,7 @@ import jax
 from jax.core import Tracer
 
 from hookline import arguments
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.dialect import Dialect, InDialect
 from hookline.graph.fault import Fault
@@ -40,6 +41,8 @@ class Graph(Registry):
 
     Attributes:
         dialect: What its users see otherwise than in the core. A subclass may name another.
+        home: Where its sessions put what has no place of its own, such as the global step: whole on each device of the
+            mesh that its variables lie on. None where JAX puts it.
 
     Example:
         >>> import hookline as hl
@@ -59,6 +62,7 @@ class Graph(Registry):
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.seed = seed
+        self.home: jax.sharding.Sharding | None = None
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -80,6 +84,21 @@ class Graph(Registry):
             self.check_open(f"{operation.type} {operation.name!r}")
             self._operations[operation.name] = operation
             return len(self._operations) - 1
+
+    def settle(self, who: str, shardings: Iterable[Any]) -> None:
+        """Takes note that arrays of its sessions lie there, so that everything else goes to the same devices.
+
+        Raises:
+            ValueError: They lie on another mesh than those before; the error begins with `who`.
+        """
+        try:
+            home = placement.home_of([self.home, *shardings])
+        except ValueError as error:
+            raise ValueError(
+                f"{who}: {error}. All that a graph computes with lies on one mesh: make the shardings of both with the "
+                f"same one."
+            ) from None
+        self.home = home or self.home
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +326,8 @@ class Function(Operation):
             return self.call(lambda _: next(remaining))
 
         try:
-            return specs.infer(call, [tensor.spec for tensor in self.inputs])
+            with placement.inside(self.graph.home):
+                return specs.infer(call, [tensor.spec for tensor in self.inputs])
         except OverflowError as error:
             raise ValueError(
                 f"{self.node_def}: a number does not fit into the dtype that JAX gives it: {error}"

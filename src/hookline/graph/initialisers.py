@@ -15,7 +15,7 @@ from hookline.graph.initial import initial_tensor
 from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import SessionCall
 from hookline.graph.ops import group, op
-from hookline.graph.variable import Variable
+from hookline.graph.variable import Variable, places_given
 
 
 def global_variables() -> list[Variable]:
@@ -79,7 +79,7 @@ def report_uninitialized_variables(var_list: Iterable[Variable] | None = None) -
     return SessionCall(who, lambda session: session.uninitialized(watched)).output
 
 
-def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any:
+def variables(tree: Any, name: str = "variables", trainable: bool = True, *, sharding: Any = None) -> Any:
     """Returns a pytree of variables, one for each leaf of `tree`.
 
     A single variable may also hold a whole pytree. As separate variables, the leaves can be trained, watched and placed
@@ -89,6 +89,7 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         tree: A pytree of arrays, or a function without arguments that returns one.
         name: What their names begin with; the path of each leaf follows.
         trainable: As for `Variable`.
+        sharding: As for `Variable`, of the whole tree.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -102,7 +103,7 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         label = "/".join([name, *(re.sub(r"[^A-Za-z0-9_.-]|^\.*$", "_", part) for part in parts)])
         leaf = op(lambda values: dict(jax.tree.leaves_with_path(values))[path], name="initial_value")(initial)
-        return Variable(leaf, name=label, trainable=trainable)
+        return Variable(leaf, name=label, trainable=trainable, sharding=next(places))
 
     graph = get_default_graph()
     with graph.control_dependencies(None):
@@ -110,4 +111,5 @@ def variables(tree: Any, name: str = "variables", trainable: bool = True) -> Any
         if initial.spec is specs.UNKNOWN:
             raise TypeError(f"variables {name!r} requires a pytree of known structure, got {tree!r}.")
 
+        places = iter(places_given(f"variables {name!r}", initial, tree, initial.spec, sharding))
         return jax.tree.map_with_path(make, initial.spec)

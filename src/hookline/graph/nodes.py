@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.errors import InvalidArgumentError
+from hookline.errors import FailedPreconditionError, InvalidArgumentError
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
 
@@ -39,6 +41,8 @@ class Constant(Operation):
     """A node with a fixed value: a pytree of arrays, copied, or any object for host operations."""
 
     type = "Constant"
+    places: Sequence[Any] = ()
+    """Where its arrays go on the device, leaf by leaf; empty where JAX puts them."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.value = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, value)
@@ -57,7 +61,27 @@ class Constant(Operation):
 
     def on_device(self) -> Any:
         """Returns the value as device operations take it: every number an array."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if _is_numeric(leaf) else leaf, self.value)
+        leaves, structure = jax.tree.flatten(self.value)
+        leaves = [self._found(leaf) for leaf in leaves]
+        if self.places:
+            return structure.unflatten(map(placement.put, leaves, self.places))
+        return structure.unflatten(jnp.asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
+
+    def let_go(self) -> None:
+        """Keeps its arrays of the device no longer than somebody else does: a session has copied them."""
+        self.value = jax.tree.map(lambda leaf: weakref.ref(leaf) if isinstance(leaf, jax.Array) else leaf, self.value)
+
+    def _found(self, leaf: Any) -> Any:
+        found = leaf() if isinstance(leaf, weakref.ref) else leaf
+        if found is None or (found is not leaf and found.is_deleted()):
+            raise FailedPreconditionError(
+                self.node_def,
+                self,
+                f"{self.node_def}: its arrays are gone. They were the start of an earlier session, and are not kept "
+                f"beside it on the device. To begin again from the start, give a function that makes them, or keep "
+                f"them yourself.",
+            )
+        return found
 
 
 def _is_numeric(leaf: Any) -> bool:

@@ -242,7 +242,8 @@ class Optimizer:
         self._check_start(variables, tensors)
         with get_default_graph().control_dependencies(None):
             initial = jax.tree.map(lambda variable: variable.initial_value, variables)
-            slots = Variable(op(self._transformation.init, name="slots")(initial), name=name, trainable=False)
+            start = op(self._transformation.init, name="slots")(initial)
+            slots = Variable(start, name=name, trainable=False, sharding=self._places(variables))
         self.slots.append(slots)
 
         # It refers to the transformation alone, because the function is sent to where the variables live.
@@ -255,6 +256,19 @@ class Optimizer:
             return optax.apply_updates(params, changes), state
 
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
+
+    def _places(self, variables: Any) -> Any:
+        """Returns where the state lives: what there is for each array of the variables, beside that array."""
+        given = jax.tree.leaves(variables)
+        home = given[0].graph.home
+        if home is None or not any(variable.shardings for variable in given):
+            return None
+        params = jax.tree.map(lambda variable: variable.spec, variables)
+        places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.places), variables)
+        state = jax.eval_shape(self._transformation.init, params)
+        return optax.tree_map_params(
+            self._transformation, lambda _, place: place, state, places, transform_non_params=lambda _: home
+        )
 
     def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
         """Refuses a tensor on which the initial state depends, because that state is made before any run."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -11,12 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
+from hookline import sharding as rules
+from hookline.graph import placement
 from hookline.graph import spec as specs
-from hookline.graph.graph import Operation, Tensor, get_default_graph, holds_tensor, plain_name
+from hookline.graph.graph import Function, Operation, Tensor, get_default_graph, holds_tensor, plain_name
 from hookline.graph.initial import initial_tensor
 from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Constant, check_range
 from hookline.graph.ops import op
+
+_logger = logging.getLogger(__name__)
 
 
 class VariableRead(Operation):
@@ -83,7 +88,8 @@ class Update(Operation):
             return self.fn(old, *self.bind(lambda _: next(remaining)))
 
         try:
-            new = specs.infer(call, [old, *(tensor.spec for tensor in self.inputs)])
+            with placement.inside(self.graph.home):
+                new = specs.infer(call, [old, *(tensor.spec for tensor in self.inputs)])
             if new is not specs.UNKNOWN:
                 self.check_new(new)
         except Exception as error:
@@ -121,11 +127,14 @@ class Variable(Tensor):
         trainable: Whether optimizers change it by default.
         collections: Collections to join; by default `GraphKeys.GLOBAL_VARIABLES`: initialised together, and saved.
         dtype: The dtype of all its arrays; by default that of the initial value.
+        sharding: Where its arrays live: a `jax.sharding.Sharding` or a device for all, a tree of them like the value or
+            like the upper part of it, or a function that makes one of the value's shapes (`hookline.sharding`). By
+            default where those of the initial value lie, or the function puts them that makes it.
 
     Attributes:
         trainable: As above.
-        shardings: Where the arrays of its initial value were put, in their order, with `None` for those that JAX may
-            put anywhere; empty if it may put them all. What is restored goes there again.
+        shardings: Where its arrays live, in their order, with `None` for those that were put nowhere; empty if none
+            was. Initialisation, programs, `load` and a restore keep them there.
         per_worker: Whether each worker has its own even if variables are shared, as for the counters of random keys.
 
     Example:
@@ -149,6 +158,7 @@ class Variable(Tensor):
         collections: Iterable[Hashable] | None = None,
         *,
         dtype: Any = None,
+        sharding: Any = None,
     ) -> None:
         graph = get_default_graph()
         if initial_value is None:
@@ -162,15 +172,46 @@ class Variable(Tensor):
             self.per_worker = False
             with graph.name_scope(f"{node.name}/"):
                 self._initial = initial_tensor(initial_value, node.name)
-                self.shardings = _shardings(self._initial)
+                who, made = f"Variable {node.name!r}", self._initial
                 if dtype is not None:
                     self._initial = _cast(self._initial, specs.canonical_dtype(dtype), node.name)
                 self.spec = _strong(self._initial.spec)
+                found = places_given(who, made, initial_value, self.spec, sharding)
+                self.shardings = tuple(found) if any(place is not None for place in found) else ()
+                graph.settle(who, [*self.shardings, placement.current()])
+                self.spec = placement.with_places(self.spec, self.shardings)
+                if isinstance(self._initial.op, Constant) and self._initial is self._initial.op.output:
+                    self._initial.op.places = self.places
                 self._initializer = Update("initializer", self, _replace, (self._initial,), initialises=True)
         for key in dict.fromkeys(keys):
             graph.add_to_collection(key, self)
         if trainable:
             graph.add_to_collection(GraphKeys.TRAINABLE_VARIABLES, self)
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """Where its arrays live in a session of this process, in their order; empty where JAX puts them."""
+        home = self.graph.home
+        if self.spec is specs.UNKNOWN or (home is None and not self.shardings):
+            return ()
+        return tuple(place or home for place in self.shardings or [None] * len(jax.tree.leaves(self.spec)))
+
+    def live_as(self, other: Variable) -> None:
+        """Has its arrays live where those of another variable do, which has the same spec."""
+        self.shardings, self.spec = other.shardings, placement.with_places(self.spec, other.shardings)
+
+    def move(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
+        """Takes note that some of its arrays, by their numbers, live elsewhere from now on; the log says so."""
+        before, paths = self.places, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
+        self.shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
+        self.spec = placement.with_places(self.spec, self.shardings)
+        lines = [
+            f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {_layout(before[number])} to {_layout(place)}"
+            for number, place in moves.items()
+        ]
+        _logger.info(
+            "The step itself puts variables elsewhere than they lay, so they go there first: %s.", "; ".join(lines)
+        )
 
     @property
     def initializer(self) -> Operation:
@@ -302,18 +343,36 @@ def update(variables: Any, fn: Callable[..., Any], *args: Any, name: str | None 
     return Update(name or plain_name(fn), variables, fn, args).output
 
 
+def _layout(place: Any) -> str:
+    return str(getattr(place, "spec", place))
+
+
 def is_counter(variable: Variable) -> bool:
     """Whether it is a wide integer scalar, of which the host keeps a copy that advances without asking the device."""
     spec = variable.spec
     return specs.is_array(spec) and spec.shape == () and spec.dtype in (np.dtype("int32"), np.dtype("int64"))
 
 
-def _shardings(initial: Tensor) -> tuple[Any, ...]:
-    """Returns where the arrays of an initial value were put; nothing where only a run could tell."""
+def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any) -> list[Any]:
+    """Returns where the arrays of an initial value are to live, None for those of which nobody has said it.
+
+    Args:
+        who: For messages.
+        initial: The initial value.
+        given: What it was made of. A function may put its arrays somewhere.
+        spec: What is known of the value.
+        sharding: As of `Variable`.
+    """
     node = initial.op
-    values = jax.tree.leaves(node.value) if isinstance(node, Constant) and initial is node.output else []
-    found = tuple(map(specs.place_of, values))
-    return found if any(place is not None for place in found) else ()
+    if sharding is not None:
+        if spec is specs.UNKNOWN:
+            raise ValueError(f"{who}: a sharding is for arrays of known shapes, and those of its value are not known.")
+        return [*rules.checked(who, spec, sharding)]
+    if isinstance(node, Constant) and initial is node.output:
+        return [*map(specs.place_of, jax.tree.leaves(node.value))]
+    if isinstance(node, Function) and not node.inputs and not isinstance(given, Tensor):
+        return [a or b for a, b in zip(placement.fixed(given), placement.of_spec(initial.spec), strict=True)]
+    return placement.of_spec(initial.spec)
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

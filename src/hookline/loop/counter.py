@@ -24,11 +24,11 @@ _EVERY_STEPS = 100
 
 
 class Counter(NamedTuple):
-    """A step counter in a state: where it stands, in words and as JAX names it, and what it begins with."""
+    """A step counter in a state: where it stands, in words, as JAX names it, and as a number among the leaves."""
 
     path: str
     keys: tuple[Any, ...]
-    value: int
+    place: int
 
     def of(self, state: Tensor) -> Tensor:
         """Returns the counter in a tensor of such a state."""
@@ -44,9 +44,9 @@ class Counter(NamedTuple):
 def counter_in(values: Any) -> Counter | None:
     """Returns the step counter of a state, if it has one: an integer called `step`, near the top."""
     named = zip(paths.with_paths(values)[0], jax.tree.leaves_with_path(values), strict=True)
-    for (path, leaf), (keys, _) in named:
+    for place, ((path, leaf), (keys, _)) in enumerate(named):
         if _COUNTER.fullmatch(path) and np.shape(leaf) == () and jnp.issubdtype(leaf.dtype, jnp.integer):
-            return Counter(path, keys, int(leaf))
+            return Counter(path, keys, place)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,15 +21,22 @@ class Unfit(Exception):
         self.kind = kind
 
 
-def form_of(state: Any) -> Tree | NnxObjects:
-    """Returns the form of a state.
+def form_of(given: Any) -> Tree | NnxObjects:
+    """Returns the form of a state, or of the state that a function makes, which is not called for that.
 
     Raises:
-        TypeError: NNX objects among other things; something that accumulates metrics; no arrays at all.
+        TypeError: An abstract state; NNX objects among other things; something that accumulates metrics; no arrays.
     """
+    make = given if is_function(given) else None
+    state = given if make is None else _abstract(make)
+    if make is None and any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(state)):
+        raise TypeError(
+            "Loop: the state is abstract: its arrays have shapes and no values. Give the function that makes it, "
+            "Loop(train_step, init, batches): the arrays are then made where they live, by sharding= if you give one."
+        )
     _refuse_accumulators(state)
     if are_nnx(state):
-        return NnxObjects(state)
+        return NnxObjects(state, make)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
     if inside:
         raise TypeError(
@@ -39,7 +46,28 @@ def form_of(state: Any) -> Tree | NnxObjects:
         )
     if not any(map(_is_value, jax.tree.leaves(state))):
         raise TypeError(f"Loop requires a state that holds arrays, got {state!r}.")
-    return Tree(state)
+    return Tree(state, make)
+
+
+def is_function(state: Any) -> bool:
+    """Whether it makes a state: a module that can be called is one itself."""
+    return callable(state) and jax.tree_util.treedef_is_leaf(jax.tree.structure(state)) and not is_nnx(state)
+
+
+def _abstract(make: Callable[[], Any]) -> Any:
+    """Returns what a function makes, with a `jax.ShapeDtypeStruct` in place of each array."""
+    made: list[Any] = []
+
+    def arrays() -> list[Any]:
+        made[:] = [make()]
+        return [leaf for leaf in jax.tree.leaves(made[0]) if _is_array(leaf)]
+
+    found = iter(jax.eval_shape(arrays))
+    if are_nnx(made[0]):
+        from flax import nnx
+
+        return nnx.eval_shape(make)
+    return jax.tree.map(lambda leaf: next(found) if _is_array(leaf) else leaf, made[0])
 
 
 def is_nnx(value: Any) -> bool:
@@ -60,14 +88,24 @@ class NnxObjects:
 
     recompiling: Mapping[str, Any] = {}
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, make: Callable[[], Any] | None = None) -> None:
         from flax import nnx
 
-        self._objects = state
+        self._objects, self._make = state, make
         self._graphdef, held = nnx.split(state)
         self._held = jax.tree.structure(held)
         self.values = _strong(nnx.to_pure_dict(held))
         self.count = len(state) if isinstance(state, tuple) else 1
+
+    @property
+    def start(self) -> Any:  # noqa: D102
+        from flax import nnx
+
+        make = self._make
+        return self.values if make is None else lambda: _strong(nnx.to_pure_dict(nnx.split(make())[1]))
+
+    def let_go(self) -> None:  # noqa: D102
+        self.values = specs.of_value(self.values)
 
     def arguments(self, values: Any) -> tuple[Any, ...]:  # noqa: D102
         from flax import nnx
@@ -109,14 +147,15 @@ class Tree:
     the step returns them as they were: `learn` finds out which it does not.
 
     Attributes:
-        values: The state that was given, as a variable holds it: a pytree of arrays.
+        values: The state that was given, as a variable holds it: a pytree of arrays, or of their shapes.
         count: How many arguments of the step the state is.
         recompiling: Numbers of Python that the step returns in another dtype than JAX gives them: by path, that dtype.
     """
 
     count = 1
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, make: Callable[[], Any] | None = None) -> None:
+        self._make = make
         self._leaves, self._structure = jax.tree.flatten(state)
         self._inside = [_is_array(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
@@ -124,8 +163,31 @@ class Tree:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        kept = [leaf if inside else None for leaf, inside in zip(self._leaves, self._inside, strict=True)]
-        self.values = _strong(jax.tree.unflatten(self._structure, kept))
+        self.values = self._values(self._leaves)
+
+    def _values(self, leaves: list[Any]) -> Any:
+        kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
+        return _strong(jax.tree.unflatten(self._structure, kept))
+
+    @property
+    def start(self) -> Any:
+        """What the variable begins with: the values, or a function that makes them."""
+        make = self._make
+        if make is None:
+            return self.values
+
+        def values() -> Any:
+            made = jax.tree.leaves(make())
+            # A number of Python that turned out to be an array is one as the step makes it.
+            return self._values([old if is_number(new) else new for old, new in zip(self._leaves, made, strict=True)])
+
+        return values
+
+    def let_go(self) -> None:
+        """Keeps no arrays any longer: a session has its own."""
+        abstract = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # noqa: E731
+        self._leaves = [abstract(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in self._leaves]
+        self._rebuild()
 
     def learn(self) -> bool:
         """Takes in the numbers that the step, which was just traced, gave back changed; returns whether there were any.
@@ -237,6 +299,8 @@ def _strong(tree: Any) -> Any:
     """Returns arrays as variables hold them; a weak type, above all, would compile the second step anew."""
 
     def strong(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         if isinstance(leaf, np.ndarray | np.generic):
             return np.asarray(leaf, specs.canonical_dtype(leaf.dtype))
         return jnp.asarray(leaf, leaf.dtype) if _is_weak(leaf) else leaf

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from hookline import arguments, summary
+from hookline import sharding as rules
 from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
 from hookline.data import iterator
 from hookline.data.sources import is_one_shot
@@ -20,14 +21,15 @@ from hookline.graph import (
     Graph,
     Tensor,
     Variable,
-    constant,
     create_global_step,
     get_global_step,
     group,
     op,
+    placement,
     random_key,
 )
-from hookline.graph.nodes import Source
+from hookline.graph import spec as specs
+from hookline.graph.nodes import Constant, Source
 from hookline.hooks import (
     Firing,
     LoggingTensorHook,
@@ -52,6 +54,8 @@ _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
 _BATCHES = "batches"
+# Arrays of a smaller state are kept, so that a loop without checkpoints can begin anew.
+_KEPT_BYTES = 2**20
 # Arguments of a session that a loop does not take.
 _OF_GRAPHS = ("master", "is_chief")
 STATE = "state"
@@ -74,9 +78,12 @@ class Loop:
 
     Args:
         train_step: The step.
-        state: What it begins with, unless there is a checkpoint. It is copied, and a step may donate it.
+        state: What it begins with, unless there is a checkpoint; or a function that makes it. Arrays are copied, and a
+            step may donate them. What a function makes is made where it lives, so that it is there once: with arrays
+            you hold the state that you gave, beside the one that is trained.
         batches: Whatever `hookline.data.iterator` takes: a function that makes an iterable, an iterable, an iterator.
             Or the tensor that it returned, for its options: the loop is then built in the graph of that.
+        sharding: Where the state lives, as of `hookline.Variable`; by default where its arrays lie.
         seed: Of the random keys.
 
     Attributes:
@@ -108,7 +115,9 @@ class Loop:
         None in `tf.train`. `clu`, Keras's `fit` and Lightning's `Trainer` stand where it stands.
     """
 
-    def __init__(self, train_step: Any, state: Any, batches: Any, *, seed: int | None = None) -> None:
+    def __init__(
+        self, train_step: Any, state: Any, batches: Any, *, sharding: Any = None, seed: int | None = None
+    ) -> None:
         self.form = form_of(state)
         self._step = Step("Loop", train_step, self.form)
         if seed is not None:
@@ -124,20 +133,38 @@ class Loop:
         self.result: Any = None
         with self.graph.as_default():
             self._batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
-            self._build(self._batch, seed)
+            self._build(self._batch, seed, sharding)
             self.graph.add_to_collection(_LOOPS, self)
 
-    def _build(self, batch: Tensor, seed: int | None) -> None:
-        _, metrics = self._step.spec(first_spec(batch))
+    def _places(self, sharding: Any) -> Any:
+        """Returns where the state lives, as a tree of shardings; None where nobody has put it anywhere."""
+        values, make = self.form.values, self.form.start
+        if sharding is not None:
+            found = rules.checked("Loop", specs.of_value(values), sharding)
+        elif callable(make):
+            found = placement.fixed(make)
+        else:
+            found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
+        self.graph.settle("Loop", [*found, placement.current()])
+        if all(place is None for place in found):
+            return None
+        return jax.tree.structure(values).unflatten(place or self.graph.home for place in found)
+
+    def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
+        self._places(sharding)
+        placed = lambda spec: placement.with_places(spec, jax.tree.leaves(self._places(sharding)))  # noqa: E731
+        with placement.inside(self.graph.home):
+            _, metrics = self._step.spec(first_spec(batch), placed)
+        places = self._places(sharding)
         self._say_numbers()
-        self._say_devices()
-        self.state = Variable(self.form.values, name=STATE, trainable=False)
+        self._say_devices(places)
+        self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
         found = counter_in(self.form.values)
         step = get_global_step()
         if step is None:
             step = create_global_step()
-            if found is not None and found.value:
-                step.initialize_from(constant(found.value, dtype=step.dtype))
+            if found is not None:
+                step.initialize_from(op(lambda value: value.astype(step.dtype))(found.of(self.state.initial_value)))
         key = [random_key(seed)] if self._step.takes_key else []
         after = op(self._step).node(self.state, batch, *key)
         self.train_op = group(self.state.assign(after[0]), step.assign_add(1), name="train_op")
@@ -156,9 +183,9 @@ class Loop:
                 ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
             )
 
-    def _say_devices(self) -> None:
-        names = devices.several(jax.tree.leaves(self.form.values))
-        if names:
+    def _say_devices(self, places: Any) -> None:
+        names = devices.names({device for place in jax.tree.leaves(places) for device in place.device_set})
+        if len(names) > 1:
             _logger.info("Loop: the state lies on %s, and is trained there.", devices.shown(names))
 
     def run(self, logdir: str | None = None, last_step: int | None = None, **arguments: Any) -> Any:
@@ -266,6 +293,13 @@ class Loop:
                 f"batches()`, or a source with a state.",
             )
 
+    def let_go(self) -> None:
+        """Holds the state no longer that it was given: the session has its own."""
+        node = self.state.initial_value.op
+        if isinstance(node, Constant) and _bytes(node.value) > _KEPT_BYTES:
+            self.form.let_go()
+            node.let_go()
+
     def finish(self, session: Session, last_step: int | None) -> None:
         """Takes the state over from a session that is about to be closed in order."""
         source, step = self._batch.op, session.global_step
@@ -277,12 +311,18 @@ class Loop:
                 step,
                 last_step,
             )
-        self.result = self.form.finished(session.snapshot([self.state])[self.state.op.name])
+        self.result = self.form.finished(session.lowlevel.handed_over(self.state))
 
 
 class _Finish(SessionRunHook):
+    # At the end nobody runs the session after it.
+    comes_after = object
+
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        self._loop.let_go()
 
     def end(self, session: Session) -> None:
         self._loop.finish(session, self._last_step)
@@ -302,6 +342,10 @@ class _MetricsLog(LoggingTensorHook):
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
     return next(iter(graph.get_collection(_LOOPS)), None)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
 
 
 def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:

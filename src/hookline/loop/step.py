@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from hookline.graph import spec as specs
 from hookline.loop import metrics
 from hookline.loop.forms import NnxObjects, Tree, Unfit
 
@@ -50,10 +51,10 @@ class Step:
             after, told = self._form.results(arguments, returned)
             return after, metrics.flat(told)
 
-    def spec(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+    def spec(self, batch: Any, placed: Callable[[Any], Any] = lambda spec: spec) -> tuple[Any, dict[str, Any]]:
         """Returns the specs of what it returns for a batch of this spec, without running it.
 
-        The form learns on the way which numbers of Python the step changes.
+        The form learns on the way which numbers of Python the step changes. `placed` adds where the state lives.
 
         Raises:
             TypeError: It reads values, or returns something that it must not.
@@ -63,7 +64,7 @@ class Step:
         key = [jax.eval_shape(lambda: jax.random.key(0))] if self.takes_key else []
         while True:
             try:
-                values = jax.eval_shape(lambda: self._form.values)
+                values = placed(specs.of_value(self._form.values))
                 found = traced(self._who, self.name, self, values, batch, *key)
             except Exception as error:
                 if self.takes_key:
@@ -113,7 +114,7 @@ def says(who: str, name: str) -> Iterator[None]:
         raise error.kind(f"{who}: {name}: {error}.") from None
 
 
-def traced(who: str, name: str, function: Callable[..., Any], *specs: Any) -> Any:
+def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
     """Returns the spec of what a function returns, and says where it reads a value that is not there yet.
 
     Raises:
@@ -121,7 +122,7 @@ def traced(who: str, name: str, function: Callable[..., Any], *specs: Any) -> An
         Exception: What it raises itself.
     """
     try:
-        return jax.eval_shape(function, *specs)
+        return jax.eval_shape(function, *given)
     except _READS as error:
         raise TypeError(
             f"{who}: {name} reads a value{_where(error)}, but it is compiled, and values are there only when it runs. "

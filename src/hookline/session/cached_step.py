@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from hookline.errors import FailedPreconditionError
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
+from hookline.graph.nodes import Constant
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
@@ -96,10 +97,15 @@ class CachedStep:
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
         more = self.exchanges or plan.early or hosts.after or plan.sources or self.counters
         self.is_program = program is not None and not more
+        self.is_kept = True
         if program is None:
             return
         computed = frozenset(program.plan.operations)
-        self._inputs = [input_getter(plan, tensor, programs.constants, computed) for tensor in program.inputs]
+        # What only initialises is hardly asked for again, and would hold the initial values of a model on the device.
+        initialises = any(isinstance(operation, Update) and operation.initialises for operation in plan.operations)
+        constants: MutableMapping[Constant, Any] = {} if initialises else programs.constants
+        self._inputs = [input_getter(plan, tensor, constants, computed) for tensor in program.inputs]
+        self.is_kept = not (initialises and constants)
         self._states = session.ahead.latches.of(program.latches)
         # What a remote update made of its variables is asked for only where somebody wants it.
         results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))

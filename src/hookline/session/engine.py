@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from hookline import arguments, errors
+from hookline.graph import placement
 from hookline.graph.dialect import Dialect
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation
@@ -52,6 +53,8 @@ class Engine(LowLevel):
         dialect = type(self.graph.dialect)
         self.checks_runs = dialect.check_run is not Dialect.check_run
         self.converts = dialect.returned is not Dialect.returned
+        if target is None:
+            self.graph.settle("Session", [placement.current()])
         self.lock = threading.RLock()
         self.ahead = RunAhead(self, config.max_runs_ahead)
         self.staged = StagedRuns(self)
@@ -256,6 +259,13 @@ class Engine(LowLevel):
         with self.lock:
             self.check_usable()
             return self.store.snapshot(variables), self.staged.sources.positions(iterators)
+
+    def handed_over(self, variable: Variable) -> Any:
+        """Returns the value of a variable, and no copy of it: no run may follow that writes the variable."""
+        with self.lock:
+            self.check_usable()
+            (leaves,) = self.store.take([variable])
+            return jax.tree.unflatten(self.store.structure(variable), leaves)
 
     def load(
         self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None

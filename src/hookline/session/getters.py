@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hookline.graph import placement
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, Group
 from hookline.graph.variable import Variable, VariableRead
@@ -74,7 +75,7 @@ def input_getter(
         is_known = plan.fed_place(tensor) is not None and tensor.graph.dialect.is_compiled_in(tensor.op, computed)
         return (lambda run: CompiledIn(get(run))) if is_known else get
     if tensor.op not in constants:
-        constants[tensor.op] = tensor.op.on_device()
+        constants[tensor.op] = placement.put_all(tensor.op.on_device(), tensor.graph.home)
     value = take_path(constants[tensor.op], tensor.path)
     return lambda run: value
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.graph import Graph, placement
 from hookline.graph.fault import DETAILS, Fault
 from hookline.graph.latch import Latch
 
@@ -72,15 +73,15 @@ class _State:
         stretches: Where the runs have led, but for those that are known to have been fine.
     """
 
-    __slots__ = ("_expected", "_gain", "_shape", "found", "runs", "stretches", "told", "value")
+    __slots__ = ("_expected", "_gain", "_graph", "_shape", "found", "runs", "stretches", "told", "value")
 
-    def __init__(self, of: Latching) -> None:
-        self._shape = (2 + DETAILS,) if of is Fault else ()
+    def __init__(self, of: Latching, graph: Graph) -> None:
+        self._shape, self._graph = (2 + DETAILS,) if of is Fault else (), graph
         self.reset()
 
     def reset(self) -> None:
         """Begins anew."""
-        self.value: Latched = jnp.zeros(self._shape, jnp.int32)
+        self.value: Latched = placement.put(jnp.zeros(self._shape, jnp.int32), self._graph.home)
         self.runs = 0
         self.found: int | None = None
         self.told: list[int] = []
@@ -155,14 +156,15 @@ class Latches:
         news: How many are known to have latched so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
         self._states: dict[Latching, _State] = {}
         self._noted: list[Unread] = []
         self.news = 0
 
     def of(self, latches: Iterable[Latching]) -> list[_State]:
         """Returns the states of these, for a program that runs them."""
-        return [self._states.setdefault(latch, _State(latch)) for latch in latches]
+        return [self._states.setdefault(latch, _State(latch, self._graph)) for latch in latches]
 
     def reset(self) -> None:
         """Forgets everything: another model was loaded."""

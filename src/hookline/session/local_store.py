@@ -17,6 +17,7 @@ import numpy as np
 
 from hookline import clock
 from hookline.errors import FailedPreconditionError
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.global_step import get_global_step
 from hookline.graph.graph import Graph
@@ -30,16 +31,18 @@ def _copied(leaves: Any) -> Any:
     return jax.tree.map(jnp.copy, leaves)
 
 
-def _own(leaf: Any, dtype: Any) -> jax.Array:
-    """Returns a copy of `leaf` on the device that shares memory with nothing else."""
+def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
+    """Returns a copy of `leaf` on the device, or at a place, that shares memory with nothing else."""
     if isinstance(leaf, jax.Array):
-        return jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype)
+        return placement.put(jnp.copy(leaf) if dtype is None or leaf.dtype == dtype else leaf.astype(dtype), place)
     if dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended):
         problem = specs.overflow(np.asarray(leaf), dtype)
         if problem:
             raise OverflowError(f"it {problem}")
     # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
-    return jnp.copy(jnp.asarray(leaf, dtype))
+    if place is None:
+        return jnp.copy(jnp.asarray(leaf, dtype))
+    return jnp.copy(jax.device_put(np.asarray(leaf, dtype), place))
 
 
 class LocalStore(VariableStore):
@@ -64,10 +67,14 @@ class LocalStore(VariableStore):
     def local(self) -> LocalStore:
         return self
 
+    @property
+    def home(self) -> jax.sharding.Sharding | None:
+        return self._graph.home
+
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         slots = self._slots
         try:
-            return tuple([slots[variable].values(variable) for variable in variables])
+            return tuple([self._in_place(variable, slots[variable]) for variable in variables])
         except KeyError as error:
             variable: Variable = error.args[0]
             raise FailedPreconditionError(
@@ -76,6 +83,16 @@ class LocalStore(VariableStore):
                 f"Variable {variable.op.name!r} has no value yet: run its initializer (global_variables_initializer), "
                 f"restore a checkpoint, or use a MonitoredSession, which does either.",
             ) from None
+
+    def _in_place(self, variable: Variable, slot: Slot) -> Leaves:
+        """Returns the leaves of a variable. What lies elsewhere than where it lives goes there first."""
+        leaves, places = slot.values(variable), variable.places
+        if not places or all(map(placement.is_at, leaves, places)):
+            return leaves
+        form = slot.form()
+        leaves = tuple(map(placement.put, leaves, places))
+        slot.put(leaves, form)
+        return leaves
 
     def structure(self, variable: Variable) -> Any:
         return self._slots[variable].form()
@@ -175,10 +192,13 @@ class LocalStore(VariableStore):
         dtypes: list[Any] = [None] * len(leaves)
         if variable.spec is not specs.UNKNOWN:
             dtypes = [leaf.dtype for leaf in jax.tree.leaves(variable.spec)]
+        places: Sequence[Any] = variable.places or [None] * len(leaves)
         try:
             kept = tuple(
-                leaf if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype else _own(leaf, dtype)
-                for leaf, dtype in zip(leaves, dtypes, strict=True)
+                placement.put(leaf, place)
+                if owned and isinstance(leaf, jax.Array) and leaf.dtype == dtype
+                else _own(leaf, dtype, place)
+                for leaf, dtype, place in zip(leaves, dtypes, places, strict=True)
             )
         except (OverflowError, TypeError) as error:
             raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None

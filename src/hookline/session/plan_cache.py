@@ -72,10 +72,11 @@ class PlanCache:
             with session.lock:
                 session.check_usable()
                 found = self._young.get(key) or self._old.get(key) or self._make(session, fetches, watched, feed_dict)
-                self._keep(key, found)
+                if found.is_kept:
+                    self._keep(key, found)
         # A structure may be changed in place.
         lasts = (watched is None or not watched.once) and isinstance(fetches, Tensor | Operation | str)
-        if lasts and fed is not None:
+        if lasts and fed is not None and found.is_kept:
             if len(self._latest) >= self._most_latest:
                 self._latest.clear()
             self._latest[watched] = fetches, fed, found

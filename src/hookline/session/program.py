@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from hookline.errors import InvalidArgumentError
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.fault import Fault
 from hookline.graph.graph import Operation, Tensor
@@ -111,10 +112,11 @@ class Program:
         watching = " and what hooks watch" if self.watched else ""
         self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
-        self._compiled = jax.jit(self._trace, donate_argnums=0, compiler_options=self._compiler_options)
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
-        self.run = functools.partial(self._run_loose, self._compiled) if self._is_loose else self._compiled
+        # Where variables live somewhere, a first look says whether this program moves them.
+        self._home = store.home
+        self.run = self._compiled_run(0) if self._home is None else self._first_run
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
@@ -131,19 +133,77 @@ class Program:
     def dry(self) -> Any:
         """The same program with nothing donated: for a run whose updates may have to be thrown away."""
         if self._dry is None:
-            # A function of its own, so that JAX traces it, and the log says so.
-            self._dry = jax.jit(lambda *arguments: self._trace(*arguments), compiler_options=self._compiler_options)
-        return functools.partial(self._run_loose, self._dry) if self._is_loose else self._dry
+            self._dry = self._compiled_run(())
+        return self._dry
 
     def lower(self, *arguments: Any) -> Any:
         """Returns the program for arguments as they are in `run`, lowered; see `jax.stages.Lowered`."""
-        return self._compiled.lower(*arguments, *([self._structures_in()] if self._is_loose else []))
+        with placement.inside(self._home):
+            return self._jitted(0).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
 
-    def _run_loose(self, compiled: Any, *arguments: Any) -> Sequence[Any]:
-        """Runs with the structures of the variables as a part of the arguments and of the results."""
-        *results, structures = compiled(*arguments, self._structures_in())
-        self.structures_out = structures.of
-        return results
+    def _jitted(self, donated: Any) -> Any:
+        # A function of its own, so that JAX traces it, and the log says so.
+        trace = self._trace if donated == 0 else lambda *arguments: self._trace(*arguments)
+        options: dict[str, Any] = {"compiler_options": self._compiler_options}
+        if self._home is not None:
+            # What is written stays where it lives.
+            groups = tuple([variable.places or None for variable in group] for group in self._groups())
+            shardings = groups, None, None, self._home
+            options["out_shardings"] = (*shardings, None) if self._is_loose else shardings
+        return jax.jit(trace, donate_argnums=donated, **options)
+
+    def _compiled_run(self, donated: Any) -> Any:
+        """Returns the program as JAX compiles it, with the mesh of its variables as the context."""
+        compiled = self._jitted(donated)
+        if self._home is None and not self._is_loose:
+            return compiled
+
+        def run(*arguments: Any) -> Any:
+            with placement.inside(self._home):
+                if not self._is_loose:
+                    return compiled(*arguments)
+                # The structures of the variables are a part of the arguments and of the results.
+                *results, structures = compiled(*arguments, self._structures_in())
+            self.structures_out = structures.of
+            return results
+
+        return run
+
+    def _groups(self) -> tuple[Sequence[Variable], Sequence[Variable], Sequence[Variable]]:
+        """Returns the variables that it writes, in the groups in which they come."""
+        alone = self.written[len(self.taken) + len(self.counted) :]
+        return self.taken, self.counted, alone
+
+    def _first_run(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> Any:
+        """Moves variables to where the program itself puts them, and those that lie nowhere to the others; then runs.
+
+        Else the first run would leave them there, and the second one be compiled for that.
+        """
+        with placement.inside(self._home):
+            self._learn_places(taken, counted, read, inputs, latched, mask)
+        self.run = self._compiled_run(0)
+        return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask)
+
+    def _learn_places(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> None:
+        known, old = (*self.taken, *self.counted, *self.read), (*taken, *counted, *read)
+        written = [variable for group in self._groups() for variable in group if variable.places]
+        if not written:
+            return
+
+        def new(old: Flat, inputs: Any, latched: Any, mask: Any) -> Any:
+            groups = self._traced(dict(zip(known, old, strict=True)), inputs, latched, mask)[0]
+            values = dict(zip(self.written, (leaves for group in groups for leaves in group), strict=True))
+            return [values[variable] for variable in written]
+
+        found = iter(placement.fixed(new, old, inputs, latched, mask))
+        for variable in written:
+            moves = {}
+            for place, (now, spec) in enumerate(zip(variable.places, jax.tree.leaves(variable.spec), strict=True)):
+                wanted = next(found)
+                if wanted is not None and not wanted.is_equivalent_to(now, len(spec.shape)):
+                    moves[place] = wanted
+            if moves:
+                variable.move(moves)
 
     def _structures_in(self) -> _Structures:
         return _Structures(tuple(map(self.structure_in, (*self.taken, *self.counted, *self.read))))
@@ -285,6 +345,14 @@ class Program:
         except TypeError as error:
             tensor.op.note(error)
             raise
+
+
+def _placed(variables: Sequence[Variable], flat: Flat) -> list[Leaves]:
+    """Returns the values of variables, each array in its place."""
+    return [
+        tuple(map(placement.put, leaves, variable.places)) if variable.places else leaves
+        for variable, leaves in zip(variables, flat, strict=True)
+    ]
 
 
 def _blank(like: Any) -> Any:

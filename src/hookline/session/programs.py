@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, HostCall, SessionCall, Source
@@ -74,7 +75,7 @@ class Programs:
             shared = self.sharing.shared(plan, request.fetched, request.by_hook, request.fed, outputs, store)
         if shared is None:
             return self._program(plan, request.fed, outputs, watching, store), ()
-        mask = tuple(map(jnp.asarray, shared.mask))
+        mask = placement.put_all(tuple(map(jnp.asarray, shared.mask)), store.home)
         extra = shared.always, shared.watches
         return self._program(shared.plan, request.fed, outputs, watching, store, *extra), mask
 
@@ -131,8 +132,9 @@ def _as_input(plan: Plan, tensor: Tensor, fed: tuple[Tensor, ...]) -> Tensor:
 
 def _is_placed(constant: Constant) -> bool:
     """Whether it lies where somebody has put it: compiled in, it would lie where JAX puts it."""
-    return any(specs.place_of(leaf) is not None for leaf in jax.tree.leaves(constant.value))
+    return bool(constant.places) or any(specs.place_of(leaf) is not None for leaf in jax.tree.leaves(constant.value))
 
 
 def _is_large(constant: Constant) -> bool:
-    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(constant.value)) > _LARGE_CONSTANT_BYTES
+    leaves = [] if constant.output.spec is specs.UNKNOWN else jax.tree.leaves(constant.output.spec)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) > _LARGE_CONSTANT_BYTES

@@ -30,7 +30,7 @@ class RunAhead:
     def __init__(self, session: Any, max_runs: int) -> None:
         self._session, self._half = session, max_runs // 2
         self.left = self._half
-        self.latches = Latches()
+        self.latches = Latches(session.graph)
         self._mark: jax.Array | None = None
 
     def look(self, step: Any, run: Run) -> None:

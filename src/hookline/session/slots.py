@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.graph import placement
 from hookline.graph.variable import Variable
 
 Leaves = tuple[jax.Array, ...]
@@ -56,7 +57,9 @@ class Slot:
         held = self.held()
         if held is None and self.mirror is None:
             raise KeyError(variable)
-        return (jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)),) if held is None else held
+        if held is not None:
+            return held
+        return (placement.put(jnp.asarray(np.asarray(self.mirror).astype(variable.dtype)), variable.graph.home),)
 
     def form(self) -> Any:
         """Returns the tree of the leaves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from hookline.graph import placement
 from hookline.graph.graph import Graph, Operation
 from hookline.graph.nodes import Source
 
@@ -85,12 +86,14 @@ class Sources:
         self._is_shared = is_shared
         self._open: dict[Operation, OpenSource] = {}
         self._coord: Any = None
+        self._home = placement.current()
 
     def of(self, node: Source) -> OpenSource:
         """Returns what the session reads from for a node."""
         found = self._open.get(node)
         if found is None:
-            found = self._open[node] = node.open_for(node, self._is_shared())
+            with placement.inside(self._home):
+                found = self._open[node] = node.open_for(node, self._is_shared())
             if self._coord is not None:
                 found.serve(self._coord)
         return found

@@ -23,6 +23,11 @@ class VariableStore(Protocol):
         """Itself, where all variables live in this process and programs leave their values in place; else None."""
         ...
 
+    @property
+    def home(self) -> Any:
+        """Where goes what has no place of its own (`Graph.home`); None where JAX or a server says that."""
+        return None
+
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns the current values of variables, flattened.
 
