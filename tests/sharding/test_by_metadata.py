@@ -107,6 +107,19 @@ def test_patterns_may_come_before_it_and_a_box_adds_nothing_to_a_path(mesh, shap
     assert found[0]["kernel"].get_value().spec == P(None, "model")
 
 
+def test_slots_of_another_shape_than_their_weights(mesh, shaped):
+    params = linen(shaped, nn.with_partitioning(ONES, ("data", "model")))
+    slots = jax.eval_shape(optax.scale_by_factored_rms(min_dim_size_to_factor=8).init, params)
+    metadata = hl.sharding.by_metadata(mesh)
+
+    with pytest.raises(ValueError, match="of 'v_row/kernel' has 2 entries, but the array has 1 dimension."):
+        metadata(slots)
+
+    found = hl.sharding.by_path(mesh, {"v_row": P("data"), "v_col": P("model")}, otherwise=metadata)(slots)
+    assert [slot["kernel"].value.spec for slot in (found.v_row, found.v_col)] == [P("data"), P("model")]
+    assert metadata(slots.v)["kernel"].value.spec == P(), "it has one element, for those two are in its place"
+
+
 def test_fsdp_splits_arrays_in_boxes_too(line, shaped):
     params = linen(shaped, nn.with_partitioning(ONES, (None, "model")))
 

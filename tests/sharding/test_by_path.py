@@ -58,7 +58,7 @@ def test_paths_are_those_of_checkpoints(mesh, shaped, tmp_path):
 def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog):
     state = {"w": shaped(8), "n": shaped(), "w_one": shaped(1, 1), "key": jax.random.key(0), "none": None, "f": len}
 
-    found = hl.sharding.by_path(mesh, {"w": P("data"), "n": P()})(state)
+    found = hl.sharding.by_path(mesh, {"w": P("data"), "one": P(), "n": P()})(state)
 
     assert {name: place and place.spec for name, place in found.items()} == {
         "w": P("data"), "n": P(), "w_one": P(), "key": P(), "none": None, "f": None

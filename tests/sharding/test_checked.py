@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -51,6 +52,16 @@ def test_a_rule(one, state):
     found = hl.sharding.checked("Loop", state, hl.sharding.fsdp(one, min_size=0))
 
     assert [place.spec for place in found] == [P("data"), P(None, "data"), P("data"), P()]
+
+
+def test_shardings_in_a_module_that_can_be_called(one):
+    model = eqx.nn.MLP(4, 1, 8, 1, key=jax.random.key(0))
+
+    found = hl.sharding.checked("Loop", model, hl.sharding.fsdp(one, min_size=0)(model))
+
+    shapes = {leaf.shape: place for leaf, place in zip(jax.tree.leaves(model), found, strict=True) if place is not None}
+    assert shapes[8, 4].spec == P("data")
+    assert found.count(None) == 2, "its activations"
 
 
 def test_what_flax_makes_of_its_metadata(one, shaped):

@@ -47,7 +47,9 @@ def placed(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding |
         raise TypeError(
             f"{who} requires shardings, got a mesh. For a copy on each device write jax.NamedSharding(mesh, jax.P())."
         )
-    given = shardings(state) if callable(shardings) else shardings
+    # A module with a sharding in place of each array can be called, too.
+    is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
+    given = shardings(state) if is_rule else shardings
     places: list[Any] = []
 
     def spread_below(place: Any, below: Any) -> None:

@@ -86,8 +86,8 @@ def _axis_of(who: str, mesh: Any) -> str:
 def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) -> Rule:
     """Gives each array the spec of the first pattern that is found in its path.
 
-    Paths are those of checkpoints, such as `params/dense/kernel`. In `slots/0/mu/dense/kernel`, a slot of Optax, the
-    pattern `dense/kernel` is found as well. An array of one element lies whole on each device and needs no pattern.
+    Paths are written as in checkpoints, such as `params/dense/kernel`. In `slots/0/mu/dense/kernel`, a slot of Optax,
+    the pattern `dense/kernel` is found as well. An array of one element lies whole on each device and needs no pattern.
 
     Args:
         mesh: The mesh.
