@@ -16,8 +16,8 @@ SRC = Path(hookline.__file__).parent
 
 # From the bottom up. A module imports only its own part of the package and the layers below; neighbours do not meet.
 LAYERS = [
-    {"errors", "clock", "arguments", "interrupts", "version"},
-    {"preemption"},
+    {"errors", "clock", "arguments", "interrupts", "paths", "version"},
+    {"preemption", "sharding"},
     {"graph"},
     {"numpy"},
     {"session"},

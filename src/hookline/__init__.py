@@ -7,7 +7,7 @@ from hookline.interrupts import held_back
 from hookline.version import __version__
 
 with held_back():
-    from hookline import errors, summary
+    from hookline import errors, sharding, summary
     from hookline.graph import (
         Graph,
         GraphKeys,
@@ -78,6 +78,7 @@ __all__ = [
     "random_key",
     "report_uninitialized_variables",
     "reset_default_graph",
+    "sharding",
     "skip_updates_if",
     "summary",
     "train",

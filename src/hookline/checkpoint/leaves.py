@@ -12,19 +12,10 @@ import numpy as np
 
 from hookline.checkpoint.manifest import Entry, Leaf
 from hookline.errors import InvalidArgumentError
+from hookline.paths import with_paths
 
 _IN_MANIFEST = {bool: "bool", int: "int", float: "float", str: "str"}
 _SUPPORTED = "arrays (JAX or NumPy), typed PRNG keys, NumPy numbers, bool, int, float, str and bytes"
-
-
-def with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Flattens a pytree into (path, leaf) pairs and its structure; paths look like "dense/kernel" and are unique."""
-    pairs, structure = jax.tree.flatten_with_path(tree)
-    return [("/".join(_quoted(key) for key in keys), leaf) for keys, leaf in pairs], structure
-
-
-def _quoted(key: Any) -> str:
-    return jax.tree_util.keystr((key,), simple=True).replace("%", "%25").replace("/", "%2F")
 
 
 def pack(values: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Any]]:

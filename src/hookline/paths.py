@@ -1,0 +1,18 @@
+"""The paths of leaves in a pytree, as checkpoints, rules and errors write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def with_paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[str, Any]], Any]:
+    """Flattens a pytree into (path, leaf) pairs and its structure; paths look like "dense/kernel" and are unique."""
+    pairs, structure = jax.tree.flatten_with_path(tree, is_leaf=is_leaf)
+    return [("/".join(_quoted(key) for key in keys), leaf) for keys, leaf in pairs], structure
+
+
+def _quoted(key: Any) -> str:
+    return jax.tree_util.keystr((key,), simple=True).replace("%", "%25").replace("/", "%2F")

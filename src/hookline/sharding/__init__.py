@@ -1,0 +1,16 @@
+"""Rules that say where the arrays of a state lie: each makes a tree of shardings from an abstract state.
+
+A rule is a function, and `Loop(..., sharding=rule)` takes it as it is. Elsewhere call it::
+
+    abstract = jax.eval_shape(init)
+    state = jax.jit(init, out_shardings=rule(abstract))()
+"""
+
+from hookline.interrupts import held_back
+
+with held_back():
+    from hookline.sharding.fitting import checked as checked
+    from hookline.sharding.metadata import by_metadata
+    from hookline.sharding.rules import by_path, fsdp
+
+__all__ = ["by_metadata", "by_path", "fsdp"]

@@ -1,0 +1,217 @@
+"""Whether arrays can lie as somebody says: each mistake is told in one sentence, before JAX meets it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+from hookline import arguments
+from hookline.paths import with_paths
+from hookline.sharding.leaves import Leaf, leaves_of, listed
+
+
+def checked(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding | None]:
+    """Returns where each leaf of a state is to lie, in the order of its leaves; None where nothing is said.
+
+    Args:
+        who: The class or function that was given the shardings.
+        state: A state, of values or abstract.
+        shardings: A sharding or a device for all of it; a tree of them and of None, where one may stand for a whole
+            subtree; or a rule that makes such a tree from the state.
+
+    Raises:
+        TypeError: Something else is among them.
+        ValueError: The tree has another form than the state, an array cannot lie so, or two lie on different devices.
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> state = {"n": jax.ShapeDtypeStruct((), "int32"), "w": jax.ShapeDtypeStruct((8,), "float32")}
+        >>> found = checked("Loop", state, {"n": None, "w": jax.NamedSharding(mesh, jax.P("data"))})
+        >>> [place and place.spec for place in found]
+        [None, P('data',)]
+        >>> checked("Loop", state, jax.NamedSharding(mesh, jax.P("data")))
+        Traceback (most recent call last):
+        ...
+        ValueError: Loop: the spec P('data',) of 'n' has 1 entry, but the array has 0 dimensions. Leave the rest out...
+    """
+    places = placed(who, state, shardings)
+    _check_devices(who, leaves_of(state), places)
+    return places
+
+
+def placed(who: str, state: Any, shardings: Any) -> list[jax.sharding.Sharding | None]:
+    """Returns what `checked` does; here the meshes need not have devices, nor the same."""
+    if isinstance(shardings, jax.sharding.Mesh):  # It can be called, too.
+        raise TypeError(
+            f"{who} requires shardings, got a mesh. For a copy on each device write jax.NamedSharding(mesh, jax.P())."
+        )
+    # A module with a sharding in place of each array can be called, too.
+    is_rule = callable(shardings) and jax.tree_util.treedef_is_leaf(jax.tree.structure(shardings))
+    given = shardings(state) if is_rule else shardings
+    places: list[Any] = []
+
+    def spread_below(place: Any, below: Any) -> None:
+        places.extend([place] * len(jax.tree.leaves(below)))
+
+    try:
+        jax.tree.map(spread_below, given, state, is_leaf=_is_none)
+    except (ValueError, TypeError) as exc:
+        raise ValueError(f"{who}: {_difference(state, given)}") from exc
+    return [_placed(who, leaf, place) for leaf, place in zip(leaves_of(state), places, strict=True)]
+
+
+def spread(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> jax.NamedSharding:
+    """Returns the sharding of an array that lies on a mesh by a spec.
+
+    Args:
+        who: The rule.
+        leaf: The array.
+        mesh: The mesh.
+        spec: The spec.
+        remedy: What to do about an axis that the mesh lacks.
+
+    Raises:
+        ValueError: It cannot lie so.
+    """
+    _check_fit(who, leaf, mesh, spec, remedy)
+    return jax.NamedSharding(mesh, spec)
+
+
+def check_mesh(who: str, mesh: Any) -> None:
+    """Raises a TypeError if that is no mesh."""
+    arguments.having(who, "mesh", mesh, "a mesh", "axis_names")
+
+
+def check_axes(who: str, whose: str, mesh: Any, spec: jax.P, remedy: str = "") -> None:
+    """Raises a ValueError if a spec has other axes than a mesh, or an axis twice."""
+    named = [axis for entry in spec for axis in _axes_of(entry)]
+    for axis in named:
+        if axis is jax.P.UNCONSTRAINED:
+            raise ValueError(f"{who}: {whose} leaves open where it lies. Write None in place of UNCONSTRAINED.")
+        if axis not in mesh.axis_names:
+            raise ValueError(
+                f"{who}: {whose} names the axis {axis!r}, but the mesh has {' and '.join(map(repr, mesh.axis_names))}. "
+                f"{remedy or 'Name an axis of the mesh.'}"
+            )
+        if named.count(axis) > 1:
+            raise ValueError(f"{who}: {whose} names the axis {axis!r} twice. An axis splits one dimension.")
+
+
+def parts(mesh: Any, entry: Any) -> int:
+    """Returns into how many parts an entry of a spec splits a dimension."""
+    return math.prod(mesh.shape[axis] for axis in _axes_of(entry))
+
+
+def tree_of(who: str, state: Any, found: dict[int, jax.NamedSharding], otherwise: Any = None) -> Any:
+    """Returns a state with shardings for leaves.
+
+    Args:
+        who: The rule.
+        state: The state.
+        found: What the rule says, by the number of the leaf.
+        otherwise: What the other leaves get, as `checked` takes it; it is asked with None for those that are found.
+    """
+    values, structure = jax.tree.flatten(state)
+    places: list[Any] = [found.get(index) for index in range(len(values))]
+    if otherwise is not None:
+        left = [index for index in range(len(values)) if index not in found]
+        rest = jax.tree.unflatten(structure, [None if i in found else value for i, value in enumerate(values)])
+        for index, place in zip(left, placed(who, rest, otherwise), strict=True):
+            places[index] = place
+    return jax.tree.unflatten(structure, places)
+
+
+def _axes_of(entry: Any) -> tuple[Any, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def _placed(who: str, leaf: Leaf, place: Any) -> jax.sharding.Sharding | None:
+    if isinstance(place, jax.P):
+        raise TypeError(
+            f"{who} requires a sharding for {leaf}, got the spec {place}. Write jax.NamedSharding(mesh, jax.{place})."
+        )
+    if not isinstance(place, jax.sharding.Sharding | jax.Device | None):
+        raise TypeError(f"{who} requires a sharding, a device or None for {leaf}, got {place!r}.")
+    if place is None or leaf.shape is None:
+        return None
+    if isinstance(place, jax.Device):
+        return jax.sharding.SingleDeviceSharding(place)
+    if isinstance(place, jax.NamedSharding):
+        _check_fit(who, leaf, place.mesh, place.spec)
+        return place
+    try:
+        place.shard_shape(leaf.shape)
+    except ValueError as exc:
+        raise ValueError(f"{who}: {leaf}, of shape {leaf.shape}, cannot lie as {place}: {exc}") from exc
+    return place
+
+
+def _check_fit(who: str, leaf: Leaf, mesh: Any, spec: jax.P, remedy: str = "") -> None:
+    check_axes(who, f"the spec {spec} of {leaf}", mesh, spec, remedy)
+    shape = leaf.shape or ()
+    if len(spec) > len(shape):
+        entries, dimensions = _counted(len(spec), "entry", "entries"), _counted(len(shape), "dimension", "dimensions")
+        raise ValueError(
+            f"{who}: the spec {spec} of {leaf} has {entries}, but the array has {dimensions}. Leave the rest out; "
+            f"jax.P() fits any array."
+        )
+    for dimension, (entry, length) in enumerate(zip(spec, shape, strict=False)):
+        if length % (count := parts(mesh, entry)):
+            raise ValueError(
+                f"{who}: the spec {spec} of {leaf} splits dimension {dimension} of {shape} over {entry!r} into {count} "
+                f"parts, but {length} is no multiple of {count}. Change that size, or write None for this dimension."
+            )
+
+
+def _check_devices(who: str, leaves: list[Leaf], places: list[jax.sharding.Sharding | None]) -> None:
+    seen: list[tuple[Leaf, list[Any]]] = []
+    for leaf, place in zip(leaves, places, strict=True):
+        if place is not None:
+            if isinstance(getattr(place, "mesh", None), jax.sharding.AbstractMesh):
+                raise ValueError(
+                    f"{who}: {leaf} is to lie on an abstract mesh. Give one that has devices, jax.make_mesh(...)."
+                )
+            seen.append((leaf, _devices_of(place)))
+            (first, devices), (last, others) = seen[0], seen[-1]
+            if devices != others:
+                raise ValueError(
+                    f"{who}: {first} is to lie on {_shown(devices)}, and {last} on {_shown(others)}. Give both a "
+                    f"sharding over the same mesh; with jax.P() a copy lies on each of its devices."
+                )
+
+
+def _devices_of(place: jax.sharding.Sharding) -> list[Any]:
+    # JAX compiles for devices in an order, so the same ones in another order are others.
+    if isinstance(place, jax.NamedSharding) and isinstance(place.mesh, jax.sharding.Mesh):
+        return list(place.mesh.devices.flat)
+    return sorted(place.device_set, key=lambda device: device.id)
+
+
+def _shown(devices: list[Any]) -> str:
+    return f"{_counted(len(devices), 'device', 'devices')} ({listed(devices)})"
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
+
+
+def _difference(state: Any, given: Any) -> str:
+    """Returns in words how a tree of shardings differs from the state, whose form it should have."""
+    ends = [path for path, _ in with_paths(state)[0]]
+    known = [path for path, _ in with_paths(state, is_leaf=_is_none)[0]]
+    said = [path for path, _ in with_paths(given, is_leaf=_is_none)[0]]
+    if strange := [path for path in said if not any(_leads(path, end) for end in known)]:
+        return f"the shardings have {listed([*map(repr, strange)])}, which the state does not have."
+    if unsaid := [end for end in ends if not any(_leads(path, end) for path in said)]:
+        return f"the shardings lack {listed([*map(repr, unsaid)])}. None stands for an array that may lie anywhere."
+    return "the shardings are in other containers than the state. Make them of it with jax.tree.map."
+
+
+def _leads(path: str, end: str) -> bool:
+    return not path or f"{end}/".startswith(f"{path}/")
+
+
+def _is_none(value: Any) -> bool:
+    return value is None

@@ -1,0 +1,151 @@
+"""Rules by size and by path."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from hookline import arguments
+from hookline.sharding.fitting import check_axes, check_mesh, parts, spread, tree_of
+from hookline.sharding.leaves import leaves_of, listed
+
+_logger = logging.getLogger(__name__)
+
+Rule = Callable[[Any], Any]
+"""Takes a state, of values or abstract, and returns it with shardings for leaves; None where it says nothing."""
+
+
+def fsdp(mesh: Any, *, min_size: int = 2**18, axis: str | tuple[str, ...] | None = None) -> Rule:
+    """Splits each large array over one axis, as fully sharded data parallelism does.
+
+    An array is split along the largest dimension that the axis divides, and a slot of an optimizer, which has the shape
+    of its weights, as they are. What is smaller lies whole on each device. So does a large array that cannot be split,
+    and a warning names it.
+
+    Args:
+        mesh: The mesh.
+        min_size: How many elements an array has at least that is split.
+        axis: The axis, or several that count as one. By default the only one of the mesh, or the one named `fsdp`, or
+            else `data`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The mesh lacks that axis, or has several of other names.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))  # On devices: jax.make_mesh((4,), ("data",)).
+        >>> state = {"b": jax.ShapeDtypeStruct((1024,), "float32"), "w": jax.ShapeDtypeStruct((512, 1024), "float32")}
+        >>> shardings = fsdp(mesh)(state)
+        >>> shardings["b"].spec, shardings["w"].spec
+        (P(), P(None, 'data'))
+    """
+    who = "sharding.fsdp"
+    check_mesh(who, mesh)
+    arguments.whole(who, "min_size", min_size, at_least=0)
+    over = _axis_of(who, mesh) if axis is None else axis
+    check_axes(who, "axis", mesh, jax.P(over))
+    count = parts(mesh, over)
+
+    def rule(state: Any) -> Any:
+        found: dict[int, jax.NamedSharding] = {}
+        whole = []
+        for index, leaf in enumerate(leaves_of(state)):
+            if leaf.shape is None:
+                continue
+            spec = jax.P()
+            if leaf.size > 1 and leaf.size >= min_size:
+                if fitting := [i for i, length in enumerate(leaf.shape) if length % count == 0]:
+                    spec = jax.P(*[None] * max(fitting, key=leaf.shape.__getitem__), over)
+                else:
+                    whole.append(f"{leaf} {leaf.shape}")
+            found[index] = jax.NamedSharding(mesh, spec)
+        if whole:
+            _logger.warning(
+                "%s: each device holds all of %s: no dimension is a multiple of %d, the size of %r.",
+                who,
+                listed(whole),
+                count,
+                over,
+            )
+        return tree_of(who, state, found)
+
+    return rule
+
+
+def _axis_of(who: str, mesh: Any) -> str:
+    for name in ("fsdp", "data") if len(mesh.axis_names) > 1 else mesh.axis_names:
+        if name in mesh.axis_names:
+            return name
+    raise ValueError(f"{who} requires axis where a mesh has several, none of them 'fsdp' or 'data': {mesh.axis_names}.")
+
+
+def by_path(mesh: Any, patterns: Mapping[str, jax.P], *, otherwise: Any = None) -> Rule:
+    """Gives each array the spec of the first pattern that is found in its path.
+
+    Paths are written as in checkpoints, such as `params/dense/kernel`. In `slots/0/mu/dense/kernel`, a slot of Optax,
+    the pattern `dense/kernel` is found as well. An array of one element lies whole on each device and needs no pattern.
+
+    Args:
+        mesh: The mesh.
+        patterns: Regular expressions, for `re.search`, and the spec of the arrays in whose path one is found. The last
+            may be ".*", which is found in all.
+        otherwise: What an array gets in whose path none is found: another rule, or shardings as `Loop` takes them. By
+            default it is an error.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A pattern is no regular expression, or its spec has an axis that the mesh lacks. From the rule: none
+            is found in a path, or an array cannot lie so.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((2, 2), ("data", "model"))
+        >>> rule = by_path(mesh, {"kernel": jax.P("data", "model"), ".*": jax.P()})
+        >>> layer = {"bias": jax.ShapeDtypeStruct((4,), "float32"), "kernel": jax.ShapeDtypeStruct((8, 4), "float32")}
+        >>> shardings = rule({"dense": layer})
+        >>> shardings["dense"]["bias"].spec, shardings["dense"]["kernel"].spec
+        (P(), P('data', 'model'))
+    """
+    who = "sharding.by_path"
+    check_mesh(who, mesh)
+    specs = dict(arguments.mapping(who, "patterns", patterns))
+    for pattern, spec in specs.items():
+        _check_pattern(who, mesh, pattern, spec)
+
+    def rule(state: Any) -> Any:
+        leaves = {index: leaf for index, leaf in enumerate(leaves_of(state)) if leaf.shape is not None}
+        matching = {i: [pattern for pattern in specs if re.search(pattern, leaf.path)] for i, leaf in leaves.items()}
+        found: dict[int, jax.NamedSharding] = {}
+        for index, leaf in leaves.items():
+            if leaf.size == 1:
+                found[index] = jax.NamedSharding(mesh, jax.P())
+            elif matching[index]:
+                found[index] = spread(who, leaf, mesh, specs[matching[index][0]])
+        left = [leaf for index, leaf in leaves.items() if index not in found]
+        if left and otherwise is None:
+            raise ValueError(
+                f"{who}: no pattern is found in {listed(left)}. Add one; '.*': jax.P(), as the last, "
+                f"puts the rest whole on each device."
+            )
+        for pattern in specs:
+            inside = [index for index, several in matching.items() if pattern in several]
+            if not inside:
+                _logger.warning("%s: the pattern %r is found in no path.", who, pattern)
+            elif len(inside) < len(leaves) and all(leaves[i].size > 1 and matching[i][0] != pattern for i in inside):
+                _logger.warning("%s: the pattern %r is never used: where it is found, one before it is.", who, pattern)
+        return tree_of(who, state, found, otherwise)
+
+    return rule
+
+
+def _check_pattern(who: str, mesh: Any, pattern: Any, spec: Any) -> None:
+    try:
+        re.compile(arguments.text(who, "a pattern", pattern))
+    except re.error as exc:
+        raise ValueError(f"{who}: the pattern {pattern!r} is no regular expression: {exc}.") from exc
+    if not isinstance(spec, jax.P):
+        raise TypeError(f"{who} requires a jax.P(...) for the pattern {pattern!r}, got {spec!r}.")
+    check_axes(who, f"the spec {spec} of the pattern {pattern!r}", mesh, spec)

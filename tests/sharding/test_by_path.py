@@ -1,0 +1,145 @@
+"""`by_path` gives arrays the spec of the first pattern that is found in their path."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import optax
+import pytest
+from jax import P
+
+import hookline as hl
+
+
+@pytest.fixture
+def params(shaped):
+    return {
+        "embed": {"table": shaped(64, 16)},
+        "layers": [{"kernel": shaped(16, 32), "bias": shaped(32)}, {"kernel": shaped(32, 16), "bias": shaped(16)}],
+    }
+
+
+def test_the_first_pattern_that_is_found_says_how_an_array_lies(mesh, params, specs):
+    rule = hl.sharding.by_path(
+        mesh, {"table$": P("model"), r"layers/0/kernel": P(None, "model"), "kernel": P("model", "data"), ".*": P()}
+    )
+
+    assert specs(rule(params)) == {
+        "embed": {"table": P("model")},
+        "layers": [{"kernel": P(None, "model"), "bias": P()}, {"kernel": P("model", "data"), "bias": P()}],
+    }
+
+
+def test_slots_of_an_optimizer_lie_as_their_weights(mesh, params):
+    slots = jax.eval_shape(optax.adam(1e-3).init, params)
+    rule = hl.sharding.by_path(mesh, {"kernel|table": P("model", "data"), "bias": P("data")})
+
+    found = rule({"params": params, "slots": slots})
+
+    assert found["slots"][0].mu == found["slots"][0].nu == found["params"]
+    assert found["params"]["layers"][1]["kernel"].spec == P("model", "data")
+
+
+def test_paths_are_those_of_checkpoints(mesh, shaped, tmp_path):
+    slots = optax.adam(1e-3).init({"dense": {"kernel": jax.numpy.ones((4, 2))}})
+    with hl.Graph().as_default():
+        hl.Variable(slots, name="slots")
+        with hl.Session() as session:
+            session.run(hl.global_variables_initializer())
+            path = hl.train.Saver().save(session, tmp_path / "model.ckpt", global_step=0)
+    names = [name for name, shape in hl.train.list_variables(path) if shape]
+
+    assert names == ["slots/0/mu/dense/kernel", "slots/0/nu/dense/kernel"]
+    rule = hl.sharding.by_path(mesh, {f"^{name}$": P("data") for name in names})
+    assert rule({"slots": slots})["slots"][0].nu["dense"]["kernel"].spec == P("data")
+
+
+def test_an_array_of_one_element_needs_no_pattern_and_fits_any(mesh, shaped, caplog):
+    state = {"w": shaped(8), "n": shaped(), "w_one": shaped(1, 1), "key": jax.random.key(0), "none": None, "f": len}
+
+    found = hl.sharding.by_path(mesh, {"w": P("data"), "one": P(), "n": P()})(state)
+
+    assert {name: place and place.spec for name, place in found.items()} == {
+        "w": P("data"), "n": P(), "w_one": P(), "key": P(), "none": None, "f": None
+    }  # fmt: skip
+    assert not caplog.records
+
+
+def test_what_no_pattern_is_found_in_is_an_error_that_names_it(mesh, params):
+    with pytest.raises(
+        ValueError,
+        match=r"^sharding\.by_path: no pattern is found in 'embed/table', 'layers/0/bias', 'layers/1/bias'\. Add one; "
+        r"'\.\*': jax\.P\(\), as the last, puts the rest whole on each device\.$",
+    ):
+        hl.sharding.by_path(mesh, {"kernel": P()})(params)
+
+
+def test_or_it_gets_what_another_rule_says(mesh, params, specs, caplog):
+    others = []
+
+    def rest(state):
+        others.extend(path for path, _ in jax.tree.leaves_with_path(state))
+        return jax.tree.map(lambda leaf: jax.NamedSharding(mesh, P("data")), state)
+
+    rule = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=rest)
+
+    assert specs(rule(params)["layers"]) == [{"kernel": P("model"), "bias": P("data")}] * 2
+    assert len(others) == 3, "it is asked only for these"
+    small = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=hl.sharding.fsdp(mesh, min_size=20))
+    assert small(params)["embed"]["table"].spec == P("data")
+    whole = hl.sharding.by_path(mesh, {"kernel": P("model")}, otherwise=jax.NamedSharding(mesh, P()))
+    assert whole(params)["embed"]["table"].spec == P()
+    assert not caplog.records
+
+
+def test_a_pattern_that_is_found_nowhere_is_warned_of(mesh, params, caplog):
+    hl.sharding.by_path(mesh, {"kernal": P("model"), ".*": P()})(params)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "sharding.by_path: the pattern 'kernal' is found in no path."
+    ]
+
+
+def test_so_is_one_that_comes_too_late_but_not_one_for_the_rest(mesh, params, caplog):
+    hl.sharding.by_path(mesh, {"kernel": P("model"), "0/kernel": P(), "bias|table": P(), ".*": P()})(params)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "sharding.by_path: the pattern '0/kernel' is never used: where it is found, one before it is."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "said"),
+    [
+        ((8, 6), P("data", "model"), "splits dimension 1 of (8, 6) over 'model' into 4 parts, but 6 is no multiple "
+         "of 4. Change that size, or write None for this dimension."),
+        ((12,), P(("data", "model")), "splits dimension 0 of (12,) over ('data', 'model') into 8 parts, but 12 is no"),
+        ((8,), P("data", None), "has 2 entries, but the array has 1 dimension. Leave the rest out; jax.P() fits any"),
+    ],
+)  # fmt: skip
+def test_an_array_that_cannot_lie_so_is_named(shape, spec, said, mesh, shaped):
+    with pytest.raises(ValueError, match=re.escape(f"sharding.by_path: the spec {spec} of 'dense/kernel' {said}")):
+        hl.sharding.by_path(mesh, {"kernel": spec})({"dense": {"kernel": shaped(*shape)}})
+
+
+def test_mistakes_are_told_when_the_rule_is_made(mesh):
+    by_path = hl.sharding.by_path
+    with pytest.raises(TypeError, match=r"^sharding\.by_path requires a mesh as mesh, got None\.$"):
+        by_path(None, {})
+    with pytest.raises(TypeError, match=r"^sharding\.by_path requires a dict as patterns, got \[\('w', P\(\)\)\]\.$"):
+        by_path(mesh, [("w", P())])
+    with pytest.raises(TypeError, match=r"requires a jax\.P\(\.\.\.\) for the pattern 'w', got None\.$"):
+        by_path(mesh, {"w": None})
+    with pytest.raises(ValueError, match=r"^sharding\.by_path: the pattern '\(' is no regular expression: missing \)"):
+        by_path(mesh, {"(": P()})
+    with pytest.raises(
+        ValueError,
+        match=r"^sharding\.by_path: the spec P\('tensor',\) of the pattern 'w' names the axis 'tensor', but the "
+        r"mesh has 'data' and 'model'\. Name an axis of the mesh\.$",
+    ):
+        by_path(mesh, {"w": P("tensor")})
+    with pytest.raises(ValueError, match="the pattern 'w' names the axis 'data' twice. An axis splits one dimension."):
+        by_path(mesh, {"w": P("data", "data")})
+    with pytest.raises(ValueError, match="the pattern 'w' leaves open where it lies. Write None in place of UNCONST"):
+        by_path(mesh, {"w": P(P.UNCONSTRAINED)})
