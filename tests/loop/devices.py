@@ -7,7 +7,9 @@ directory up to that step. What came of it is in a file of JSON beside its check
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,8 +21,12 @@ FEATURES = 64
 
 def train(devices: int, directory: Any, *jobs: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Runs this module; returns what came of each job, and its log from WARNING on."""
-    done = run(devices, [sys.executable, "-m", "tests.loop.devices", str(directory), *jobs], env)
-    return {job: json.loads(_result(directory, job).read_text()) for job in jobs}, done.stderr
+    is_killed = any(":killed:" in job for job in jobs) and not all(
+        _result(directory, job).parent.exists() for job in jobs
+    )
+    command = [sys.executable, "-m", "tests.loop.devices", str(directory), *jobs]
+    done = run(devices, command, env, code=-signal.SIGKILL if is_killed else 0)
+    return {} if is_killed else {job: json.loads(_result(directory, job).read_text()) for job in jobs}, done.stderr
 
 
 def _result(directory: Any, job: str) -> Path:
@@ -28,7 +34,9 @@ def _result(directory: Any, job: str) -> Path:
     return Path(directory, kind, name, f"{last_step}.json")
 
 
-def run(devices: int, command: list[str], env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+def run(
+    devices: int, command: list[str], env: Mapping[str, str] = os.environ, code: int = 0
+) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     done = subprocess.run(
@@ -39,7 +47,7 @@ def run(devices: int, command: list[str], env: Mapping[str, str] = os.environ) -
         text=True,
         timeout=400,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done
 
 
@@ -57,8 +65,15 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
     import hookline as hl
 
     made, name = _made(kind), os.path.basename(logdir)
-    given = _places(made.state)
+    given = {} if callable(made.state) else _places(made.state)
     seen: list[dict[str, str]] = []
+    lines: list[str] = []
+    told = logging.getLogger("hookline.session.compilation")
+    told.setLevel(logging.INFO)
+    told.propagate = False
+    told.handlers = [handler := logging.Handler()]
+    handler.emit = lambda record: lines.append(record.getMessage())
+    first = hl.train.latest_checkpoint(logdir)
 
     class Look(hl.train.SessionRunHook):
         failed = False
@@ -70,15 +85,18 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
             if name == "lost" and run_context.session.global_step == 5 and not self.failed:
                 self.failed = True
                 raise hl.errors.UnavailableError(None, None, "away")
+            if name == "killed" and run_context.session.global_step == 5 and not first:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     evaluate = hl.train.Evaluate(made.eval_step, [np.ones((8, FEATURES), "float32")], every=3)
-    loop = hl.train.Loop(made.nan_step if name == "nan" else made.step, made.state, made.batches())
+    step = made.nan_step if name == "nan" else made.step
+    loop = hl.train.Loop(step, made.state, made.batches(), sharding=made.sharding)
     state = loop.run(
         logdir,
         last_step,
         hooks=[Look(), evaluate],
         progress=False,
-        save_checkpoint_steps=2 if name in ("lost", "nan") else 100,
+        save_checkpoint_steps=2 if name in ("lost", "nan", "killed") else 100,
         on_nan="rollback" if name == "nan" else "raise",
         recovery=hl.train.RecoveryPolicy(initial_backoff_secs=0),
     )
@@ -87,7 +105,8 @@ def _trained(kind: str, logdir: str, last_step: int) -> dict[str, Any]:
         "given": given,
         "begun": seen,
         "ended": _places(state),
-        "loaded": _places(hl.train.load(logdir, like=made.state)),
+        "loaded": {} if callable(made.state) else _places(hl.train.load(logdir, like=made.state)),
+        "programs": sum(line.startswith("Compiling a program") for line in lines),
         "devices": max(len(array.devices()) for array in arrays),
         "values": [np.asarray(array, "float64").ravel().tolist() for array in arrays],
         "evaluated": evaluate.values,
@@ -114,19 +133,28 @@ class _Job:
     """A training.
 
     Args:
-        state: Its state.
+        state: Its state, or a function that makes it.
         batches: Makes its batches, in the default graph.
+        sharding: Where the state lives.
+        hidden: Where the hidden layer is to lie; explicit axes must be told.
+        out: Likewise the result.
     """
 
-    def __init__(self, state: Any, batches: Callable[[], Any]) -> None:
+    def __init__(
+        self, state: Any, batches: Callable[[], Any], sharding: Any = None, hidden: Any = None, out: Any = None
+    ) -> None:
         import jax
         import jax.numpy as jnp
         import optax
 
-        self.state, self.batches = state, batches
+        self.state, self.batches, self.sharding = state, batches, sharding
 
         def loss_of(params: Any, batch: Any) -> Any:
-            return jnp.mean((jnp.tanh(batch @ params["w"]) @ params["v"] - batch.sum(axis=1)) ** 2)
+            is_typed = jax.sharding.AxisType.Explicit in jax.typeof(params["w"]).sharding.mesh.axis_types
+            places = (hidden, out) if is_typed else (None, None)
+            layer = jnp.tanh(jnp.einsum("bi,ij->bj", batch, params["w"], out_sharding=places[0]))
+            guess = jnp.einsum("bj,j->b", layer, params["v"], out_sharding=places[1])
+            return jnp.mean((guess - batch.sum(axis=1)) ** 2)
 
         @jax.jit
         def step(state: Any, batch: Any) -> Any:
@@ -152,8 +180,10 @@ def _made(kind: str) -> _Job:
 
     import hookline as hl
 
-    axis_type = jax.sharding.AxisType.Explicit if kind == "explicit" else jax.sharding.AxisType.Auto
-    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(axis_type,))
+    layout, _, axes = kind.partition("-")
+    axis_type = jax.sharding.AxisType.Explicit if axes == "explicit" else jax.sharding.AxisType.Auto
+    shape = {"x": jax.device_count()} if layout != "tensor" else {"x": 2, "y": jax.device_count() // 2}
+    mesh = jax.make_mesh(tuple(shape.values()), tuple(shape), axis_types=(axis_type,) * len(shape))
     rows, whole = jax.NamedSharding(mesh, jax.P("x")), jax.NamedSharding(mesh, jax.P())
     data = np.random.default_rng(0).normal(size=(160, FEATURES)).astype("float32")
 
@@ -164,25 +194,30 @@ def _made(kind: str) -> _Job:
         with hl.Graph().as_default():
             return hl.data.iterator(source, device=device)
 
-    width = 2 if kind == "small" else FEATURES
-    one, other = jax.random.split(jax.random.key(0))
-    params = {"w": jax.random.normal(one, (FEATURES, width)) / 8, "v": jax.random.normal(other, (width,)) / 8}
-    state = {"params": params, "slots": optax.adam(1e-2).init(params), "n": jnp.zeros((), int)}
+    def init(width: int = FEATURES) -> Any:
+        one, other = jax.random.split(jax.random.key(0))
+        params = {"w": jax.random.normal(one, (FEATURES, width)) / 8, "v": jax.random.normal(other, (width,)) / 8}
+        return {"params": params, "slots": optax.adam(1e-2).init(params), "n": jnp.zeros((), int)}
 
     def split(leaf: Any) -> Any:
         return jax.device_put(leaf, rows if np.ndim(leaf) and len(leaf) % jax.device_count() == 0 else whole)
 
-    match kind:
+    match layout:
+        case "one":
+            return _Job(init(), batches)
         case "anywhere":  # The batches alone take the step to all devices.
-            return _Job(state, lambda: batches(rows))
+            return _Job(init(), lambda: batches(rows))
         case "parallel":
-            return _Job(jax.device_put(state, whole), lambda: batches(rows))
-        case "small" | "explicit":
-            return _Job(jax.device_put(state | {"key": jax.random.key(7)}, whole), batches)
+            return _Job(jax.device_put(init(), whole), lambda: batches(rows))
+        case "small":
+            return _Job(jax.device_put(init(2) | {"key": jax.random.key(7)}, whole), batches)
         case "fsdp":
-            return _Job(jax.tree.map(split, state) | {"n": state["n"]}, lambda: batches(rows))
+            return _Job(jax.tree.map(split, init()) | {"n": jnp.zeros((), int)}, lambda: batches(rows))
+        case "tensor":
+            rule = hl.sharding.by_path(mesh, {"w$": jax.P(None, "y"), "v$": jax.P("y")})
+            return _Job(init, lambda: batches(rows), rule, hidden=jax.P("x", "y"), out=jax.P("x"))
         case "last":
-            return _Job(jax.device_put(state, jax.devices()[-1]), batches)
+            return _Job(jax.device_put(init(), jax.devices()[-1]), batches)
     raise ValueError(kind)
 
 

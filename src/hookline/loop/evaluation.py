@@ -12,7 +12,7 @@ import numpy as np
 
 from hookline.data.sequences import START
 from hookline.data.sources import is_one_shot, sequence_of
-from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
+from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
 from hookline.loop.batches import check_batches, refuse_text
 from hookline.loop.forms import Unfit
 from hookline.loop.loop import Loop, loop_of
@@ -119,7 +119,8 @@ class Evaluation:
         if first is None:
             raise self._empty()
         refuse_text(self._who, first)
-        metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
+        with placement.inside(loop.graph.home):
+            metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
         leaves, self._structure = jax.tree.flatten(first)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._places = [placeholder(np.asarray(leaf).dtype, name="evaluated") for leaf in leaves]

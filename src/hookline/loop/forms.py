@@ -98,6 +98,10 @@ class NnxObjects:
         self.count = len(state) if isinstance(state, tuple) else 1
 
     @property
+    def shown(self) -> Any:  # noqa: D102
+        return jax.tree.unflatten(self._held, jax.tree.leaves(self.values))
+
+    @property
     def start(self) -> Any:  # noqa: D102
         from flax import nnx
 
@@ -168,6 +172,11 @@ class Tree:
     def _values(self, leaves: list[Any]) -> Any:
         kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
         return _strong(jax.tree.unflatten(self._structure, kept))
+
+    @property
+    def shown(self) -> Any:
+        """The values as rules for shardings look at them: with what a model says of its own."""
+        return self.values
 
     @property
     def start(self) -> Any:

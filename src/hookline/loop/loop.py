@@ -43,7 +43,7 @@ from hookline.hooks import (
 from hookline.hooks.when import bare
 from hookline.loop.batches import check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
-from hookline.loop.forms import form_of
+from hookline.loop.forms import form_of, is_function
 from hookline.loop.metrics import ALONE
 from hookline.loop.step import Step
 from hookline.monitored import MonitoredSession, MonitoredTrainingSession
@@ -140,8 +140,8 @@ class Loop:
         """Returns where the state lives, as a tree of shardings; None where nobody has put it anywhere."""
         values, make = self.form.values, self.form.start
         if sharding is not None:
-            found = rules.checked("Loop", specs.of_value(values), sharding)
-        elif callable(make):
+            found = rules.checked("Loop", self.form.shown, sharding)
+        elif is_function(make):
             found = placement.fixed(make)
         else:
             found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]

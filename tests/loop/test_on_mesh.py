@@ -1,0 +1,105 @@
+"""States, steps, threads and memory on a mesh of 4 devices; the cases are in `on_mesh`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from .devices import run
+
+WHOLE, PARTS = "P()", "P('data',)"
+FSDP = {"['n']": WHOLE, "['slots'][0].count": WHOLE, "['slots'][0].mu": PARTS, "['slots'][0].nu": PARTS, "['w']": PARTS}
+REPLICATED = dict.fromkeys(FSDP, WHOLE)
+
+
+@pytest.fixture(scope="module")
+def found(environment):
+    """What came of each case, by its name: the result, or the text of the error."""
+    return json.loads(run(4, [sys.executable, "-m", "tests.loop.on_mesh"], environment()).stdout)
+
+
+@pytest.mark.parametrize(
+    ("case", "specs"),
+    [
+        ("arrays", FSDP),
+        ("function_with_a_rule", FSDP),
+        ("function_with_a_rule_explicit", FSDP),
+        ("function_that_places", FSDP),
+        ("uncommitted_count", FSDP),
+        ("function_inside_a_mesh", REPLICATED),
+        ("step_that_fixes_a_layout", REPLICATED),
+        ("step_of_a_shard_map", REPLICATED),
+    ],
+)
+def test_a_state_stays_where_it_was_put_and_is_trained_as_on_one_device(case, specs, found):
+    assert found[case]["specs"] == specs
+    assert np.allclose(found[case]["w"], found["one"]["w"], rtol=1e-5, atol=2e-6)
+    assert found[case]["programs"] == found["one"]["programs"], "none is compiled anew for another layout"
+
+
+def test_a_step_that_fixes_a_layout_has_the_state_moved_there_and_the_log_names_both(found):
+    (line,) = found["step_that_fixes_a_layout"]["moved"]
+    assert "state['w'] from P('data',) to P()" in line
+    assert found["arrays"]["moved"] == []
+
+
+def test_an_abstract_state_is_refused_with_what_to_give(found):
+    assert found["abstract"].startswith("TypeError: Loop: the state is abstract")
+    assert "Give the function that makes it" in found["abstract"]
+
+
+def test_a_module_that_can_be_called_is_a_state_and_a_function_that_makes_one_is_not(found):
+    assert found["module_that_can_be_called"]["same"]
+    assert PARTS in found["module_that_can_be_called"]["specs"][".weight"]
+
+
+def test_objects_of_nnx_may_come_from_a_function(found):
+    assert found["nnx_objects_of_a_function"] == {"same": True, "kernel": PARTS}
+
+
+def test_what_jax_refuses_is_refused_in_its_words_with_whose_step_it_is(found):
+    assert found["step_that_jax_refuses"].startswith("ShardingTypeError: ")
+    assert "refused" in found["step_that_jax_refuses"]
+
+
+@pytest.mark.parametrize("case", ["made_inside_and_run_outside", "made_outside_and_run_inside"])
+def test_a_session_may_be_made_inside_of_a_mesh_and_run_outside(case, found):
+    assert found[case] == 2, "a program with what hooks fetch, and one without"
+
+
+def test_threads_are_in_the_mesh_of_the_one_that_made_the_session(found):
+    assert found["threads_are_in_the_mesh"] == dict.fromkeys(["source", "looper"], "OrderedDict([('data', 4)])")
+
+
+def test_slots_and_averages_live_beside_their_variables_and_values_that_are_loaded_do(found):
+    specs = found["graph_of_variables"]["specs"]
+    beside = ["net/w", "net/w/ExponentialMovingAverage", "optimizer/net/w'][0].mu", "optimizer/net/w'][0].nu"]
+    for path, spec in specs.items():
+        assert spec == (PARTS if path.strip("['\"]") in beside else WHOLE), path
+    assert found["graph_of_variables"]["programs"] == 2
+
+
+def test_two_meshes_are_refused_by_name(found):
+    assert "Variable 'b': one array lies on the mesh (data: 4)" in found["two_meshes"]
+    assert "the mesh (data: 2, model: 2)" in found["two_meshes"]
+
+
+def test_an_array_that_does_not_divide_is_named(found):
+    assert found["leaf_that_does_not_divide"].startswith("ValueError: Loop: the spec P('data',) of 'w'")
+
+
+@pytest.mark.parametrize("case", ["memory_of_a_function", "memory_of_a_function_in_parts"])
+def test_a_state_that_a_function_makes_is_on_the_device_once(case, found):
+    assert found[case] == dict.fromkeys(["created", "step", "end", "after"], 32)
+
+
+def test_arrays_that_were_given_are_not_held_while_their_state_is_trained(found):
+    assert found["memory_of_arrays"] == {"created": 64, "step": 32, "end": 32, "after": 32}
+
+
+def test_a_save_and_a_restore_hold_the_state_once(found):
+    for seen in found["memory_of_a_checkpoint"]:
+        assert max(seen.values()) <= 36
