@@ -53,7 +53,7 @@ def test_an_abstract_state_is_refused_with_what_to_give(found):
 
 def test_a_module_that_can_be_called_is_a_state_and_a_function_that_makes_one_is_not(found):
     assert found["module_that_can_be_called"]["same"]
-    assert PARTS in found["module_that_can_be_called"]["specs"][".weight"]
+    assert found["module_that_can_be_called"]["specs"] == {".weight": "P(None, 'data')", ".bias": WHOLE}
 
 
 def test_objects_of_nnx_may_come_from_a_function(found):
@@ -62,7 +62,7 @@ def test_objects_of_nnx_may_come_from_a_function(found):
 
 def test_what_jax_refuses_is_refused_in_its_words_with_whose_step_it_is(found):
     assert found["step_that_jax_refuses"].startswith("ShardingTypeError: ")
-    assert "refused" in found["step_that_jax_refuses"]
+    assert found["step_that_jax_refuses"].endswith("hookline: while Loop traced refused")
 
 
 @pytest.mark.parametrize("case", ["made_inside_and_run_outside", "made_outside_and_run_inside"])

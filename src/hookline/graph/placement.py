@@ -16,7 +16,7 @@ _PLACES = ("sharding_constraint", "reshard", "mesh_cast")
 
 
 def mesh_of(shardings: Iterable[Any]) -> jax.sharding.Mesh | None:
-    """Returns the mesh that some shardings have; None where none has one of several devices.
+    """Returns the mesh that some shardings have; None where none has one.
 
     Raises:
         ValueError: There are two; it names both.
@@ -24,7 +24,7 @@ def mesh_of(shardings: Iterable[Any]) -> jax.sharding.Mesh | None:
     found: jax.sharding.Mesh | None = None
     for sharding in shardings:
         mesh = getattr(sharding, "mesh", None)
-        if mesh is None or mesh.size < 2:
+        if mesh is None:
             continue
         if found is not None and mesh != found:
             raise ValueError(f"one array lies on {shown(found)}, and another one on {shown(mesh)}")
@@ -59,7 +59,7 @@ def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
 def current() -> jax.sharding.Sharding | None:
     """Returns the home that the context of this thread means: whole on the mesh of `jax.set_mesh`, if it is in one."""
     mesh = _here()
-    return None if mesh is None or mesh.size < 2 else jax.NamedSharding(mesh, jax.P())
+    return None if mesh is None else jax.NamedSharding(mesh, jax.P())
 
 
 def _here() -> jax.sharding.Mesh | None:
@@ -76,8 +76,8 @@ def _here() -> jax.sharding.Mesh | None:
 def shown(mesh: jax.sharding.Mesh) -> str:
     """Returns a mesh in words: "the mesh (data: 2, model: 2) of cpu:0 to cpu:3"."""
     axes = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
-    first, *_, last = [str(device) for device in mesh.devices.flat] * 2
-    return f"the mesh ({axes}) of {first} to {last}"
+    devices = [str(device) for device in mesh.devices.flat]
+    return f"the mesh ({axes}) of {devices[0]}" + (f" to {devices[-1]}" if len(devices) > 1 else "")
 
 
 def is_at(array: Any, place: jax.sharding.Sharding) -> bool:

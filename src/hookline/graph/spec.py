@@ -70,10 +70,11 @@ def of_value(value: Any) -> Any:
 
 
 def place_of(leaf: Any) -> Any | None:
-    """Returns the sharding of an array that was put elsewhere than where JAX puts arrays by itself; else `None`."""
-    if not getattr(leaf, "committed", False) or leaf.devices() == jnp.zeros(()).devices():
+    """Returns the sharding of an array on a mesh, or elsewhere than where JAX puts arrays by itself; else `None`."""
+    if not getattr(leaf, "committed", False):
         return None
-    return leaf.sharding
+    is_on_mesh = isinstance(leaf.sharding, jax.NamedSharding)
+    return leaf.sharding if is_on_mesh or leaf.devices() != jnp.zeros(()).devices() else None
 
 
 def is_array(spec: Any) -> bool:

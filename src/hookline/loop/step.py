@@ -129,6 +129,9 @@ def traced(who: str, name: str, function: Callable[..., Any], *given: Any) -> An
             f"Return the value as a metric to see it; decide with jnp.where or jax.lax.cond; print with "
             f"jax.debug.print."
         ) from error
+    except Exception as error:
+        error.add_note(f"hookline: while {who} traced {name}")
+        raise
 
 
 def _where(error: BaseException) -> str:
