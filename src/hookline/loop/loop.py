@@ -13,7 +13,7 @@ import jax
 
 from hookline import arguments, summary
 from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
-from hookline.data import iterator
+from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError
 from hookline.graph import (
@@ -28,6 +28,7 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph.nodes import Source
+from hookline.graph.placement import mesh_of
 from hookline.hooks import (
     Firing,
     LoggingTensorHook,
@@ -39,7 +40,7 @@ from hookline.hooks import (
     spaced,
 )
 from hookline.hooks.when import bare
-from hookline.loop.batches import check_batches, first_spec
+from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of
 from hookline.loop.metrics import ALONE
@@ -51,7 +52,6 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-_BATCHES = "batches"
 # Arguments of a session that a loop does not take.
 _OF_GRAPHS = ("master", "is_chief")
 STATE = "state"
@@ -78,11 +78,17 @@ class Loop:
         batches: Whatever `hookline.data.iterator` takes: a function that makes an iterable, an iterable, an iterator.
             Or the tensor that it returned, for its options: the loop is then built in the graph of that.
         seed: Of the random keys.
+        batch_sharding: Where batches are put, as `sharding` of `iterator`; a `PartitionSpec` is one on the mesh of the
+            state. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
+            one.
+        last_batch: As of `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
+            `(x, y), mask = batch`.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
             it: `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
         state: The variable.
+        mesh: The mesh of several devices that the state lies on; `None` where it lies on one.
         metrics: Tensors by name; a nested metric's name has slashes.
         train_op: One step, and one more global step.
         form: How the state is held.
@@ -92,7 +98,8 @@ class Loop:
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
             Or `batches` is not a source of batches, or contains text.
-        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty.
+        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
+            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -108,7 +115,16 @@ class Loop:
         None in `tf.train`. `clu`, Keras's `fit` and Lightning's `Trainer` stand where it stands.
     """
 
-    def __init__(self, train_step: Any, state: Any, batches: Any, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        train_step: Any,
+        state: Any,
+        batches: Any,
+        *,
+        seed: int | None = None,
+        batch_sharding: Any = None,
+        last_batch: LastBatch = "keep",
+    ) -> None:
         self.form = form_of(state)
         self._step = Step("Loop", train_step, self.form)
         if seed is not None:
@@ -122,8 +138,10 @@ class Loop:
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
+        leaves = jax.tree.leaves(self.form.values)
+        self.mesh = mesh_of([getattr(leaf, "sharding", None) for leaf in leaves], "Loop: the state")
         with self.graph.as_default():
-            self._batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
+            self._batch = batches_of(batches, self.mesh, batch_sharding, last_batch)
             self._build(self._batch, seed)
             self.graph.add_to_collection(_LOOPS, self)
 
@@ -257,7 +275,7 @@ class Loop:
         """Refuses to go on where a checkpoint is with batches that this process has only from there on."""
         path = latest_checkpoint(logdir) if logdir and self._is_one_shot and not self._has_run else None
         names = [name for name, _ in list_variables(path)] if path else []
-        if path and f"{_BATCHES}/count" in names and load_variable(path, f"{_BATCHES}/count"):
+        if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
             raise FailedPreconditionError(
                 None,
                 None,
