@@ -10,7 +10,7 @@ from typing import Any
 
 from hookline import arguments
 from hookline.data.batches import Form, LastBatch, Padded, check_last_batch
-from hookline.data.places import Places, last_size
+from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.sequences import START
 from hookline.data.sources import sequence_of
@@ -115,7 +115,7 @@ def iterator(
             )
     form = Form(who, spec, last_batch)
     example = Padded(spec, form.example.mask) if last_batch == "pad" else spec
-    places = Places(who, example, last_size(source, last_batch))
+    places = Places(who, example, source, last_batch)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from hookline.data.arrays import Arrays
-from hookline.data.batches import Padded, is_object
+from hookline.data.batches import LastBatch, Padded, is_object
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 from hookline.graph.placement import clash, mesh_of, shown
@@ -22,14 +23,15 @@ class Places:
     Args:
         who: Whose batches, for messages.
         example: A batch, or a spec of one; `None` if none is known.
-        last_size: The number of examples of the last batch, if it is another and known.
+        source: The source, which may show later ones: `arrays`, or a list.
+        last_batch: As of `iterator`.
 
     Attributes:
         sharding: Where: a device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
     """
 
-    def __init__(self, who: str, example: Any = None, last_size: int | None = None) -> None:
-        self._who, self._last_size = who, last_size
+    def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
+        self._who, self._source, self._last_batch = who, source, last_batch
         # Not the batch itself, which would stay in memory.
         self._example = jax.tree.map(_outline, example)
         self.sharding: Any = None
@@ -57,10 +59,9 @@ class Places:
             return
         if problem := self._problem(self._example, self._targets(self._example)):
             raise ValueError(f"{self._who}: the first batch {problem}")
-        if self._last_size is not None:
-            last = jax.tree.map(lambda leaf: _of_size(leaf, self._last_size), self._example)
-            if problem := self._problem(last, self._targets(last), is_later=True):
-                raise ValueError(f"{self._who}: the last batch {problem}")
+        for which, batch in self._later():
+            if problem := self._problem(batch, self._targets(batch), is_later=True):
+                raise ValueError(f"{self._who}: {which} {problem}")
 
     def put(self, batch: Any) -> Any:
         """Returns the batch with its numbers there; text and objects stay on the host.
@@ -98,6 +99,19 @@ class Places:
             return jax.tree.leaves(self.sharding)
         return [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self._example)]
 
+    def _later(self) -> Iterator[tuple[str, Any]]:
+        """Yields batches of other shapes than the first that the source shows: which, and an outline of each."""
+        if self._last_batch != "keep":
+            return
+        if isinstance(self._source, Arrays) and (size := self._source.last_size) is not None:
+            yield "the last batch of an epoch", jax.tree.map(lambda leaf: _of_size(leaf, size), self._example)
+        seen = {str(self._example)}
+        for number, batch in enumerate(self._source if isinstance(self._source, list | tuple) else (), start=1):
+            outline = jax.tree.map(_outline, batch)
+            if str(outline) not in seen and jax.tree.structure(outline) == jax.tree.structure(self._example):
+                yield f"batch {number}", outline
+            seen.add(str(outline))
+
     def _targets(self, batch: Any) -> list[Any]:
         """Returns where each array of a batch is put."""
         content = batch.batch if isinstance(batch, Padded) else batch
@@ -109,17 +123,17 @@ class Places:
                 content,
                 is_leaf=lambda node: node is None,
             )
-        except ValueError as error:
+        except ValueError:
             raise ValueError(
-                f"{self._who} requires one sharding, or a tree of them in the structure of a batch; a batch is "
-                f"{jax.tree.structure(content)}. {error}"
+                f"{self._who} requires one sharding, or a tree of them in the structure of a batch: a batch is "
+                f"{jax.tree.structure(content)}, the tree is {jax.tree.structure(self.sharding)}."
             ) from None
         leaves = jax.tree.leaves(content)
         targets = [self._target(leaf, sharding) for leaf, sharding in zip(leaves, given, strict=True)]
         if isinstance(batch, Padded):
-            split = next(target for leaf, target in zip(leaves, targets, strict=True) if np.ndim(leaf))
-            whole = isinstance(split, NamedSharding)
-            targets.append(NamedSharding(split.mesh, PartitionSpec(*split.spec[:1])) if whole else split)
+            first = next(target for leaf, target in zip(leaves, targets, strict=True) if np.ndim(leaf))
+            is_named = isinstance(first, NamedSharding)
+            targets.append(NamedSharding(first.mesh, PartitionSpec(*first.spec[:1])) if is_named else first)
         return targets
 
     def _target(self, leaf: Any, sharding: Any) -> Any:
@@ -137,7 +151,7 @@ class Places:
             where = f" (at {jax.tree_util.keystr(path)})" if path else ""
             mesh = mesh_of([target])
             own = mesh_of([getattr(leaf, "sharding", None)])
-            if mesh is not None and own is not None and clash(mesh, own):
+            if mesh is not None and own is not None and own.size > 1 and clash(mesh, own):
                 return (
                     f"lies on the mesh {shown(own)}{where}, and would be put on another, {shown(mesh)}. Have the "
                     f"source give arrays of the host, or such as are on that mesh."
@@ -172,11 +186,6 @@ class Places:
         return f"Choose a batch size that is a multiple of {parts}{whole}."
 
 
-def last_size(source: Any, last_batch: str) -> int | None:
-    """Returns the number of examples of the smaller batch at the end of a source, where it shows that."""
-    return source.last_size if isinstance(source, Arrays) and last_batch == "keep" else None
-
-
 def _parts(mesh: Mesh, axes: Any) -> tuple[int, str]:
     """Returns into how many parts these axes of a mesh split a dimension, and the axes in words."""
     names = [axes] if isinstance(axes, str) else list(axes) if isinstance(axes, tuple) else []
@@ -192,8 +201,8 @@ def _outline(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=getattr(array, "sharding", None))
 
 
-def _of_size(leaf: Any, size: int | None) -> Any:
-    return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
+def _of_size(outline: Any, size: int) -> Any:
+    return jax.ShapeDtypeStruct((size, *outline.shape[1:]), outline.dtype)
 
 
 def _typed(spec: Any, target: Any) -> Any:

@@ -13,9 +13,10 @@ DATA_AXIS = "data"
 
 
 def mesh_of(shardings: Iterable[Any], what: str = "The state") -> Mesh | None:
-    """Returns the mesh of several devices that shardings are on; `None` where there is none.
+    """Returns the mesh that shardings are on; `None` where there is none.
 
-    Two meshes of the same devices, in one order, with automatic axes are one to JAX: the first is returned.
+    It may have one device: what is written for many is tried there. Two meshes of the same devices in one order, with
+    automatic axes, are one to JAX: the first is returned.
 
     Args:
         shardings: Shardings; others than `NamedSharding`, and `None`, say nothing of a mesh.
@@ -26,10 +27,12 @@ def mesh_of(shardings: Iterable[Any], what: str = "The state") -> Mesh | None:
     """
     found: Mesh | None = None
     for sharding in shardings:
-        mesh = _mesh(sharding)
+        mesh = getattr(sharding, "mesh", None)
+        if not isinstance(mesh, Mesh):
+            continue
         if found is None:
             found = mesh
-        elif mesh is not None and clash(found, mesh):
+        elif clash(found, mesh):
             raise ValueError(
                 f"{what} lies on two meshes, {shown(found)} and {shown(mesh)}, and JAX computes on one at a time. Put "
                 f"all of it on one."
@@ -90,8 +93,3 @@ def shown(mesh: Mesh) -> str:
     kinds = "explicit axes, " if AxisType.Explicit in mesh.axis_types else ""
     names = [str(device) for device in mesh.devices.flat]
     return f"({kinds}{axes}) on {' to '.join((names[0], names[-1])) if len(names) > 2 else ', '.join(names)}"
-
-
-def _mesh(sharding: Any) -> Mesh | None:
-    mesh = getattr(sharding, "mesh", None)
-    return mesh if isinstance(mesh, Mesh) and mesh.size > 1 else None

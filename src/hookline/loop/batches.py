@@ -18,6 +18,7 @@ from hookline.errors import OutOfRangeError
 from hookline.graph import Tensor, placement
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
+from hookline.graph.views import take_path
 from hookline.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
             "Loop takes batch_sharding with a source of batches, and batches is a tensor that is put somewhere "
             "already. Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
         )
-    if isinstance(node, BatchSource) and mesh is not None and check_mesh("Loop", mesh, node.places) is None:
+    if isinstance(node, BatchSource) and check_mesh("Loop", mesh, node.places) is None and mesh and mesh.size > 1:
         _logger.info(
             "Loop: each device gets whole batches, for the mesh of the state, %s, has no axis 'data', and nothing else "
             "is said. batch_sharding= splits them.",
@@ -124,7 +125,8 @@ def first_spec(batch: Tensor) -> Any:
         TypeError: It holds text or objects.
         Exception: What its source raises.
     """
-    spec = batch.op.example if isinstance(batch.op, Source) else batch.spec
+    example = batch.op.example if isinstance(batch.op, Source) else specs.UNKNOWN
+    spec = batch.spec if example is specs.UNKNOWN else take_path(example, batch.path)
     if spec is not specs.UNKNOWN:
         return spec
     with Session(graph=batch.graph) as session:

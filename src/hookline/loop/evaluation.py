@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hookline.data.batches import Form, LastBatch, check_last_batch
-from hookline.data.places import Places, last_size
+from hookline.data.places import Places
 from hookline.data.sequences import START
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder
@@ -145,7 +145,7 @@ class Evaluation:
         refuse_text(self._who, first)
         self._form = None if self._last_batch == "keep" else Form(self._who, first, self._last_batch)
         example = first if self._form is None else self._form.fit(first)
-        self._places = Places(self._who, example, last_size(self._source, self._last_batch))
+        self._places = Places(self._who, example, self._source, self._last_batch)
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
         spec = self._places.spec_of(jax.eval_shape(lambda: example))

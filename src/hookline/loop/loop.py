@@ -88,7 +88,7 @@ class Loop:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
             it: `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
         state: The variable.
-        mesh: The mesh of several devices that the state lies on; `None` where it lies on one.
+        mesh: The mesh that the state lies on; `None` where it lies on none.
         metrics: Tensors by name; a nested metric's name has slashes.
         train_op: One step, and one more global step.
         form: How the state is held.
