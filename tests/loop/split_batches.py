@@ -24,7 +24,7 @@ DIRECTORY = ""
 LOG: list[str] = []
 
 rng = np.random.default_rng(0)
-X = rng.normal(size=(48, 3)).astype("float32")
+X = rng.normal(size=(48, 4)).astype("float32")
 Y = X.sum(axis=1)
 ODD = slice(0, 22)  # In batches of 8, the last one has 6.
 
@@ -53,7 +53,7 @@ def mesh(shape: Any = (4,), names: Any = ("data",), kind: Any = AxisType.Auto, d
 
 
 def state_on(mesh: Any, spec: Any = None) -> dict[str, Any]:
-    w = jnp.full((3,), 0.5)
+    w = jnp.full((4,), 0.5)
     return {"w": w if mesh is None else jax.device_put(w, jax.NamedSharding(mesh, spec or jax.P()))}
 
 
@@ -94,12 +94,14 @@ class Look(hl.train.SessionRunHook):
 
 
 def place(array: Any) -> str:
-    """How much of an array lies on each device: "2x3 on 4"."""
+    """How much of an array lies on each device: "2x4 on 4"."""
     sharding = array.sharding
     return f"{'x'.join(map(str, sharding.shard_shape(array.shape)))} on {len(sharding.device_set)}"
 
 
-def trained(state: Any, batches: Any, logdir: Any = None, last_step: Any = None, **arguments: Any) -> dict[str, Any]:
+def trained(
+    state: Any, batches: Any, logdir: Any = None, last_step: Any = None, step: Any = step, **arguments: Any
+) -> dict[str, Any]:
     LOG.clear()
     loop = hl.train.Loop(step, state, batches, **arguments)
     look = Look(loop)
@@ -159,6 +161,32 @@ def by_default_in_and_out_of_set_mesh() -> Any:
                 w = loop.run(hooks=[look], progress=False)["w"]
             found.append({"w": np.asarray(w).tolist(), "losses": look.losses, "places": look.places})
     return found
+
+
+@case
+def by_default_to_a_step_that_is_mapped_over_shards() -> Any:
+    """On explicit axes such a step is refused where it gets, or is traced with, batches of another type."""
+    found = []
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        over = mesh(kind=kind)
+
+        def mapped(state: Any, batch: Any, over: Any = over) -> Any:
+            def of_a_shard(w: Any, batch: Any) -> Any:
+                loss, slope = jax.value_and_grad(lambda w: jax.lax.pmean(squares(w, batch).mean(), "data"))(w)
+                return loss, slope, jax.lax.psum(batch[0].sum(), "data")
+
+            specs = {"in_specs": (jax.P(), jax.P("data")), "out_specs": jax.P()}
+            loss, slope, first = jax.shard_map(of_a_shard, mesh=over, **specs)(state["w"], batch)
+            return {"w": state["w"] - 0.1 * slope}, {"loss": loss, "first": first}
+
+        for last_batch in ("keep", "drop"):
+            found.append(trained(state_on(over), arrays(), step=mapped, last_batch=last_batch))
+    return found
+
+
+@case
+def by_default_beside_a_state_in_parts() -> Any:
+    return trained(state_on(mesh(), jax.P("data")), arrays())
 
 
 @case
@@ -274,13 +302,13 @@ def last_batch_of_a_list_refused() -> Any:
 @refused
 def first_batch_of_a_spec_refused() -> Any:
     with hl.Graph().as_default():
-        spec = jax.ShapeDtypeStruct((6, 3), "float32")
+        spec = jax.ShapeDtypeStruct((6, 4), "float32")
         hl.data.iterator(lambda: iter([]), spec=spec, sharding=jax.NamedSharding(mesh(), jax.P("data")))
 
 
 @refused
 def other_dimension_refused() -> Any:
-    hl.data.iterator([X[:8]], sharding=jax.NamedSharding(mesh(), jax.P(None, "data")))
+    hl.data.iterator([X[:8, :3]], sharding=jax.NamedSharding(mesh(), jax.P(None, "data")))
 
 
 @refused

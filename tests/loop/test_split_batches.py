@@ -11,7 +11,7 @@ import pytest
 from .devices import run
 
 MESH = "(data=4) on cpu:0 to cpu:3"
-SPLIT, WHOLE = ["2x3 on 4", "2 on 4"], ["8x3 on 4", "8 on 4"]
+SPLIT, WHOLE = ["2x4 on 4", "2 on 4"], ["8x4 on 4", "8 on 4"]
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +32,16 @@ def assert_same(found, one):
     [
         ("by_default_automatic", SPLIT),
         ("by_default_explicit", SPLIT),
-        ("by_default_two_axes", ["4x3 on 4", "4 on 4"]),
+        ("by_default_beside_a_state_in_parts", SPLIT),
+        ("by_default_two_axes", ["4x4 on 4", "4 on 4"]),
         ("by_default_of_a_tensor", SPLIT),
         ("by_default_explicit_of_a_tensor_that_drops", SPLIT),
-        ("without_an_axis_data", ["8x3 on 1", "8 on 1"]),
+        ("without_an_axis_data", ["8x4 on 1", "8 on 1"]),
         ("asked_for_with_a_spec", SPLIT),
-        ("asked_for_as_a_tree", ["2x3 on 4", "8 on 4"]),
+        ("asked_for_as_a_tree", ["2x4 on 4", "8 on 4"]),
         ("asked_for_whole", WHOLE),
         ("asked_for_of_the_iterator", SPLIT),
-        ("asked_for_as_a_device", ["8x3 on 1", "8 on 1"]),
+        ("asked_for_as_a_device", ["8x4 on 1", "8 on 1"]),
         ("another_mesh_of_the_same_devices", SPLIT),
         ("arrays_of_one_device", SPLIT),
         ("arrays_on_the_mesh_stay", SPLIT),
@@ -60,6 +61,12 @@ def test_it_does_not_matter_where_a_mesh_is_set(found):
         assert_same(result, found["on_one_device"])
 
 
+def test_a_step_over_shards_gets_batches_of_the_type_that_it_was_traced_with(found):
+    for result in found["by_default_to_a_step_that_is_mapped_over_shards"]:
+        assert result["places"] == [SPLIT] * 6
+        assert_same(result, found["on_one_device"])
+
+
 def test_batches_that_each_device_gets_whole_are_told_of(found):
     told = (
         "Loop: each device gets whole batches, for the mesh of the state, (x=4) on cpu:0 to cpu:3, has no axis 'data'"
@@ -70,8 +77,8 @@ def test_batches_that_each_device_gets_whole_are_told_of(found):
 
 def test_an_array_without_dimensions_lies_whole_on_each_device_and_none_leaves_it_to_jax(found):
     as_tree, as_one = found["scalars_lie_whole_on_each_device"]
-    assert as_tree == {"x": "2x3 on 4", "rate": " on 1"}
-    assert as_one == {"x": "2x3 on 4", "rate": " on 4"}
+    assert as_tree == {"x": "2x4 on 4", "rate": " on 1"}
+    assert as_one == {"x": "2x4 on 4", "rate": " on 4"}
 
 
 def test_arrays_that_lie_there_already_are_not_copied(found):
@@ -93,7 +100,7 @@ def test_a_dropped_last_batch_is_left_out(found):
 def test_a_smaller_last_batch_that_can_be_split_is_trained(found):
     one, *others = found["last_batch_that_can_be_split"]
     for other in others:
-        assert other["places"] == [SPLIT, SPLIT, ["1x3 on 4", "1 on 4"]]
+        assert other["places"] == [SPLIT, SPLIT, ["1x4 on 4", "1 on 4"]]
         assert_same(other, one)
 
 
@@ -109,11 +116,11 @@ def test_a_restart_goes_on_with_the_same_batches_put_in_the_same_place(case, fou
 @pytest.mark.parametrize(
     ("case", "one", "places"),
     [
-        ("evaluated_padded", "evaluated_on_one_device", {"(2, 3)"}),
-        ("evaluated_padded_explicit", "evaluated_on_one_device", {"(2, 3)"}),
-        ("evaluated_whole", "evaluated_on_one_device", {"(8, 3)", "(6, 3)"}),
-        ("evaluated_dropped", "evaluated_on_one_device_without_the_last", {"(2, 3)"}),
-        ("evaluated_explicit_kept", "evaluated_on_one_device_kept", {"(2, 3)", "(1, 3)"}),
+        ("evaluated_padded", "evaluated_on_one_device", {"(2, 4)"}),
+        ("evaluated_padded_explicit", "evaluated_on_one_device", {"(2, 4)"}),
+        ("evaluated_whole", "evaluated_on_one_device", {"(8, 4)", "(6, 4)"}),
+        ("evaluated_dropped", "evaluated_on_one_device_without_the_last", {"(2, 4)"}),
+        ("evaluated_explicit_kept", "evaluated_on_one_device_kept", {"(2, 4)", "(1, 4)"}),
     ],
 )
 def test_an_evaluation_puts_its_batches_likewise_and_comes_to_the_same_means(case, one, places, found):
