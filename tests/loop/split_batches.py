@@ -378,6 +378,11 @@ def iterator_on_another_mesh_refused() -> Any:
 
 
 @refused
+def iterator_on_one_device_refused() -> Any:
+    hl.train.Loop(step, state_on(mesh()), in_graph(arrays(), device=jax.devices()[2]))
+
+
+@refused
 def other_kind_of_axes_refused() -> Any:
     other = jax.NamedSharding(mesh(kind=AxisType.Explicit), jax.P("data"))
     hl.train.Loop(step, state_on(mesh()), arrays(), batch_sharding=other)

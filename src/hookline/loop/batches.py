@@ -83,10 +83,17 @@ def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
         ValueError: JAX does not compute with these batches and that state at once.
     """
     of_batches = placement.mesh_of(places.shardings(), f"{who}: a batch")
-    if of_state is not None and of_batches is not None and placement.clash(of_state, of_batches):
+    if of_state is None:
+        return of_batches
+    if of_batches is None:
+        elsewhere = of_state.size > 1 and places.sharding is not None
+        lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
+    else:
+        lie_on = placement.shown(of_batches) if placement.clash(of_state, of_batches) else None
+    if lie_on is not None:
         raise ValueError(
             f"{who} requires a state and batches on one mesh: the state lies on {placement.shown(of_state)}, the "
-            f"batches on {placement.shown(of_batches)}."
+            f"batches on {lie_on}."
         )
     return of_batches
 
