@@ -588,6 +588,21 @@ def test_wrong_arguments_are_refused_where_they_are_given(arguments, kind, said)
         hl.data.iterator(**arguments)
 
 
+def test_what_stands_beside_text_is_put_where_the_sharding_says(session):
+    rows = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P("data"))
+    source = [{"x": np.ones((2, 3)), "text": np.array(["a", "b"])}]
+    batch = hl.data.iterator(source, sharding=rows)
+    x, text = session.run((batch["x"], batch["text"]))
+    assert x.sharding == rows
+    assert text.tolist() == ["a", "b"]
+
+
+def test_a_device_is_a_place_under_both_names(session):
+    (device,) = jax.devices()[:1]
+    one, other = (hl.data.iterator([np.ones(2)], **{name: device}) for name in ("sharding", "device"))
+    assert all(array.committed and array.devices() == {device} for array in session.run((one, other)))
+
+
 def test_a_finalized_graph_refuses_an_iterator_before_anything_is_read():
     hl.get_default_graph().finalize()
     read = []

@@ -268,7 +268,7 @@ def graph_of_variables() -> Any:
 
 
 def two_meshes() -> Any:
-    other = jax.NamedSharding(mesh_of(AUTO, (2, 2), ("data", "model")), jax.P())
+    other = jax.NamedSharding(mesh_of(EXPLICIT, (2, 2), ("data", "model")), jax.P())
     with hl.Graph().as_default():
         hl.Variable(jax.device_put(jnp.ones(4), jax.NamedSharding(mesh_of(), jax.P())), name="a")
         hl.Variable(jax.device_put(jnp.ones(4), other), name="b")

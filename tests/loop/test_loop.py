@@ -154,6 +154,34 @@ def test_the_smaller_last_batch_is_trained_too():
     assert {100, 56} <= {size for size in sizes if isinstance(size, int)}
 
 
+def test_a_step_may_be_given_a_mask_of_the_real_examples():
+    def masked(state, batch):
+        (x, y), mask = batch
+        return {"seen": state["seen"] + mask.sum()}, {"loss": jnp.mean(x[:, 0] - y, where=mask)}
+
+    loop = hl.train.Loop(masked, {"seen": jnp.zeros((), int)}, hl.data.arrays((X, X[:, 0]), 100), last_batch="pad")
+    assert loop.run(progress=False)["seen"] == len(X) == 256
+    dropped = hl.train.Loop(lambda state, x: ({"n": state["n"] + len(x)}, {}), {"n": 0}, [X, X[:8]], last_batch="drop")
+    assert dropped.run(progress=False)["n"] == 256
+
+
+def test_what_is_written_for_many_devices_runs_on_one():
+    mesh = jax.make_mesh((1,), ("data",))
+    state = {"n": jax.device_put(0, jax.NamedSharding(mesh, jax.P()))}
+    for sharding in (None, jax.P("data")):
+        loop = hl.train.Loop(
+            lambda state, x: ({"n": state["n"] + len(x)}, {}), state, [X], batch_sharding=sharding, last_batch="drop"
+        )
+        assert loop.mesh == mesh
+        assert loop.run(progress=False)["n"] == 256
+
+
+def test_batches_may_be_a_part_of_what_an_iterator_gives():
+    with hl.Graph().as_default():
+        x, _ = hl.data.iterator(hl.data.arrays((X, X[:, 0]), 100))
+    assert hl.train.Loop(lambda state, x: ({"n": state["n"] + len(x)}, {}), {"n": 0}, x).run(progress=False)["n"] == 256
+
+
 def test_batches_may_be_a_tensor_with_options():
     def step(state, batch):
         x, mask = batch

@@ -359,6 +359,23 @@ def test_evaluation_batches_of_several_structures_are_refused():
         evaluated(lambda state, batch: {"loss": 0.0}, [np.ones(2), (np.ones(2), np.ones(2))])
 
 
+def test_an_evaluation_of_tensors_feeds_what_it_is_given():
+    for arguments in ({"batch_sharding": jax.devices()[0]}, {"last_batch": "drop"}):
+        with pytest.raises(ValueError, match="takes batch_sharding and last_batch with a function"):
+            hl.train.Evaluate(hl.constant(1.0), [{}], every=1, **arguments)
+    with pytest.raises(ValueError, match="Evaluate 'eval' requires one of keep, drop, pad as last_batch, got 'cut'"):
+        hl.train.Evaluate(lambda state, batch: {}, [np.ones(2)], every=1, last_batch="cut")
+
+
+def test_a_number_that_no_device_holds_is_refused_also_where_batches_are_put_somewhere():
+    rows = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P("data"))
+    evaluate = hl.train.Evaluate(
+        lambda state, batch: {"loss": batch.mean()}, [np.array([2**40])], every=1, batch_sharding=rows
+    )
+    with pytest.raises(hl.errors.InvalidArgumentError, match="holds 1099511627776"):
+        hl.train.Loop(steps_on, STATE, batches()).run(last_step=1, hooks=[evaluate])
+
+
 def test_two_evaluations_of_one_name_are_refused():
     hooks = [hl.train.Evaluate(lambda state, batch: 0.0, [np.ones(2)], every=1) for _ in range(2)]
     with pytest.raises(ValueError, match="two evaluations are called 'eval'.*another name"):

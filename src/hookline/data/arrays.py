@@ -57,6 +57,12 @@ class Arrays:
         self.seed = None if shuffle_seed is None else arguments.whole("arrays", "shuffle_seed", shuffle_seed, 0)
         self.epochs = None if epochs is None else arguments.whole("arrays", "epochs", epochs, at_least=0)
 
+    @property
+    def last_size(self) -> int | None:
+        """The number of examples of an epoch's last batch, if it is smaller than the first."""
+        left = self.examples % self.batch_size
+        return left if left and self.examples > self.batch_size and self.epochs != 0 else None
+
     def __iter__(self) -> ArraysIterator:
         return ArraysIterator(self)
 

@@ -1,10 +1,10 @@
-"""The way of a batch from a source to a run: copied, checked, given one form, and placed on the device."""
+"""The way of a batch from a source to a run: copied, checked and given one form."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import google_crc32c
 import jax
@@ -16,6 +16,12 @@ from hookline.graph import spec as specs
 LastBatch = Literal["keep", "drop", "pad"]
 # The address of an object, which is all that the `repr` of many contains.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def check_last_batch(who: str, last_batch: Any) -> None:
+    """Raises `ValueError` for an unknown `last_batch`."""
+    if last_batch not in get_args(LastBatch):
+        raise ValueError(f"{who} requires one of {', '.join(get_args(LastBatch))} as last_batch, got {last_batch!r}.")
 
 
 class Padded(NamedTuple):
@@ -36,10 +42,11 @@ def owned(batch: Any) -> Any:
 
 
 def _is_fixed(leaf: Any) -> bool:
-    return not isinstance(leaf, np.ndarray) and (isinstance(leaf, jax.Array | str | bytes) or _is_object(leaf))
+    return not isinstance(leaf, np.ndarray) and (isinstance(leaf, jax.Array | str | bytes) or is_object(leaf))
 
 
-def _is_object(leaf: Any) -> bool:
+def is_object(leaf: Any) -> bool:
+    """Whether it is text or an object, which no device holds."""
     kind = np.asarray(leaf).dtype.kind if not hasattr(leaf, "dtype") else getattr(leaf.dtype, "kind", "")
     return kind in ("O", "S", "U")
 
@@ -60,7 +67,7 @@ def crc32c(batch: Any) -> int:
     leaves, structure = jax.tree.flatten(batch)
     total = google_crc32c.extend(0, str(structure).encode())
     for leaf in leaves:
-        if _is_object(leaf):
+        if is_object(leaf):
             total = google_crc32c.extend(total, _text_of(leaf).encode("utf-8", "surrogatepass"))
             continue
         is_key = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -156,7 +163,7 @@ class Form:
         leaves = []
         for path, spec, leaf in zip(paths, self._leaves, given, strict=True):
             where = f"at {jax.tree_util.keystr(path)} " if path else ""
-            if _is_object(leaf):
+            if is_object(leaf):
                 raise self._misfit(f"{where}holds text or an object, but {specs.describe(spec)} is required")
             problem = specs.mismatch(spec, leaf.shape, leaf.dtype)
             if problem is None and not isinstance(leaf, jax.Array):
@@ -175,13 +182,6 @@ class Form:
         )
 
 
-def placed(value: Any, device: Any) -> Any:
-    """Returns the value with its numbers on the device; text and objects stay on the host."""
-    if not any(map(_is_object, jax.tree.leaves(value))):
-        return jax.device_put(value, device)
-    return jax.tree.map(lambda leaf: leaf if _is_object(leaf) else jax.device_put(leaf, device), value)
-
-
 def _spec_of(example: Any) -> Any:
     if example is None or any(_is_text(leaf) for leaf in jax.tree.leaves(example)):
         return specs.UNKNOWN
@@ -192,7 +192,7 @@ def _spec_of(example: Any) -> Any:
 
 
 def _is_text(leaf: Any) -> bool:
-    return not isinstance(leaf, jax.ShapeDtypeStruct) and _is_object(leaf)
+    return not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf)
 
 
 def _size(batch: Any) -> int | None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from itertools import chain
-from typing import Any, get_args
+from typing import Any
+
+import jax
 
 from hookline import arguments
-from hookline.data.batches import Form, LastBatch
+from hookline.data.batches import Form, LastBatch, Padded, check_last_batch
+from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.sequences import START
 from hookline.data.sources import sequence_of
-from hookline.graph import Tensor, get_default_graph
+from hookline.graph import Tensor, get_default_graph, placement
 from hookline.graph.nodes import Source
 
 _logger = logging.getLogger(__name__)
@@ -24,6 +28,7 @@ def iterator(
     prefetch: int = 2,
     last_batch: LastBatch = "keep",
     spec: Any = None,
+    sharding: Any = None,
     device: Any = None,
     resume: bool = True,
     keep_bytes: int = 256 * 2**20,
@@ -52,7 +57,10 @@ def iterator(
             booleans, which are true for real examples.
         spec: A pytree of arrays or `jax.ShapeDtypeStruct` like a batch. Without it, the first batch is read at once to
             learn the spec, and is kept for the first run.
-        device: A `jax.Device` or `jax.sharding.Sharding` to put batches on; by default JAX's default device.
+        sharding: Where to put batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or of
+            its upper part. An array without dimensions goes whole to each device. By default JAX's default device; in a
+            `train.Loop`, the axis `data` of its state's mesh.
+        device: Another name for `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
         keep_bytes: For an iterator without a state: how many bytes of batches to keep. A recovery that would need more
@@ -65,7 +73,8 @@ def iterator(
     Raises:
         TypeError: `source` or a number has the wrong type.
         InvalidArgumentError: `last_batch` needs the number of examples, and the first batch does not show it.
-        ValueError: A number is too small, or `last_batch` is unknown.
+        ValueError: A number is too small, or `last_batch` is unknown; or the first batch, or the last one of `arrays`,
+            cannot be split as `sharding` says.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -79,12 +88,12 @@ def iterator(
         `tf.data.Iterator.get_next`, whose position a checkpoint held only if it was saved with
         `tf.data.experimental.make_saveable_from_iterator`.
     """
-    if last_batch not in get_args(LastBatch):
-        known = ", ".join(get_args(LastBatch))
-        raise ValueError(f"iterator requires one of {known} as last_batch, got {last_batch!r}.")
+    check_last_batch("iterator", last_batch)
     prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
     keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
     arguments.text("iterator", "name", name, optional=True)
+    if sharding is not None and device is not None:
+        raise ValueError("iterator takes sharding or device, which is another name for it, got both.")
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_open(who)
@@ -107,6 +116,8 @@ def iterator(
                 error,
             )
     form = Form(who, spec, last_batch)
+    example = Padded(spec, form.example.mask) if last_batch == "pad" else spec
+    places = Places(who, example, source, last_batch)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> Reader:
@@ -117,11 +128,39 @@ def iterator(
                 last.reopen()
                 return last
             stream, begun = begun, None
-            reader = Reader(node, sequence, form, prefetch, device, stream)
+            reader = Reader(node, sequence, form, prefetch, places, stream)
             last = reader if shared else None
             return reader
 
-    node = Source(
-        name or "iterator", open_for, form.spec, host_only=form.host_only, resumes=resume, example=form.example
-    )
+    node = BatchSource(name or "iterator", open_for, form, places, resumes=resume)
+    if (given := device if sharding is None else sharding) is not None:
+        node.put_over(given)
     return node.output
+
+
+class BatchSource(Source):
+    """The node behind `iterator`.
+
+    Attributes:
+        places: Where its batches are put.
+    """
+
+    def __init__(
+        self, name: str, open_for: Callable[[Source, bool], Reader], form: Form, places: Places, *, resumes: bool
+    ) -> None:
+        self.places = places
+        super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
+        self._settle()
+
+    def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
+        """Has batches put there from now on; the arguments, and what it raises, as of `Places`."""
+        self.places.put_over(sharding, is_default=is_default)
+        self.example, self.output.spec = map(self.places.spec_of, (self.example, self.output.spec))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Has the rest of the graph live beside the batches."""
+        given = [placement.as_sharding(place) for place in self.places.shardings()]
+        # What lies on one device by itself may be moved.
+        beside = given if self.places.sharding is not None else [g for g in given if isinstance(g, jax.NamedSharding)]
+        self.graph.settle(self.node_def, beside)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from hookline import clock, preemption
 from hookline.coordination import Coordinator
 from hookline.data import batches
+from hookline.data.places import Places
 from hookline.data.sequences import START, BrokenOff, Read, Sequence
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
@@ -52,11 +53,11 @@ class _Ahead:
         begin: Callable[[Callable[[], bool]], Iterator[Read]],
         begun: Iterator[Read] | None,
         form: batches.Form,
-        device: Any,
+        places: Places,
         limit: int,
     ) -> None:
         self._begin, self._stream = begin, begun
-        self._form, self._device, self._limit = form, device, limit
+        self._form, self._places, self._limit = form, places, limit
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
@@ -100,7 +101,7 @@ class _Ahead:
             for read in self._stream:
                 value = self._form.fit(read.batch)
                 if value is not None:
-                    return Item(self, self._count, batches.placed(value, self._device), read.position)
+                    return Item(self, self._count, self._places.put(value), read.position)
             return Item(self, self._count, error=StopIteration())
         except BrokenOff:
             # None of it was used. A reader that continues after the stop starts a new pass.
@@ -171,11 +172,11 @@ class Reader:
         sequence: Sequence,
         form: batches.Form,
         prefetch: int,
-        device: Any,
+        places: Places,
         begun: Iterator[Read] | None = None,
     ) -> None:
         self._node, self._sequence, self._form = node, sequence, form
-        self._prefetch, self._device = prefetch, device
+        self._prefetch, self._places = prefetch, places
         self._position: Callable[[], dict[str, Any]] = lambda: START
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by a thread of ours.
@@ -187,7 +188,7 @@ class Reader:
         position = self._position()
         self._used, self._before = 0, position["count"]
         begin = functools.partial(self._sequence.read, position)
-        ahead = self._ahead = _Ahead(begin, stream, self._form, self._device, self._prefetch)
+        ahead = self._ahead = _Ahead(begin, stream, self._form, self._places, self._prefetch)
         ahead.home = self._home
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False

@@ -89,15 +89,9 @@ class Graph(Registry):
         """Takes note that arrays of its sessions lie there, so that everything else goes to the same devices.
 
         Raises:
-            ValueError: They lie on another mesh than those before; the error begins with `who`.
+            ValueError: JAX does not compute with these and those before at once. The error begins with `who`.
         """
-        try:
-            home = placement.home_of([self.home, *shardings])
-        except ValueError as error:
-            raise ValueError(
-                f"{who}: {error}. All that a graph computes with lies on one mesh: make the shardings of both with the "
-                f"same one."
-            ) from None
+        home = placement.home_of([self.home, *shardings], f"{who}: the graph it belongs to")
         self.home = home or self.home
 
     # Scopes -----------------------------------------------------------------------------------------------------

@@ -11,37 +11,65 @@ import jax.numpy as jnp
 
 from hookline.graph import spec as specs
 
+DATA_AXIS = "data"
+"""The axis of a mesh over which batches are split where nothing else is said."""
+
 # What puts an array somewhere by the will of whoever wrote it.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast")
 
 
-def mesh_of(shardings: Iterable[Any]) -> jax.sharding.Mesh | None:
-    """Returns the mesh that some shardings have; None where none has one.
+def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.Mesh | None:
+    """Returns the mesh that shardings are on; `None` where there is none.
+
+    It may have one device: what is written for many is tried there. Two meshes of the same devices in one order, with
+    automatic axes, are one to JAX: the first is returned.
+
+    Args:
+        shardings: Shardings; others than `NamedSharding`, and `None`, say nothing of a mesh.
+        what: What lies there, for the message.
 
     Raises:
-        ValueError: There are two; it names both.
+        ValueError: They are on two meshes that JAX does not compute with at once.
     """
     found: jax.sharding.Mesh | None = None
     for sharding in shardings:
         mesh = getattr(sharding, "mesh", None)
-        if mesh is None:
+        if not isinstance(mesh, jax.sharding.Mesh):
             continue
-        if found is not None and mesh != found:
-            raise ValueError(f"one array lies on {shown(found)}, and another one on {shown(mesh)}")
-        found = mesh
+        if found is None:
+            found = mesh
+        elif clash(found, mesh):
+            raise ValueError(
+                f"{what} lies on two meshes, {shown(found)} and {shown(mesh)}, and JAX computes on one at a time. Put "
+                f"all of it on one."
+            )
     return found
 
 
-def home_of(shardings: Iterable[Any]) -> jax.sharding.Sharding | None:
+def clash(one: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
+    """Whether JAX refuses to compute with arrays on both at once."""
+    if one == other:
+        return False
+    return jax.sharding.AxisType.Explicit in (*one.axis_types, *other.axis_types) or list(one.devices.flat) != list(
+        other.devices.flat
+    )
+
+
+def as_sharding(place: Any) -> Any:
+    """Returns a device as a sharding; everything else as it is."""
+    return jax.sharding.SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
+
+
+def home_of(shardings: Iterable[Any], what: str) -> jax.sharding.Sharding | None:
     """Returns where goes what has no place of its own beside arrays with these: whole, to all of their devices.
 
-    None where they say nothing, or JAX would put it there anyway.
+    None where they say nothing.
 
     Raises:
         ValueError: As of `mesh_of`.
     """
     given = [sharding for sharding in shardings if sharding is not None]
-    mesh = mesh_of(given)
+    mesh = mesh_of(given, what)
     if mesh is not None:
         return jax.NamedSharding(mesh, jax.P())
     devices = {frozenset(sharding.device_set) for sharding in given}
@@ -73,11 +101,50 @@ def _here() -> jax.sharding.Mesh | None:
     return None if mesh.empty else mesh
 
 
+def over_data(mesh: jax.sharding.Mesh | None) -> jax.NamedSharding | None:
+    """Returns the sharding of batches over the axis `data` of a mesh; `None` where there is no such axis."""
+    if mesh is None or DATA_AXIS not in mesh.axis_names:
+        return None
+    return jax.NamedSharding(mesh, jax.P(DATA_AXIS))
+
+
+def on_mesh(who: str, name: str, shardings: Any, mesh: jax.sharding.Mesh | None) -> Any:
+    """Returns a tree of shardings with a `NamedSharding` on the mesh for each `PartitionSpec` in it.
+
+    Args:
+        who: Who was given it, for messages.
+        name: What the argument is called, for messages.
+        shardings: The tree.
+        mesh: The mesh of the state.
+
+    Raises:
+        ValueError: There is no mesh, or it has no axis of such a name.
+    """
+
+    def placed(sharding: Any) -> Any:
+        if not isinstance(sharding, jax.P):
+            return sharding
+        if mesh is None:
+            raise ValueError(
+                f"{who} requires a state on a mesh where {name} is a PartitionSpec, {sharding}, and this state is on "
+                f"none. Put the state on a mesh, or give jax.NamedSharding(mesh, {sharding})."
+            )
+        try:
+            return jax.NamedSharding(mesh, sharding)
+        except ValueError as error:
+            raise ValueError(
+                f"{who}: the {name} {sharding} does not fit the mesh of the state, {shown(mesh)}: {error}"
+            ) from None
+
+    return jax.tree.map(placed, shardings)
+
+
 def shown(mesh: jax.sharding.Mesh) -> str:
-    """Returns a mesh in words: "the mesh (data: 2, model: 2) of cpu:0 to cpu:3"."""
-    axes = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
-    devices = [str(device) for device in mesh.devices.flat]
-    return f"the mesh ({axes}) of {devices[0]}" + (f" to {devices[-1]}" if len(devices) > 1 else "")
+    """Returns a mesh in words: "(data=2, model=2) on cpu:0 to cpu:3"."""
+    axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+    kinds = "explicit axes, " if jax.sharding.AxisType.Explicit in mesh.axis_types else ""
+    names = [str(device) for device in mesh.devices.flat]
+    return f"({kinds}{axes}) on {' to '.join((names[0], names[-1])) if len(names) > 2 else ', '.join(names)}"
 
 
 def is_at(array: Any, place: jax.sharding.Sharding) -> bool:
@@ -130,8 +197,7 @@ def _fixed(jaxpr: Any) -> list[Any]:
                 if id(equation) not in inner:
                     inner[id(equation)] = _fixed(equation.params["jaxpr"].jaxpr)
                 sharding = inner[id(equation)][place]
-        if isinstance(sharding, jax.Device):
-            sharding = jax.sharding.SingleDeviceSharding(sharding)
+        sharding = as_sharding(sharding)
         found.append(_concrete(sharding) if isinstance(sharding, jax.sharding.Sharding) else None)
     return found
 

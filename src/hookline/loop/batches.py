@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from hookline.data import iterator
+from hookline.data.batches import LastBatch
+from hookline.data.iterator import BatchSource
+from hookline.data.places import Places
 from hookline.data.sources import check_source, shown
 from hookline.errors import OutOfRangeError
-from hookline.graph import Tensor
+from hookline.graph import Tensor, placement
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
+from hookline.graph.views import take_path
 from hookline.session import Session
+
+_logger = logging.getLogger(__name__)
+
+BATCHES = "batches"
+"""What the iterator of a loop is called, and so what checkpoints call its position."""
+
+
+def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBatch) -> Tensor:
+    """Returns the batches of a loop as a tensor.
+
+    Args:
+        source: What the loop was given as its batches.
+        mesh: The mesh of its state.
+        sharding: Where they are put, as `batch_sharding` of the loop.
+        last_batch: As of the loop.
+
+    Raises:
+        ValueError: They cannot be put there; or they lie on another mesh; or they are the tensor of an iterator, which
+            was told already.
+    """
+    is_given = isinstance(source, Tensor)
+    if is_given and last_batch != "keep":
+        raise ValueError(
+            f"Loop takes last_batch with a source of batches, and batches is a tensor. Give it to the iterator of "
+            f"that: hookline.data.iterator(source, last_batch={last_batch!r})."
+        )
+    wanted = sharding_for("Loop", sharding, mesh)
+    batch = source if is_given else iterator(source, last_batch=last_batch, name=BATCHES)
+    node = batch.op
+    if isinstance(node, BatchSource) and node.places.sharding is None:
+        node.put_over(wanted, is_default=sharding is None)
+    elif sharding is not None:
+        raise ValueError(
+            "Loop takes batch_sharding with a source of batches, and batches is a tensor that is put somewhere "
+            "already. Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
+        )
+    if isinstance(node, BatchSource) and check_mesh("Loop", mesh, node.places) is None and mesh and mesh.size > 1:
+        _logger.info(
+            "Loop: each device gets whole batches, for the mesh of the state, %s, has no axis 'data', and nothing else "
+            "is said. batch_sharding= splits them.",
+            placement.shown(mesh),
+        )
+    return batch
+
+
+def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
+    """Returns where batches are put: as it was asked for, else over the axis `data` of the state's mesh.
+
+    Raises:
+        ValueError: A `PartitionSpec` does not fit that mesh, or there is none.
+    """
+    if sharding is None:
+        return placement.over_data(mesh)
+    return placement.on_mesh(who, "batch_sharding", sharding, mesh)
+
+
+def check_mesh(who: str, of_state: Mesh | None, places: Places) -> Mesh | None:
+    """Returns the mesh of batches, as far as it is known.
+
+    Raises:
+        ValueError: JAX does not compute with these batches and that state at once.
+    """
+    of_batches = placement.mesh_of(places.shardings(), f"{who}: a batch")
+    if of_state is None:
+        return of_batches
+    if of_batches is None:
+        elsewhere = of_state.size > 1 and places.sharding is not None
+        lie_on = f"one device, {jax.tree.leaves(places.sharding)[0]}" if elsewhere else None
+    else:
+        lie_on = placement.shown(of_batches) if placement.clash(of_state, of_batches) else None
+    if lie_on is not None:
+        raise ValueError(
+            f"{who} requires a state and batches on one mesh: the state lies on {placement.shown(of_state)}, the "
+            f"batches on {lie_on}."
+        )
+    return of_batches
 
 
 def check_batches(who: str, batches: Any) -> None:
@@ -49,7 +132,8 @@ def first_spec(batch: Tensor) -> Any:
         TypeError: It holds text or objects.
         Exception: What its source raises.
     """
-    spec = batch.op.example if isinstance(batch.op, Source) else batch.spec
+    example = batch.op.example if isinstance(batch.op, Source) else specs.UNKNOWN
+    spec = batch.spec if example is specs.UNKNOWN else take_path(example, batch.path)
     if spec is not specs.UNKNOWN:
         return spec
     with Session(graph=batch.graph) as session:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookline import arguments, summary
 from hookline.checkpoint import Saver
+from hookline.data.batches import LastBatch
 from hookline.hooks import CheckpointSaverHook, Firing, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks import every as every_steps
 from hookline.hooks.lookup import require_global_step, savers_of
@@ -45,6 +46,10 @@ class Evaluate(SessionRunHook):
             the step has none; `train.load(logdir, like, step="best")` reads it.
         mode: "min" or "max": which values of that metric are good. By default the name tells: "loss", "accuracy".
         output_dir: Where its summaries go; by default, with a `Loop`, below its `logdir`.
+        batch_sharding: Where batches are put, as of `Loop`; by default likewise over the axis `data` of the mesh of the
+            state.
+        last_batch: As of `Loop`. With "pad" `eval_step` gets a pair of the batch and a mask of its real examples, and
+            its metrics count for as many as these are.
 
     Attributes:
         values: The means of the last evaluation, by name.
@@ -55,8 +60,8 @@ class Evaluate(SessionRunHook):
     Raises:
         TypeError: `eval_step` is neither a function nor tensors; `batches` is not a source of batches, or contains
             text.
-        ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. From the first
-            run: the session saves no checkpoints to keep.
+        ValueError: `batches` is an iterator that gives each batch once, or is empty; `mode` is missing. When a
+            session is made: a batch cannot be split. From the first run: the session saves no checkpoints to keep.
 
     Example:
         >>> import hookline as hl, numpy as np
@@ -88,9 +93,11 @@ class Evaluate(SessionRunHook):
         keep_best: str | None = None,
         mode: str | None = None,
         output_dir: str | None = None,
+        batch_sharding: Any = None,
+        last_batch: LastBatch = "keep",
     ) -> None:
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
-        self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches)
+        self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch)
         self.name, self._output_dir = name, output_dir
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
         if mode is not None and keep_best is None:

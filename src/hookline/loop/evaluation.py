@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from hookline.data.batches import Form, LastBatch, check_last_batch
+from hookline.data.places import Places
 from hookline.data.sequences import START
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
-from hookline.loop.batches import check_batches, refuse_text
+from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.forms import Unfit
 from hookline.loop.loop import Loop, loop_of
 from hookline.loop.metrics import flat
 from hookline.loop.step import called, required, says, traced
+from hookline.session.feeds import feeder
 
 if TYPE_CHECKING:
     from hookline.session import Session
@@ -29,12 +32,19 @@ _MAX_UNREAD = 8
 class Evaluation:
     """Metrics of batches, as part of a graph: a function of a loop's state and a batch, or tensors and feeds.
 
+    Args:
+        who: Whose it is, for messages.
+        what: The function, or the tensors.
+        batches: The source.
+        sharding: As `batch_sharding` of `Evaluate`.
+        last_batch: As of `Evaluate`.
+
     Raises:
         TypeError: It is neither; or `batches` is not a source of batches.
         ValueError: `batches` can be gone through once only.
     """
 
-    def __init__(self, who: str, what: Any, batches: Any) -> None:
+    def __init__(self, who: str, what: Any, batches: Any, sharding: Any = None, last_batch: LastBatch = "keep") -> None:
         self._who, self._what = who, what
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         if self._tensors is None:
@@ -45,10 +55,21 @@ class Evaluation:
                 f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
                 f"function that makes it, a list, or hookline.data.arrays."
             )
+        if self._tensors is not None and (sharding is not None or last_batch != "keep"):
+            raise ValueError(
+                f"{who} takes batch_sharding and last_batch with a function. With tensors its batches are feeds, which "
+                f"are fed as the source gives them: have it put them where they go."
+            )
+        check_last_batch(who, last_batch)
+        self._source, self._sharding = batches, sharding
+        self._last_batch: LastBatch = last_batch
         self._sequence = sequence_of(batches, who, None)
+        self._form: Form | None = None
+        self._places = Places(who)
         self._graph: Graph | None = None
         self._fetches: dict[str, Tensor] = {}
-        self._places: list[Tensor] = []
+        self._fed: list[Tensor] = []
+        self._checks: list[Callable[[Any], Any]] = []
         self._structure: Any = None
 
     def build(self) -> list[str]:
@@ -81,9 +102,12 @@ class Evaluation:
                 totals[name] += size * float(np.asarray(value))
 
         for batch in self._batches():
+            feeds = self._feeds(batch)
+            if feeds is None:
+                continue
             size = self._size(batch)
             weight += size
-            unread.append((size, session.run(self._fetches, self._feeds(batch))))
+            unread.append((size, session.run(self._fetches, feeds)))
             if len(unread) > _MAX_UNREAD:
                 read()
         while unread:
@@ -119,26 +143,41 @@ class Evaluation:
         if first is None:
             raise self._empty()
         refuse_text(self._who, first)
+        self._form = None if self._last_batch == "keep" else Form(self._who, first, self._last_batch)
+        example = first if self._form is None else self._form.fit(first)
+        self._places = Places(self._who, example, self._source, self._last_batch)
+        self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
+        check_mesh(self._who, loop.mesh, self._places)
+        spec = self._places.spec_of(jax.eval_shape(lambda: example))
         with placement.inside(loop.graph.home):
-            metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, jax.eval_shape(lambda: first))
-        leaves, self._structure = jax.tree.flatten(first)
+            metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, spec)
+        leaves, self._structure = jax.tree.flatten(example)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
-        self._places = [placeholder(np.asarray(leaf).dtype, name="evaluated") for leaf in leaves]
-        told = op(evaluate)(loop.state, jax.tree.unflatten(self._structure, self._places))
+        self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
+        self._checks = [feeder(tensor) for tensor in self._fed]
+        told = op(evaluate)(loop.state, jax.tree.unflatten(self._structure, self._fed))
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, lambda: True))
 
-    def _feeds(self, batch: Any) -> Mapping[Any, Any]:
+    def _feeds(self, batch: Any) -> Mapping[Any, Any] | None:
+        """Returns what is fed for a batch; `None` for one that is left out."""
         if self._tensors is not None:
             return batch
+        if self._form is not None:
+            batch = self._form.fit(batch)
+            if batch is None:
+                return None
         leaves, structure = jax.tree.flatten(batch)
         if structure != self._structure:
             raise ValueError(
                 f"{self._who} requires batches of one structure: the first is {self._structure}, another {structure}."
             )
-        return dict(zip(self._places, leaves, strict=True))
+        if self._places.sharding is not None:
+            leaves = [check(leaf) for check, leaf in zip(self._checks, leaves, strict=True)]
+            leaves = jax.tree.leaves(self._places.put(jax.tree.unflatten(structure, leaves)))
+        return dict(zip(self._fed, leaves, strict=True))
 
     def _size(self, batch: Any) -> int:
         arrays = batch.values() if self._tensors is not None else [batch]

@@ -14,7 +14,7 @@ import jax
 from hookline import arguments, summary
 from hookline import sharding as rules
 from hookline.checkpoint import devices, latest_checkpoint, list_variables, load_variable
-from hookline.data import iterator
+from hookline.data.batches import LastBatch
 from hookline.data.sources import is_one_shot
 from hookline.errors import FailedPreconditionError
 from hookline.graph import (
@@ -41,7 +41,7 @@ from hookline.hooks import (
     spaced,
 )
 from hookline.hooks.when import bare
-from hookline.loop.batches import check_batches, first_spec
+from hookline.loop.batches import BATCHES, batches_of, check_batches, first_spec
 from hookline.loop.counter import CounterHook, counter_in
 from hookline.loop.forms import form_of, is_function
 from hookline.loop.metrics import ALONE
@@ -53,7 +53,6 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-_BATCHES = "batches"
 # Arrays of a smaller state are kept, so that a loop without checkpoints can begin anew.
 _KEPT_BYTES = 2**20
 # Arguments of a session that a loop does not take.
@@ -85,11 +84,17 @@ class Loop:
             Or the tensor that it returned, for its options: the loop is then built in the graph of that.
         sharding: Where the state lives, as of `hookline.Variable`; by default where its arrays lie.
         seed: Of the random keys.
+        batch_sharding: Where batches are put, as `sharding` of `iterator`; a `PartitionSpec` is one on the mesh of the
+            state. By default the first dimension of each array is split over the axis `data` of that mesh, if it has
+            one.
+        last_batch: As of `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
+            `(x, y), mask = batch`.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
             it: `with loop.graph.as_default(): norm = hl.op(optax.tree.norm)(loop.state["params"])`.
         state: The variable.
+        mesh: The mesh that the state lies on; `None` where it lies on none.
         metrics: Tensors by name; a nested metric's name has slashes.
         train_op: One step, and one more global step.
         form: How the state is held.
@@ -99,7 +104,8 @@ class Loop:
     Raises:
         TypeError: The step takes or returns something else, reads values, or accumulates metrics in its state.
             Or `batches` is not a source of batches, or contains text.
-        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty.
+        ValueError: It returns a state of another structure, shape or dtype; `batches` is empty, or lies on another mesh
+            than the state. Or the first batch, or the last one of `hookline.data.arrays`, cannot be split.
 
     Example:
         >>> import hookline as hl, jax, numpy as np
@@ -116,7 +122,15 @@ class Loop:
     """
 
     def __init__(
-        self, train_step: Any, state: Any, batches: Any, *, sharding: Any = None, seed: int | None = None
+        self,
+        train_step: Any,
+        state: Any,
+        batches: Any,
+        *,
+        sharding: Any = None,
+        seed: int | None = None,
+        batch_sharding: Any = None,
+        last_batch: LastBatch = "keep",
     ) -> None:
         self.form = form_of(state)
         self._step = Step("Loop", train_step, self.form)
@@ -131,31 +145,38 @@ class Loop:
         self._has_run = False
         self.logdir: str | None = None
         self.result: Any = None
+        self._layout: tuple[Any, list[Any]] | None = None
+        shardings = self._shardings(sharding)
+        of_state = placement.mesh_of(shardings, "Loop: the state")
         with self.graph.as_default():
-            self._batch = batches if isinstance(batches, Tensor) else iterator(batches, name=_BATCHES)
+            self._batch = batches_of(batches, of_state, batch_sharding, last_batch)
+            self.graph.settle("Loop", [*shardings, placement.current()])
+            self.mesh: jax.sharding.Mesh | None = getattr(self.graph.home, "mesh", None)
             self._build(self._batch, seed, sharding)
             self.graph.add_to_collection(_LOOPS, self)
 
-    def _places(self, sharding: Any) -> Any:
-        """Returns where the state lives, as a tree of shardings; None where nobody has put it anywhere."""
-        values, make = self.form.values, self.form.start
-        if sharding is not None:
-            found = rules.checked("Loop", self.form.shown, sharding)
-        elif is_function(make):
-            found = placement.fixed(make)
-        else:
-            found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
-        self.graph.settle("Loop", [*found, placement.current()])
-        if all(place is None for place in found):
-            return None
-        return jax.tree.structure(values).unflatten(place or self.graph.home for place in found)
+    def _shardings(self, sharding: Any) -> list[Any]:
+        """Returns where the arrays of the state live, one by one; None for those that nobody has put anywhere."""
+        values, start = self.form.values, self.form.start
+        structure = jax.tree.structure(values)
+        if self._layout is None or self._layout[0] != structure:
+            if sharding is not None:
+                found = rules.checked("Loop", self.form.shown, sharding)
+            elif is_function(start):
+                found = placement.fixed(start)
+            else:
+                found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
+            self._layout = structure, found
+        return self._layout[1]
 
     def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
-        self._places(sharding)
-        placed = lambda spec: placement.with_places(spec, jax.tree.leaves(self._places(sharding)))  # noqa: E731
+        placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
         with placement.inside(self.graph.home):
             _, metrics = self._step.spec(first_spec(batch), placed)
-        places = self._places(sharding)
+        shardings, places = self._shardings(sharding), None
+        if any(place is not None for place in shardings):
+            whole = [place or self.graph.home for place in shardings]
+            places = jax.tree.structure(self.form.values).unflatten(whole)
         self._say_numbers()
         self._say_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
@@ -284,7 +305,7 @@ class Loop:
         """Refuses to go on where a checkpoint is with batches that this process has only from there on."""
         path = latest_checkpoint(logdir) if logdir and self._is_one_shot and not self._has_run else None
         names = [name for name, _ in list_variables(path)] if path else []
-        if path and f"{_BATCHES}/count" in names and load_variable(path, f"{_BATCHES}/count"):
+        if path and f"{BATCHES}/count" in names and load_variable(path, f"{BATCHES}/count"):
             raise FailedPreconditionError(
                 None,
                 None,

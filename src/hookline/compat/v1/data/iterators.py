@@ -17,6 +17,7 @@ from hookline.compat.v1.ignored import ignored
 from hookline.compat.v1.nodes import constant, convert_to_tensor
 from hookline.compat.v1.texts import OnHost, as_word, mark
 from hookline.data.batches import Form, owned
+from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.sequences import START, Read
 from hookline.errors import FailedPreconditionError
@@ -212,7 +213,7 @@ class _Reader(Reader):
     def __init__(self, node: Source, stream: _Stream, prefetch: int) -> None:
         stream.read_by.add(node)
         example = None if node.output.spec is specs.UNKNOWN else node.output.spec
-        super().__init__(node, stream, Form(node.node_def, example, "keep"), prefetch, None)
+        super().__init__(node, stream, Form(node.node_def, example, "keep"), prefetch, Places(node.node_def))
 
     def turn_to(self, stream: _Stream) -> None:
         """Reads from another stream."""

@@ -1,0 +1,212 @@
+"""Where the arrays of batches are put: on a device, or in parts on the devices of a mesh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from hookline.data.arrays import Arrays
+from hookline.data.batches import LastBatch, Padded, is_object
+from hookline.errors import InvalidArgumentError
+from hookline.graph import spec as specs
+from hookline.graph.placement import clash, mesh_of, shown
+
+
+class Places:
+    """Where the batches of a source are put.
+
+    Args:
+        who: Whose batches, for messages.
+        example: A batch, or a spec of one; `None` if none is known.
+        source: The source, which may show later ones: `arrays`, or a list.
+        last_batch: As of `iterator`.
+
+    Attributes:
+        sharding: Where: a device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
+    """
+
+    def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
+        self._who, self._source, self._last_batch = who, source, last_batch
+        # Not the batch itself, which would stay in memory.
+        self._example = jax.tree.map(_outline, example)
+        self.sharding: Any = None
+        self._is_default = False
+        self._known: dict[Any, list[Any]] = {}
+
+    def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
+        """Has batches put there from now on.
+
+        Args:
+            sharding: As the attribute.
+            is_default: Nobody asked for it. Arrays that are on its mesh already stay as they are.
+
+        Raises:
+            TypeError: It is no sharding, nor a tree of them.
+            ValueError: What is known of the batches does not fit it.
+        """
+        for leaf in jax.tree.leaves(sharding):
+            if not isinstance(leaf, jax.Device | Sharding):
+                advice = f", which has no mesh: give jax.NamedSharding(mesh, {leaf})" * isinstance(leaf, PartitionSpec)
+                raise TypeError(f"{self._who} requires shardings or devices to put batches on, got {leaf!r}{advice}.")
+        self.sharding, self._is_default = sharding, is_default
+        self._known.clear()
+        if sharding is None or self._example is None:
+            return
+        if problem := self._problem(self._example, self._targets(self._example)):
+            raise ValueError(f"{self._who}: the first batch {problem}")
+        for which, batch in self._later():
+            if problem := self._problem(batch, self._targets(batch), is_later=True):
+                raise ValueError(f"{self._who}: {which} {problem}")
+
+    def put(self, batch: Any) -> Any:
+        """Returns the batch with its numbers there; text and objects stay on the host.
+
+        Raises:
+            InvalidArgumentError: It cannot be split as its sharding says, or lies on another mesh.
+        """
+        leaves, structure = jax.tree.flatten(batch)
+        if self.sharding is None and not any(map(is_object, leaves)):
+            return jax.device_put(batch)
+        kind = structure, tuple([(np.shape(leaf), getattr(leaf, "sharding", None)) for leaf in leaves])
+        targets = self._known.get(kind)
+        if targets is None:
+            targets = self._targets(batch)
+            if problem := self._problem(batch, targets, is_later=True):
+                raise InvalidArgumentError(None, None, f"{self._who}: a batch {problem}")
+            self._known[kind] = targets
+        numbers = [index for index, leaf in enumerate(leaves) if not is_object(leaf)]
+        placed = jax.device_put([leaves[index] for index in numbers], [targets[index] for index in numbers])
+        for index, array in zip(numbers, placed, strict=True):
+            leaves[index] = array
+        return jax.tree.unflatten(structure, leaves)
+
+    def spec_of(self, spec: Any) -> Any:
+        """Returns the spec of batches that are put there: explicit axes are a part of types."""
+        if spec is specs.UNKNOWN or self.sharding is None or self._example is None:
+            return spec
+        return jax.tree.unflatten(
+            jax.tree.structure(spec), map(_typed, jax.tree.leaves(spec), self._targets(self._example))
+        )
+
+    def shardings(self) -> list[Any]:
+        """Returns where batches are put; or, as far as is known, where they lie by themselves."""
+        if self.sharding is not None:
+            return jax.tree.leaves(self.sharding)
+        return [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self._example)]
+
+    def _later(self) -> Iterator[tuple[str, Any]]:
+        """Yields batches of other shapes than the first that the source shows: which, and an outline of each."""
+        if self._last_batch != "keep":
+            return
+        if isinstance(self._source, Arrays) and (size := self._source.last_size) is not None:
+            yield "the last batch of an epoch", jax.tree.map(lambda leaf: _of_size(leaf, size), self._example)
+        seen = {str(self._example)}
+        for number, batch in enumerate(self._source if isinstance(self._source, list | tuple) else (), start=1):
+            outline = jax.tree.map(_outline, batch)
+            if str(outline) not in seen and jax.tree.structure(outline) == jax.tree.structure(self._example):
+                yield f"batch {number}", outline
+            seen.add(str(outline))
+
+    def _targets(self, batch: Any) -> list[Any]:
+        """Returns where each array of a batch is put."""
+        content = batch.batch if isinstance(batch, Padded) else batch
+        given: list[Any] = []
+        try:
+            jax.tree.map(
+                lambda sharding, part: given.extend([sharding] * len(jax.tree.leaves(part))),
+                self.sharding,
+                content,
+                is_leaf=lambda node: node is None,
+            )
+        except ValueError:
+            raise ValueError(
+                f"{self._who} requires one sharding, or a tree of them in the structure of a batch: a batch is "
+                f"{jax.tree.structure(content)}, the tree is {jax.tree.structure(self.sharding)}."
+            ) from None
+        leaves = jax.tree.leaves(content)
+        targets = [self._target(leaf, sharding) for leaf, sharding in zip(leaves, given, strict=True)]
+        if isinstance(batch, Padded):
+            first = next(target for leaf, target in zip(leaves, targets, strict=True) if np.ndim(leaf))
+            is_named = isinstance(first, NamedSharding)
+            targets.append(NamedSharding(first.mesh, PartitionSpec(*first.spec[:1])) if is_named else first)
+        return targets
+
+    def _target(self, leaf: Any, sharding: Any) -> Any:
+        if not isinstance(sharding, NamedSharding):
+            return sharding
+        if self._is_default and getattr(getattr(leaf, "sharding", None), "mesh", None) == sharding.mesh:
+            return leaf.sharding
+        return sharding if np.ndim(leaf) else NamedSharding(sharding.mesh, PartitionSpec())
+
+    def _problem(self, batch: Any, targets: list[Any], *, is_later: bool = False) -> str | None:
+        """Says what of a batch cannot be put where it is to be, and what to do; `None` if all of it can."""
+        for (path, leaf), target in zip(jax.tree.leaves_with_path(batch), targets, strict=True):
+            if is_object(leaf) or not isinstance(target, Sharding):
+                continue
+            where = f" (at {jax.tree_util.keystr(path)})" if path else ""
+            mesh = mesh_of([target])
+            own = mesh_of([getattr(leaf, "sharding", None)])
+            if mesh is not None and own is not None and own.size > 1 and clash(mesh, own):
+                return (
+                    f"lies on the mesh {shown(own)}{where}, and would be put on another, {shown(mesh)}. Have the "
+                    f"source give arrays of the host, or such as are on that mesh."
+                )
+            if not isinstance(target, NamedSharding) or not isinstance(target.mesh, Mesh):
+                continue
+            shape = np.shape(leaf)
+            if len(target.spec) > len(shape):
+                return (
+                    f"has an array of shape {shape}{where}, and {target.spec} splits {len(target.spec)} dimensions. "
+                    f"Give a tree of shardings in the structure of a batch."
+                )
+            for dim, (length, axes) in enumerate(zip(shape, target.spec, strict=False)):
+                parts, names = _parts(target.mesh, axes)
+                if isinstance(length, int) and length % parts:
+                    what = f"{length} examples" if dim == 0 else f"the length {length} in dimension {dim}"
+                    return (
+                        f"has {what}{where}, which cannot be split into {parts} equal parts over {names} of the mesh "
+                        f"{shown(target.mesh)}. {self._remedy(parts, dim, is_later)}"
+                    )
+        return None
+
+    def _remedy(self, parts: int, dim: int, is_later: bool) -> str:
+        if dim:
+            return "Give a sharding that leaves this dimension whole."
+        if is_later:
+            return (
+                "Choose another batch size, or last_batch='drop', or last_batch='pad', which gives a mask of the real "
+                "examples beside each batch."
+            )
+        whole = ", or batch_sharding=jax.P(), which gives each device all of it" * self._is_default
+        return f"Choose a batch size that is a multiple of {parts}{whole}."
+
+
+def _parts(mesh: Mesh, axes: Any) -> tuple[int, str]:
+    """Returns into how many parts these axes of a mesh split a dimension, and the axes in words."""
+    names = [axes] if isinstance(axes, str) else list(axes) if isinstance(axes, tuple) else []
+    words = " and ".join(map(repr, names))
+    return math.prod(mesh.shape[name] for name in names), f"the ax{'is' if len(names) == 1 else 'es'} {words}"
+
+
+def _outline(leaf: Any) -> Any:
+    """Returns what is known of an array before it is put anywhere: its shape, its dtype and where it lies."""
+    if is_object(leaf):
+        return ""
+    array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=getattr(array, "sharding", None))
+
+
+def _of_size(outline: Any, size: int) -> Any:
+    return jax.ShapeDtypeStruct((size, *outline.shape[1:]), outline.dtype)
+
+
+def _typed(spec: Any, target: Any) -> Any:
+    if not isinstance(target, NamedSharding) or AxisType.Explicit not in target.mesh.axis_types:
+        return spec
+    is_open = not all(isinstance(dim, int) for dim in spec.shape)
+    return spec if is_open else jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=target)
