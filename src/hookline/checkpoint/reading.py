@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
@@ -81,12 +82,14 @@ def _read(
         for leaf, place in zip(match.leaves, shardings.get(key, ()), strict=False)
         if place is not None and leaves.may_lie(leaf, place)
     }
-    abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
-    stored = orbax_io.read(
-        os.path.abspath(directory),
-        {name: array for name, array in abstract.items() if array is not None},
-        max(map(leaves.nbytes, wanted), default=0),
-    )
+    largest = max(map(leaves.nbytes, wanted), default=0)
+    stored: dict[str, Any] = {}
+    for part in _in_parts(
+        {leaf.name: (leaf, leaves.abstract(leaf, places.get(leaf.name, anywhere))) for leaf in wanted},
+        max(orbax_io.READ_AT_ONCE_BYTES, largest),
+    ):
+        read = orbax_io.read(os.path.abspath(directory), {name: to for name, (_, to) in part.items()}, largest)
+        stored |= {name: leaves.on_device(part[name][0], array) for name, array in read.items()}
     for leaf in wanted if verify else ():
         if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
             raise ValueError(
@@ -104,6 +107,25 @@ def _read(
         key: match.structure.unflatten([leaves.unpack(leaf, take(leaf.name)) for leaf in match.leaves])
         for key, match in matches.items()
     }
+
+
+def _in_parts(wanted: Mapping[str, tuple[Leaf, Any]], at_once_bytes: int) -> Iterator[dict[str, tuple[Leaf, Any]]]:
+    """Yields what is to be read together: what is read to the host, only so much; all else, which Orbax takes care of.
+
+    Args:
+        wanted: For each name the leaf, and what `leaves.abstract` says of it.
+        at_once_bytes: How much of what is read to the host.
+    """
+    part = {name: (leaf, to) for name, (leaf, to) in wanted.items() if to not in (None, np.ndarray)}
+    left = at_once_bytes
+    for name, (leaf, to) in wanted.items():
+        if to is np.ndarray:
+            if part and leaves.nbytes(leaf) > left:
+                yield part
+                part, left = {}, at_once_bytes
+            part[name] = leaf, to
+            left -= leaves.nbytes(leaf)
+    yield part
 
 
 def _data_files(directory: str) -> list[str]:
