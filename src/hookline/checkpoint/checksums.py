@@ -102,10 +102,14 @@ def _reading(data: jax.Array) -> Callable[[Index], Any]:
         host = value_of(data)
         return lambda index: host[index]
 
+    # Inside a mesh JAX would refuse what lies on one device of it.
+    alone = jax.sharding.Mesh(np.array(list(data.devices())), ("device",))
+
     def read(index: Index) -> Any:
         sizes = [part.stop - part.start for part in index]
         if tuple(sizes) == data.shape:
             return value_of(data)
-        return np.asarray(jax.lax.dynamic_slice(data, [part.start for part in index], sizes))
+        with jax.set_mesh(alone):
+            return np.asarray(jax.lax.dynamic_slice(data, [part.start for part in index], sizes))
 
     return read

@@ -14,8 +14,6 @@ from orbax.checkpoint import v1 as ocp
 
 from hookline.checkpoint.host import HostCopy
 
-READ_AT_ONCE_BYTES = 32 * 2**20
-"""So much is read at once, or the largest array if that is more; on the way it takes twice its size on the host."""
 # An array that lay in pieces is stored in chunks of this size: each device reads those that its own piece needs. Chunks
 # that are not rows are copied to be written. So an array that was whole stays whole.
 _CHUNK_BYTES = 4 * 2**20
@@ -101,13 +99,13 @@ def _divides(length: int) -> bool:
     return length == 1
 
 
-def read(directory: str, wanted: Mapping[str, Any], largest_bytes: int) -> dict[str, Any]:
+def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[str, Any]:
     """Reads arrays of a checkpoint by name: for each a `jax.ShapeDtypeStruct` with its sharding, or `np.ndarray`."""
     if not wanted:
         return {}
     context = _context()
     context.pytree.loading.partial_load = True
-    # Orbax reads into host memory and copies from there: only so much at once, and less than this number.
-    context.memory.read_concurrent_bytes = max(READ_AT_ONCE_BYTES, largest_bytes) + 1
+    # Devices that need parts of one chunk each read all of it, one after another. The limit itself is not allowed.
+    context.memory.read_concurrent_bytes = at_once_bytes + 1
     with _quiet(), context:
         return ocp.load(directory, dict(wanted))

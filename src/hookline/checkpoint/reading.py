@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from hookline import arguments, clock, preemption
 from hookline.checkpoint import checksums, failures, layout, leaves
@@ -21,6 +20,9 @@ from hookline.checkpoint.state import latest_checkpoint, recorded
 from hookline.errors import NotFoundError
 
 T = TypeVar("T")
+
+# So much is read at once, or the largest leaf.
+_AT_ONCE_BYTES = 32 * 2**20
 
 _logger = logging.getLogger(__name__)
 
@@ -82,14 +84,13 @@ def _read(
         for leaf, place in zip(match.leaves, shardings.get(key, ()), strict=False)
         if place is not None and leaves.may_lie(leaf, place)
     }
-    largest = max(map(leaves.nbytes, wanted), default=0)
+    abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored: dict[str, Any] = {}
-    for part in _in_parts(
-        {leaf.name: (leaf, leaves.abstract(leaf, places.get(leaf.name, anywhere))) for leaf in wanted},
-        max(orbax_io.READ_AT_ONCE_BYTES, largest),
-    ):
-        read = orbax_io.read(os.path.abspath(directory), {name: to for name, (_, to) in part.items()}, largest)
-        stored |= {name: leaves.on_device(part[name][0], array) for name, array in read.items()}
+    at_once = max([_AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
+    for part in _in_parts([leaf for leaf in wanted if abstract[leaf.name] is not None], at_once):
+        read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
+        stored |= {name: leaves.on_device(part[name], array) for name, array in read.items()}
+        jax.block_until_ready(stored)  # Until then they also take the host's memory.
     for leaf in wanted if verify else ():
         if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
             raise ValueError(
@@ -109,22 +110,16 @@ def _read(
     }
 
 
-def _in_parts(wanted: Mapping[str, tuple[Leaf, Any]], at_once_bytes: int) -> Iterator[dict[str, tuple[Leaf, Any]]]:
-    """Yields what is to be read together: what is read to the host, only so much; all else, which Orbax takes care of.
-
-    Args:
-        wanted: For each name the leaf, and what `leaves.abstract` says of it.
-        at_once_bytes: How much of what is read to the host.
-    """
-    part = {name: (leaf, to) for name, (leaf, to) in wanted.items() if to not in (None, np.ndarray)}
+def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+    """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
+    part: dict[str, Leaf] = {}
     left = at_once_bytes
-    for name, (leaf, to) in wanted.items():
-        if to is np.ndarray:
-            if part and leaves.nbytes(leaf) > left:
-                yield part
-                part, left = {}, at_once_bytes
-            part[name] = leaf, to
-            left -= leaves.nbytes(leaf)
+    for leaf in wanted:
+        if part and leaves.nbytes(leaf) > left:
+            yield part
+            part, left = {}, at_once_bytes
+        part[leaf.name] = leaf
+        left -= leaves.nbytes(leaf)
     yield part
 
 
