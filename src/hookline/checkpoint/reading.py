@@ -124,12 +124,12 @@ def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, 
 
 
 def _data_files(directory: str) -> list[str]:
-    """Returns the names of the files of a checkpoint that hold arrays."""
+    """Returns the names of the largest files of a checkpoint that hold arrays."""
     found = []
     for folder, _, files in os.walk(directory):
         if os.path.basename(folder) == "d":
-            found += [os.path.relpath(os.path.join(folder, file), directory) for file in files]
-    return sorted(found)
+            found += [os.path.join(folder, file) for file in files]
+    return [os.path.relpath(file, directory) for file in sorted(found, key=os.path.getsize, reverse=True)[:3]]
 
 
 def verify(ckpt_dir_or_file: str) -> None:
