@@ -345,12 +345,40 @@ def memory_of_a_checkpoint() -> Any:
         return seen
 
 
+def memory_before_a_restore() -> Any:
+    """Returns what is live when the arrays of a checkpoint are read: by a recovery, and by a rollback."""
+    from hookline.checkpoint import orbax_io
+
+    class Fail(hl.train.SessionRunHook):
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if run_context.session.global_step == 3 and not reads:
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    def nan_step(state: Any, batch: Any) -> Any:
+        state, _ = large_step(state, batch)
+        return state, {"loss": jnp.where(state["n"] == 5, jnp.nan, 1.0)}
+
+    reads: list[int] = []
+    read = orbax_io.read
+    orbax_io.read = lambda *arguments: reads.append(live_mb() - before) or read(*arguments)
+    before = live_mb()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            loop = hl.train.Loop(nan_step, large, batches(), sharding=fsdp(mesh_of()))
+            recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
+            keywords = {"save_checkpoint_steps": 2, "on_nan": "rollback", "recovery": recovery, "progress": False}
+            loop.run(folder, 8, hooks=[Fail()], **keywords)
+    finally:
+        orbax_io.read = read
+    return reads
+
+
 CASES = [
     one, arrays, function_with_a_rule, function_with_a_rule_explicit, function_that_places, function_inside_a_mesh,
     uncommitted_count, abstract, module_that_can_be_called, nnx_objects_of_a_function, step_that_fixes_a_layout,
     step_of_a_shard_map, step_that_jax_refuses, made_inside_and_run_outside, made_outside_and_run_inside,
     threads_are_in_the_mesh, graph_of_variables, two_meshes, leaf_that_does_not_divide, memory_of_a_function,
-    memory_of_a_function_in_parts, memory_of_arrays, memory_of_a_checkpoint,
+    memory_of_a_function_in_parts, memory_of_arrays, memory_of_a_checkpoint, memory_before_a_restore,
 ]  # fmt: skip
 
 

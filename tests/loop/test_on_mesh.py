@@ -103,3 +103,8 @@ def test_arrays_that_were_given_are_not_held_while_their_state_is_trained(found)
 def test_a_save_and_a_restore_hold_the_state_once(found):
     for seen in found["memory_of_a_checkpoint"]:
         assert max(seen.values()) <= 36
+
+
+def test_what_is_lost_is_freed_before_a_recovery_or_a_rollback_reads_what_takes_its_place(found):
+    # Each reads its arrays in several parts; when the first is read, nothing is there.
+    assert sum(live <= 4 for live in found["memory_before_a_restore"]) == 2

@@ -485,7 +485,9 @@ class Saver:
             raise NotFoundError(None, None, f"{self.name} cannot roll back: it has saved no checkpoint yet.")
         sess = _raw(sess)
         variables = {name: v for name, v in self._of(sess).items() if not counts_runs(v)}
-        self._load(sess, path, variables, whole=False)
+        sess.settle()
+        with sess.lowlevel.replacing(variables.values()) as forget:
+            self._load(sess, path, variables, whole=False, before_reading=forget)
         self._proven_step = None
         self._retention.doubt(path, None if get_global_step(sess.graph) is None else sess.global_step)
         self.rollbacks += 1
@@ -495,7 +497,15 @@ class Saver:
         if self._proven_step is not None:
             retention.prove(self._proven_step)
 
-    def _load(self, sess: Session, path: str, variables: Mapping[str, Variable], *, whole: bool) -> None:
+    def _load(
+        self,
+        sess: Session,
+        path: str,
+        variables: Mapping[str, Variable],
+        *,
+        whole: bool,
+        before_reading: Callable[[], None] = lambda: None,
+    ) -> None:
         specs = {name: variable.spec for name, variable in variables.items()}
         iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
         was_read: list[Manifest] = []
@@ -505,7 +515,9 @@ class Saver:
             held = {name: UNKNOWN for name in iterators if name in manifest.variables}
             if whole:
                 held |= {name: UNKNOWN for name in manifest.variables if name.startswith(HOOK_STATES)}
-            return fitting.fit(path, manifest, specs | held, reshape=self._reshape)
+            fits = fitting.fit(path, manifest, specs | held, reshape=self._reshape)
+            before_reading()
+            return fits
 
         read = reading.read(path, choose, self._verify, devices.shardings_of(variables))
         is_placed = any(variable.shardings for variable in variables.values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -275,6 +276,29 @@ class Engine(LowLevel):
             self.check_usable()
             (leaves,) = self.store.take([variable])
             return jax.tree.unflatten(self.store.structure(variable), leaves)
+
+    @contextlib.contextmanager
+    def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
+        """Yields a function that frees the values of variables, for the ones that the block loads in their place.
+
+        Two of a large model may not fit. If the block fails after that, the session is lost.
+        """
+        is_free = False
+
+        def forget() -> None:
+            nonlocal is_free
+            with self.lock:
+                self.check_usable()
+                if self.store.local is not None:
+                    self.store.local.forget(variables)
+                    is_free = True
+
+        try:
+            yield forget
+        except BaseException as error:
+            if is_free:
+                self._lost, self.usable = error, False
+            raise
 
     def load(
         self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None

@@ -210,6 +210,13 @@ class LocalStore(VariableStore):
             raise ValueError(f"Variable {variable.op.name!r} cannot hold the value to load: {error}") from None
         return kept, structure
 
+    def forget(self, variables: Iterable[Variable]) -> None:
+        """Frees the values of variables; they have none then."""
+        for variable in variables:
+            slot = self._slots.setdefault(variable, Slot())
+            slot.put(None, None)
+            slot.mirror = None
+
     def uninitialized(self, variables: Iterable[Variable]) -> list[str]:
         return [variable.op.name for variable in variables if not self._has_value(self._slots.get(variable))]
 

@@ -68,8 +68,8 @@ class Slot:
             return self.structure
         return block.structures[self.place]
 
-    def put(self, leaves: Leaves, structure: Any) -> None:
-        """Sets the value."""
+    def put(self, leaves: Leaves | None, structure: Any) -> None:
+        """Sets the value; None frees it."""
         if self.block is not None:
             self.block.dissolve()
         self.leaves, self.structure = leaves, structure
