@@ -284,9 +284,10 @@ def leaf_that_does_not_divide() -> Any:
 
 def live_mb() -> int:
     gc.collect()
-    arrays = [a for a in jax.live_arrays() if a.nbytes > 1000]
-    each = [int(np.prod(a.sharding.shard_shape(a.shape))) * a.dtype.itemsize * len(a.devices()) for a in arrays]
-    return round(sum(each) / 2**20)
+    shards = [shard.data for array in jax.live_arrays() if array.nbytes > 1000 for shard in array.addressable_shards]
+    # The parts of an array are arrays, too, of the same memory.
+    memory = {(str(data.devices()), data.unsafe_buffer_pointer()): data.nbytes for data in shards}
+    return round(sum(memory.values()) / 2**20)
 
 
 class Memory(hl.train.SessionRunHook):
