@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hookline import errors
-from hookline.checkpoint import layout, leaves, orbax_io, reading
+from hookline.checkpoint import host, layout, leaves, orbax_io, reading
 from hookline.checkpoint.manifest import Manifest
 
 
 def through_a_checkpoint(values, path):
     entries, stored = leaves.pack(values)
     writing = layout.prepare(path)
-    orbax_io.start_writing(writing, stored)()
+    orbax_io.start_writing(writing, host.copies(stored))()
     layout.commit(writing, Manifest(entries))
     return {name: reading.load_variable(path, name) for name in values}
 

@@ -378,7 +378,7 @@ def test_a_run_that_is_refused_gets_its_batch_and_leaves_it(session):
     session.run(hl.global_variables_initializer())
     seen = [float(session.run((batch, train), options=RunOptions(last_step=2))[0][0]) for _ in range(4)]
     assert seen == [0.0, 1.0, 2.0, 2.0]
-    assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
+    assert session.lowlevel.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 2
 
 
 def test_a_run_of_two_iterators_uses_none_where_one_has_ended(session):
@@ -398,7 +398,7 @@ def test_a_run_inside_a_run_gets_a_batch_of_its_own(session):
     assert float(session.run(nested)[0]) == 0.0
     assert inner == [1.0]
     assert float(session.run(batch)[0]) == 2.0
-    assert session.lowlevel.snapshot_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
+    assert session.lowlevel.values_with_positions([], ["iterator"])[1]["iterator"].value["count"] == 3
 
 
 # Threads --------------------------------------------------------------------------------------------------------------

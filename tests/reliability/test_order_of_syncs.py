@@ -19,7 +19,6 @@ _IN_CHECKPOINT = [
     "orbax.checkpoint",
     "state",
     "state/_METADATA",
-    "state/_sharding",
     "state/d",
     "state/d/*",
     "state/manifest.ocdbt",

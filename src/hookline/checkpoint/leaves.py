@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,25 +131,29 @@ def _key_data(leaf: Leaf) -> tuple[tuple[int, ...], Any]:
     return (*leaf.shape, *one.shape), one.dtype
 
 
+def on_device(leaf: Leaf, read: Any) -> Any:
+    """Returns what was read for a leaf where it belongs: on a device, unless it was in the host's memory."""
+    return jnp.asarray(read) if leaf.kind in ("array", "key") else read
+
+
 def unpack(leaf: Leaf, stored: Any) -> Any:
-    """Returns the leaf as it was saved; `stored` is the value read for it, None if nothing is stored."""
+    """Returns the leaf as it was saved; `stored` is the value of `on_device` for it, None if nothing is stored."""
     if leaf.kind in _IN_MANIFEST.values():
         return leaf.value
     if leaf.kind == "bytes":
         return b"" if stored is None else stored.tobytes()
     if leaf.kind == "key":
-        data = jnp.zeros(*_key_data(leaf)) if stored is None else jnp.asarray(stored)
+        data = jnp.zeros(*_key_data(leaf)) if stored is None else stored
         return jax.random.wrap_key_data(data, impl=leaf.value)
     if stored is None:
         make: Callable[..., Any] = jnp.zeros if leaf.kind == "array" else np.zeros
         return make(leaf.shape, jnp.dtype(leaf.dtype))
-    if leaf.kind == "scalar":
-        return stored[()]
-    return jnp.asarray(stored) if leaf.kind == "array" else stored
+    return stored[()] if leaf.kind == "scalar" else stored
 
 
 def nbytes(leaf: Leaf) -> int:
     """Returns roughly how many bytes reading the leaf takes."""
-    if leaf.kind in ("array", "numpy"):
-        return int(np.prod(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
+    if leaf.kind in ("array", "numpy", "key"):
+        shape, dtype = _key_data(leaf) if leaf.kind == "key" else (leaf.shape, jnp.dtype(leaf.dtype))
+        return math.prod(shape) * dtype.itemsize
     return 0 if leaf.kind != "bytes" else leaf.shape[0]

@@ -11,6 +11,7 @@ import google_crc32c
 
 from hookline.checkpoint import checksums
 from hookline.checkpoint.checksums import Piece
+from hookline.checkpoint.host import HostCopy
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
@@ -84,9 +85,9 @@ class Manifest:
         text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
         return f"{text[:-1]}{_CHECKSUM}{google_crc32c.value(text[:-1].encode())}}}"
 
-    def with_pieces(self, stored: Mapping[str, Any]) -> Manifest:
+    def with_pieces(self, stored: Mapping[str, HostCopy]) -> Manifest:
         """Returns a manifest with the checksums of the stored arrays, given by leaf name."""
-        own = {name: checksums.pieces_of(array) for name, array in stored.items()}
+        own = {name: checksums.pieces_of(copy) for name, copy in stored.items()}
         variables = {
             name: Entry(
                 tuple(dataclasses.replace(leaf, pieces=own.get(leaf.name, ())) for leaf in entry.leaves),

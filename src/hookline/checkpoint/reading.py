@@ -21,6 +21,9 @@ from hookline.errors import NotFoundError
 
 T = TypeVar("T")
 
+# So much is read at once, or the largest leaf.
+_AT_ONCE_BYTES = 32 * 2**20
+
 _logger = logging.getLogger(__name__)
 
 
@@ -82,11 +85,14 @@ def _read(
         if place is not None and leaves.may_lie(leaf, place)
     }
     abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
-    stored = orbax_io.read(
-        os.path.abspath(directory),
-        {name: array for name, array in abstract.items() if array is not None},
-        max(map(leaves.nbytes, wanted), default=0),
-    )
+    stored: dict[str, Any] = {}
+    at_once = max([_AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
+    once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
+    for part in _in_parts(once.values(), at_once):
+        read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
+        placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+        stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
+        del read, placed
     for leaf in wanted if verify else ():
         if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
             raise ValueError(
@@ -106,13 +112,26 @@ def _read(
     }
 
 
+def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:
+    """Yields the leaves that are read together: on the way they take twice their size in the host's memory."""
+    part: dict[str, Leaf] = {}
+    left = at_once_bytes
+    for leaf in wanted:
+        if part and leaves.nbytes(leaf) > left:
+            yield part
+            part, left = {}, at_once_bytes
+        part[leaf.name] = leaf
+        left -= leaves.nbytes(leaf)
+    yield part
+
+
 def _data_files(directory: str) -> list[str]:
-    """Returns the names of the files of a checkpoint that hold arrays."""
+    """Returns the names of the largest files of a checkpoint that hold arrays."""
     found = []
     for folder, _, files in os.walk(directory):
         if os.path.basename(folder) == "d":
-            found += [os.path.relpath(os.path.join(folder, file), directory) for file in files]
-    return sorted(found)
+            found += [os.path.join(folder, file) for file in files]
+    return [os.path.relpath(file, directory) for file in sorted(found, key=os.path.getsize, reverse=True)[:3]]
 
 
 def verify(ckpt_dir_or_file: str) -> None:

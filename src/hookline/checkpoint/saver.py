@@ -12,13 +12,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-import jax
-
 from hookline import arguments, clock
-from hookline.checkpoint import devices, failures, fitting, layout, lease, leaves, reading
+from hookline.checkpoint import devices, failures, fitting, host, layout, lease, leaves, reading
+from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
-from hookline.checkpoint.manifest import Manifest
+from hookline.checkpoint.manifest import Entry, Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
@@ -29,6 +28,7 @@ from hookline.graph import GraphKeys, Tensor, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
 from hookline.session import Session
+from hookline.session.sources import Position
 
 _logger = logging.getLogger(__name__)
 
@@ -252,7 +252,7 @@ class Saver:
         arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
         arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
         retry = retry or self._retry
-        contents, positions, step = self._contents(sess, global_step)
+        entries, stored, lay_on, positions, step = self._copied(sess, global_step)
         digits = 8 if self._pad_step_number else 1
         path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
         state_file = latest_filename or STATE_FILE_NAME
@@ -260,10 +260,6 @@ class Saver:
             raise InvalidArgumentError(
                 None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
             )
-        entries, stored = leaves.pack(contents)
-        for array in stored.values():
-            if isinstance(array, jax.Array):
-                array.copy_to_host_async()  # The other thread computes its checksum.
         # The session may be closed, or forgotten, before the checkpoint is complete.
         session = weakref.ref(sess)
         until_saved, held = contextlib.ExitStack(), None
@@ -276,7 +272,6 @@ class Saver:
             return held
 
         def manifest() -> Manifest:
-            lay_on = devices.several(stored.values())
             made = Manifest(entries, step, extra=extra, devices=lay_on).with_pieces(stored)
             for function in self._before_commit:
                 function()
@@ -304,18 +299,34 @@ class Saver:
             raise
         return self._pending
 
-    def _contents(self, sess: Session, global_step: Any) -> tuple[dict[str, Any], Mapping[str, Any], int | None]:
-        """Returns copies of all that is to be written, the positions of iterators among it, and the step."""
+    def _copied(
+        self, sess: Session, global_step: Any
+    ) -> tuple[dict[str, Entry], dict[str, HostCopy], tuple[str, ...], Mapping[str, Position], int | None]:
+        """Copies all that is to be written to the host.
+
+        Returns:
+            The manifest's entries, the copies by leaf name, the devices that they lay on if there were several, the
+            positions of iterators, and the step.
+        """
         sess.settle()
         variables = self._of(sess)
         whole = _is_whole(sess, variables)
         iterators = [name for name in sess.lowlevel.iterators() if whole and name not in variables]
-        values, positions = sess.lowlevel.snapshot_with_positions(list(variables.values()), iterators)
-        contents = {name: values[variable.op.name] for name, variable in variables.items()}
-        contents |= {name: position.value for name, position in positions.items()}
-        if whole:
-            contents |= {f"{HOOK_STATES}{name}": state for name, state in sess.lowlevel.hook_states().items()}
-        return contents, positions, _step(sess, global_step, values)
+        states = sess.lowlevel.hook_states() if whole else {}
+        is_saved = isinstance(global_step, Variable) and global_step in variables.values()
+        if not is_saved and isinstance(global_step, Tensor | Variable | str):
+            global_step = sess.run(global_step)
+        with sess.lowlevel.lock:  # The next run may give the memory of the values away.
+            values, positions = sess.lowlevel.values_with_positions(list(variables.values()), iterators)
+            contents = {name: values[variable.op.name] for name, variable in variables.items()}
+            contents |= {name: position.value for name, position in positions.items()}
+            contents |= {f"{HOOK_STATES}{name}": state for name, state in states.items()}
+            entries, stored = leaves.pack(contents)
+            if is_saved:
+                global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
+            if global_step is not None:
+                global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
+            return entries, host.copies(stored), devices.several(stored.values()), positions, global_step
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
@@ -563,18 +574,6 @@ def _by_name(var_list: Iterable[Variable] | Mapping[str, Variable], allow_empty:
     if len(set(variables)) < len(variables):
         raise ValueError(f"Saver requires each variable once in var_list, got {[v.op.name for v in variables]}.")
     return {v.op.name: v for v in variables} if named is None else dict(named)
-
-
-def _step(sess: Session, global_step: Any, values: Mapping[str, Any]) -> int | None:
-    if global_step is None:
-        return None
-    if isinstance(global_step, Variable) and global_step.op.name in values:
-        step = values[global_step.op.name]  # This is the checkpoint's value; the session may have advanced.
-    elif isinstance(global_step, Tensor | Variable | str):
-        step = sess.run(global_step)
-    else:
-        step = global_step
-    return arguments.whole("Saver.save", "global_step", step, at_least=0)
 
 
 def _checked(save_path: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookline.checkpoint import failures, layout
+from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retry import RetryPolicy
@@ -27,7 +28,7 @@ class Writing:
     def __init__(
         self,
         path: str,
-        stored: Mapping[str, Any],
+        stored: Mapping[str, HostCopy],
         retry: RetryPolicy,
         take: Callable[[], Lease],
         was_saved: Callable[[], bool],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -324,12 +324,21 @@ class RemoteStore:
 
     # The whole --------------------------------------------------------------------------------------------------
 
+    def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns the values by name, all after the same transactions; the local ones are not copied."""
+        return self._whole(variables, self.local_store.values)
+
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns a copy of the values by name, all after the same transactions."""
+        return self._whole(variables, self.local_store.snapshot)
+
+    def _whole(
+        self, variables: Iterable[Variable], take_local: Callable[[Iterable[Variable]], dict[str, Any]]
+    ) -> dict[str, Any]:
         variables = list(variables)
         remote = [variable for variable in variables if self.is_remote(variable)]
         local = [variable for variable in variables if not self.is_remote(variable)]
-        result = self.local_store.snapshot(local) if local else {}
+        result = take_local(local) if local else {}
         if remote:
             self._step, values = self._pulls.snapshot([variable.op.name for variable in remote])
             for variable in remote:

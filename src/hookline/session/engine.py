@@ -249,13 +249,22 @@ class Engine(LowLevel):
         every = keys or (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
         return [variable for key in every for variable in self.graph.get_collection(key)]
 
-    def snapshot_with_positions(
-        self, variables: Iterable[Variable], iterators: Iterable[str]
-    ) -> tuple[dict[str, Any], dict[str, Position]]:
-        """Returns what `Session.snapshot` does, and how far the session had come in iterators at that moment."""
+    def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns what `Session.snapshot` does."""
         with self.lock:
             self.check_usable()
-            return self.store.snapshot(variables), self.staged.sources.positions(iterators)
+            return self.store.snapshot(variables)
+
+    def values_with_positions(
+        self, variables: Iterable[Variable], iterators: Iterable[str]
+    ) -> tuple[dict[str, Any], dict[str, Position]]:
+        """Returns the values of variables by name, and how far the session has come in iterators.
+
+        The values are not copied: whoever keeps them copies them and holds the lock until then.
+        """
+        with self.lock:
+            self.check_usable()
+            return self.store.values(variables), self.staged.sources.positions(iterators)
 
     def load(
         self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None
@@ -265,7 +274,7 @@ class Engine(LowLevel):
         Args:
             values: New values by variable name.
             owned: The caller gives the arrays away: they are not copied, and must not be used again.
-            positions: Where iterators go on, by name: values of `snapshot_with_positions`.
+            positions: Where iterators go on, by name: values of `values_with_positions`.
         """
         arguments.mapping("Session.load", "values", values)
         known = {variable.op.name: variable for variable in self.variables()}

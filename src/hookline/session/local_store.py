@@ -147,12 +147,18 @@ class LocalStore(VariableStore):
             if not moved:
                 return self.step()
 
+    def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        variables = list(variables)
+        return self._named(variables, self.take(variables))
+
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         variables = list(variables)
-        copies = _copied(self.take(variables))
+        return self._named(variables, _copied(self.take(variables)))
+
+    def _named(self, variables: Sequence[Variable], values: Iterable[Leaves]) -> dict[str, Any]:
         return {
             variable.op.name: jax.tree.unflatten(self.structure(variable), leaves)
-            for variable, leaves in zip(variables, copies, strict=True)
+            for variable, leaves in zip(variables, values, strict=True)
         }
 
     def load(self, values: Mapping[Variable, Any], *, owned: bool = False) -> None:

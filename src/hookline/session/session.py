@@ -239,7 +239,7 @@ class Session(InDialect, RawSession):
         engine = self.lowlevel
         if variables is None:
             variables = engine.variables(GraphKeys.GLOBAL_VARIABLES)
-        return engine.snapshot_with_positions(variables, ())[0]
+        return engine.snapshot(variables)
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Sets variables to concrete values, all or none.

@@ -58,6 +58,10 @@ class VariableStore(Protocol):
         """Blocks until the global step is at least `step` or the time is over, and returns it."""
         ...
 
+    def values(self, variables: Iterable[Variable]) -> dict[str, Any]:
+        """Returns the values by name, not copied: the next run may give their memory away."""
+        ...
+
     def snapshot(self, variables: Iterable[Variable]) -> dict[str, Any]:
         """Returns a copy of the values by name; the caller owns it."""
         ...
