@@ -1,0 +1,49 @@
+"""What was saved from some devices is restored onto others, straight into its place."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import google_crc32c
+import numpy as np
+import pytest
+from tests.loop.devices import run
+
+from .layouts import DAMAGED, RESTORED, SAVED
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("layouts")
+    run(8, [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory)])
+    return json.loads((directory / "results.json").read_text())
+
+
+@pytest.mark.parametrize("to", RESTORED)
+@pytest.mark.parametrize("saved", SAVED)
+def test_a_restore_has_the_bits_of_the_save_and_the_layout_of_the_graph(saved, to, results):
+    assert results[f"{saved} {to}"] == {"contents": results["contents"], "moved": []}
+
+
+@pytest.mark.parametrize(("saved", "pieces"), [("one", 1), ("half", 2), ("rows4", 4), ("columns4", 4), ("grid", 4)])
+def test_the_manifest_says_in_what_pieces_an_array_lay_and_on_how_many_devices(saved, pieces, results):
+    found = results[saved]["pieces"]["large"]
+    assert len(found) == pieces, "what lies on several devices counts once"
+    sizes = [[stop - start for start, stop in zip(p["start"], p["stop"], strict=True)] for p in found]
+    assert sum(rows * columns for rows, columns in sizes) == 2048 * 768
+    assert results[saved]["devices"] == (0 if saved == "one" else 4)
+
+
+def test_the_checksum_of_a_piece_is_that_of_its_bytes_in_c_order(results):
+    large = np.arange(2048 * 768, dtype=np.float32).reshape(2048, 768)
+    for saved in SAVED:
+        for piece in results[saved]["pieces"]["large"]:
+            part = large[tuple(map(slice, piece["start"], piece["stop"]))]
+            assert piece["crc32c"] == google_crc32c.value(part.tobytes())
+
+
+@pytest.mark.parametrize("row", [100, 700, 1400, 2000])
+@pytest.mark.parametrize(("saved", "to"), DAMAGED)
+def test_a_flipped_bit_in_any_shard_is_found_in_any_layout(saved, to, row, results):
+    assert "'state/large' is not what was saved" in results[f"{saved} {to} {row}"]["error"]

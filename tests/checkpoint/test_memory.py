@@ -1,0 +1,33 @@
+"""A save takes no memory of the devices; a restore takes little of the host's beside what it restores."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from tests.loop.devices import run
+
+
+def measured(devices, action, path, layout, sizes):
+    command = [sys.executable, "-m", "tests.checkpoint.memory", action, str(path), layout, *map(str, sizes)]
+    return json.loads(run(devices, command).stdout)
+
+
+SIZES = [(32, 64), pytest.param((64, 256), marks=pytest.mark.campaign)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("saved", "devices"), [("one", 1), ("rows", 4)])
+def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):
+    small, largest = sizes
+    state, path = 6 * small + largest, tmp_path / "model.ckpt"
+    save = measured(devices, "save", path, saved, sizes)
+    assert len(set(save["on_devices"])) == 1, "as much before it, when it has begun and when it is all but complete"
+    # The host has one copy. What lay in pieces is copied once more, in the background.
+    assert save["peak"] <= state * (1 if devices == 1 else 2) + 64
+    for to, number in [("rows", 4), ("columns", 4), ("anywhere", 4), ("one", 1)]:
+        restore = measured(number, "restore", path, to, sizes)
+        assert restore["beside"] <= 2 * largest + 64, to
+        # The allocator may keep some for reuse; a copy of the state would be more.
+        assert restore["kept"] <= 2 * largest + 64 < state + 64, to
