@@ -64,6 +64,7 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
         return {name: jnp.zeros((length, COLUMNS), device=sharding) for name, length in rows.items()}
 
     variable = hl.Variable(jax.jit(made, out_shardings=sharding)() if action == "save" else zeros(), name="state")
+    change = hl.group(hl.update(variable, lambda value: jax.tree.map(lambda leaf: leaf + 1, value)))
     saver = hl.train.Saver([variable])
     with hl.Session() as session:
         if action == "save":
@@ -72,6 +73,8 @@ def main(action: str, path: str, layout: str, *sizes: str) -> None:
             before = process_mb("VmRSS")
             saver.call_before_commit(lambda: seen.append(devices_mb()))
             pending = saver.save_async(session, path)
+            seen.append(devices_mb())
+            session.run(change)  # In place, though the save is under way.
             seen.append(devices_mb())
             pending.wait()
             print(json.dumps({"on_devices": seen, "peak": process_mb("VmHWM") - before}))

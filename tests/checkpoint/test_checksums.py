@@ -146,6 +146,13 @@ pieces = checksums.pieces_of(host.copies({"array": array})["array"])
 assert [(piece.start, piece.stop) for piece in pieces] == [((0, 0), (2, 6)), ((2, 0), (4, 6))], pieces
 assert checksums.are_of(pieces, array) and checksums.are_of(pieces, np.asarray(array))
 assert not checksums.are_of(pieces, array.at[3, 5].add(1))
+# As on a GPU, whose memory NumPy does not see: block by block.
+checksums.is_seen, checksums._BLOCK_BYTES = lambda data: False, 16
+for spec in (P(), P("a"), P(None, "b"), P("a", "b")):
+    moved = jax.device_put(np.arange(24.0).reshape(4, 6), NamedSharding(mesh, spec))
+    changed = moved.at[2, 3].add(1)
+    with jax.set_mesh(mesh):
+        assert checksums.are_of(pieces, moved) and not checksums.are_of(pieces, changed)
 """
 
 

@@ -44,6 +44,7 @@ def _copy(array: Any) -> HostCopy:
         return HostCopy(array, (((0,) * array.ndim, array.shape),))
     shards = shards_of(array)
     bounds = tuple(found for found, _ in shards)
+    # A view would keep the next run from writing in place: the state would be on the device twice.
     if len(shards) == 1 and not is_seen(shards[0][1]):
         return HostCopy(value_of(shards[0][1]), bounds)
     whole = np.empty(array.shape, array.dtype)

@@ -14,8 +14,8 @@ from orbax.checkpoint import v1 as ocp
 
 from hookline.checkpoint.host import HostCopy
 
-# An array that lay in pieces is stored in chunks of this size: each device reads those that its own piece needs. Chunks
-# that are not rows are copied to be written. So an array that was whole stays whole.
+# An array that lay in pieces is stored in chunks of this size: each device reads those that its own piece needs. They
+# are copied to be written, unless they are whole rows. So an array that was whole stays one chunk.
 _CHUNK_BYTES = 4 * 2**20
 # Orbax divides the length of a dimension without a remainder; one with a larger prime factor would give tiny chunks.
 _LARGEST_FACTOR = 2**10
@@ -93,6 +93,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
 
 @functools.cache
 def _divides(length: int) -> bool:
+    """Returns whether a dimension of that length has small factors alone."""
     for factor in range(2, _LARGEST_FACTOR + 1):
         while length % factor == 0:
             length //= factor

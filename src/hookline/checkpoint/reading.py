@@ -87,10 +87,12 @@ def _read(
     abstract = {leaf.name: leaves.abstract(leaf, places.get(leaf.name, anywhere)) for leaf in wanted}
     stored: dict[str, Any] = {}
     at_once = max([_AT_ONCE_BYTES, *map(leaves.nbytes, wanted)])
-    for part in _in_parts([leaf for leaf in wanted if abstract[leaf.name] is not None], at_once):
+    once = {leaf.name: leaf for leaf in wanted if abstract[leaf.name] is not None}
+    for part in _in_parts(once.values(), at_once):
         read = orbax_io.read(os.path.abspath(directory), {name: abstract[name] for name in part}, at_once)
-        stored |= {name: leaves.on_device(part[name], array) for name, array in read.items()}
-        jax.block_until_ready(stored)  # Until then they also take the host's memory.
+        placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
+        stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
+        del read, placed
     for leaf in wanted if verify else ():
         if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
             raise ValueError(
