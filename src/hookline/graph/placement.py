@@ -73,6 +73,15 @@ def _here() -> jax.sharding.Mesh | None:
     return None if mesh.empty else mesh
 
 
+def of_all(array: Any) -> jax.sharding.Sharding | None:
+    """Returns the `out_sharding` of what an operation makes of all of an array: whole on its mesh.
+
+    None where its axes are automatic, or it has none: JAX asks for one where axes are explicit alone.
+    """
+    mesh = jax.typeof(array).sharding.mesh
+    return jax.NamedSharding(mesh, jax.P()) if mesh.explicit_axes else None
+
+
 def shown(mesh: jax.sharding.Mesh) -> str:
     """Returns a mesh in words: "the mesh (data: 2, model: 2) of cpu:0 to cpu:3"."""
     axes = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())

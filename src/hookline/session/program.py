@@ -356,9 +356,11 @@ def _placed(variables: Sequence[Variable], flat: Flat) -> list[Leaves]:
 
 
 def _blank(like: Any) -> Any:
+    # Both branches of a condition have one type, and explicit axes are a part of it.
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(like)), like.shape)
-    return jnp.zeros(like.shape, like.dtype)
+        key = jax.random.key(0, impl=jax.random.key_impl(like))
+        return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
+    return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:

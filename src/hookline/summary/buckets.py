@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hookline import errors
+from hookline.graph import placement
 
 # A bucket is one value of a 32-bit float's exponent and first three fraction bits, for each sign. So there are eight
 # buckets in an octave, found by a shift. Magnitudes below 2**-40 count as zero; those from 2**66 on share the last
@@ -76,7 +77,9 @@ def _count_leaf(leaf: jax.Array) -> BucketCounts:
     bits = lax.bitcast_convert_type(known, jnp.int32)
     magnitude = jnp.clip((bits & 0x7FFFFFFF) >> _SHIFT, _FIRST - 1, _LAST) - (_FIRST - 1)
     bucket = jnp.where(bits < 0, -magnitude, magnitude) + _PER_SIGN
-    counts = jnp.zeros(2 * _PER_SIGN + 1, jnp.uint32).at[bucket].add(weights, mode="promise_in_bounds")
+    # Each device counts what it has.
+    counts = jnp.zeros(2 * _PER_SIGN + 1, jnp.uint32)
+    counts = counts.at[bucket].add(weights, mode="promise_in_bounds", out_sharding=placement.of_all(leaf))
     return BucketCounts(
         counts,
         jnp.sum(~finite, dtype=jnp.uint32),

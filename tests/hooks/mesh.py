@@ -1,0 +1,241 @@
+"""Trainings with all hooks on four CPU devices, in a process of their own, which JAX must be told of before.
+
+`python -m tests.hooks.mesh DIRECTORY LAYOUT...` prints as JSON what hooks have seen on each layout of the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import hookline as hl
+from hookline.summary import FileWriterCache, Summary
+
+ROWS, COLUMNS, BATCH = 16, 32, 16
+NAN_BATCH = 5
+AXES = {"automatic": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}
+
+
+class Layout:
+    """How a model is spread over devices, and how it computes there.
+
+    Args:
+        name: "one", or what is split, and the kind of the axes: "rows, explicit".
+    """
+
+    def __init__(self, name: str) -> None:
+        self.split, _, kind = name.partition(", ")
+        self.places: Any = None
+        self.whole = self.batch = self.hidden = self.predicted = None
+        if self.split == "one":
+            return
+        shape = (2, 2) if self.split == "columns" else (4,)
+        mesh = jax.make_mesh(shape, ("data", "model")[: len(shape)], axis_types=(AXES[kind],) * len(shape))
+        spec = {
+            "batches": {"w": jax.P(), "v": jax.P()},
+            "rows": {"w": jax.P("data"), "v": jax.P("data")},
+            "columns": {"w": jax.P(None, "model"), "v": jax.P("model")},
+        }[self.split]
+        self.places = {name: jax.NamedSharding(mesh, spec[name]) for name in spec}
+        self.whole, self.batch = jax.NamedSharding(mesh, jax.P()), jax.NamedSharding(mesh, jax.P("data"))
+        if kind == "explicit":
+            columns = "model" if self.split == "columns" else None
+            self.hidden = jax.NamedSharding(mesh, jax.P("data", columns))
+            self.predicted = jax.NamedSharding(mesh, jax.P("data"))
+
+    def params(self) -> dict[str, jax.Array]:
+        one, other = jax.random.split(jax.random.key(0))
+        return {
+            "w": jax.random.normal(one, (ROWS, COLUMNS)) / 4,
+            "v": jax.random.normal(other, (COLUMNS,)) / 6,
+        }
+
+    def loss(self, params: dict[str, Any], batch: Any) -> Any:
+        hidden = jnp.tanh(jnp.einsum("br,rc->bc", batch, params["w"], out_sharding=self.hidden))
+        predicted = jnp.einsum("bc,c->b", hidden, params["v"], out_sharding=self.predicted)
+        return jnp.mean((predicted - batch.sum(axis=1)) ** 2)
+
+    def state(self) -> dict[str, Any]:
+        params = self.params()
+        return {"params": params, "slots": optax.adam(1e-2).init(params), "n": jnp.zeros((), jnp.int32)}
+
+    def sharding(self) -> Any:
+        """Returns where the state lives."""
+        if self.places is None:
+            return None
+        slots = jax.eval_shape(self.state)["slots"]
+        beside = optax.tree_map_params(
+            optax.adam(1e-2), lambda _, place: place, slots, self.places, transform_non_params=lambda _: self.whole
+        )
+        return {"params": self.places, "slots": beside, "n": self.whole}
+
+    def step(self, state: dict[str, Any], batch: Any) -> Any:
+        loss, slope = jax.value_and_grad(self.loss)(state["params"], batch)
+        updates, slots = optax.adam(1e-2).update(slope, state["slots"])
+        params = optax.apply_updates(state["params"], updates)
+        return {"params": params, "slots": slots, "n": state["n"] + 1}, {"loss": loss}
+
+    def evaluation(self, state: dict[str, Any], batch: Any) -> dict[str, Any]:
+        return {"loss": self.loss(state["params"], batch), "norm": optax.tree.norm(state["params"])}
+
+    def loop(self, data: Any) -> hl.train.Loop:
+        with hl.Graph().as_default():
+            batches = hl.data.iterator(hl.data.arrays(data, BATCH, epochs=None), device=self.batch)
+        return hl.train.Loop(self.step, self.state, batches, sharding=self.sharding())
+
+
+def examples(nan: bool = False) -> np.ndarray:
+    data = np.random.default_rng(0).normal(size=(8 * BATCH, ROWS)).astype("float32")
+    if nan:
+        data[NAN_BATCH * BATCH] = np.nan
+    return data
+
+
+class Log(logging.Handler):
+    """Keeps the lines of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def taken(self, pattern: str) -> list[str]:
+        return [line for line in self.lines if re.search(pattern, line)]
+
+
+@contextlib.contextmanager
+def log() -> Iterator[Log]:
+    found, logger = Log(), logging.getLogger("hookline")
+    logger.addHandler(found)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(found)
+
+
+def numbers(tree: Any) -> list[float]:
+    """Returns all numbers of a tree of arrays, or of texts."""
+    if isinstance(tree, str):
+        return [float(found) for found in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?|nan", tree)]
+    found = [numbers(leaf) if isinstance(leaf, str) else np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)]
+    return [float(number) for part in found for number in part]
+
+
+def places(tree: Any) -> list[str]:
+    """Returns which part of each array lies on each device."""
+    return [f"{leaf.sharding.shard_shape(leaf.shape)} of {leaf.shape}" for leaf in jax.tree.leaves(tree)]
+
+
+def summaries(logdir: Path) -> dict[str, list[float]]:
+    """Returns what was written, by the tag and the step."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    FileWriterCache.clear()
+    found = {}
+    for path in sorted(logdir.glob("events*")):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.tag.endswith("/sec"):
+                    continue
+                histogram = value.histo
+                found[f"{value.tag} {event.step}"] = (
+                    [histogram.num, histogram.min, histogram.max, histogram.sum, histogram.sum_squares]
+                    + [sum(bucket for limit, bucket in zip(histogram.bucket_limit, histogram.bucket) if limit < 0.25)]
+                    if value.HasField("histo")
+                    else [value.simple_value]
+                )
+    return found
+
+
+def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
+    loop = layout.loop(examples())
+    params = loop.state["params"]
+    with loop.graph.as_default():
+        norm = hl.op(optax.tree.norm, name="norm")(params)
+        hl.summary.scalar("norm", norm)
+        hl.summary.histogram("w", params["w"])
+        hl.summary.histogram("all", params)
+        average = hl.train.ExponentialMovingAverage(0.5)
+        averaged = average.apply(params)
+    progress, last = io.StringIO(), hl.train.FinalOpsHook({"norm": norm, "params": params})
+    evaluate = hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2, keep_best="loss")
+    seen: list[Any] = []
+
+    class Look(hl.train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            seen.append(places(session.snapshot()))
+
+        def end(self, session):
+            seen.append(places(session.snapshot()))
+            seen.append(numbers(session.run(average.average(params))))
+
+    with log() as lines:
+        state = loop.run(
+            str(logdir),
+            8,
+            hooks=[
+                hl.train.LoggingTensorHook({"norm": norm, "v": params["v"]}, every_n_iter=2),
+                hl.train.ProgressHook({"norm": norm, **loop.metrics}, file=progress, trigger=hl.train.every(3)),
+                hl.train.WatchdogHook(600),
+                hl.train.StopIfNoImprovement("loss", patience=50),
+                last,
+                evaluate,
+                Look(),
+            ],
+            log_steps=3,
+            log_step_count_steps=3,
+            save_summaries_steps=2,
+            save_checkpoint_steps=4,
+        )
+    return {
+        "state": numbers(state),
+        "places": places(state),
+        "summaries": summaries(logdir),
+        "evaluated": [evaluate.values, evaluate.best],
+        "written": summaries(logdir / "eval"),
+        "final": numbers(last.final_ops_values),
+        "progress": [numbers(re.sub(r"  \S+ steps/s.*", "", line)) for line in progress.getvalue().splitlines()],
+        "metrics": [numbers(line.partition(" (")[0]) for line in lines.taken(r"^step \d")],
+        "logged": [numbers(line.partition(" (")[0]) for line in lines.taken("^norm = ")],
+        "rates": len(lines.taken("/sec")),
+        "seen": seen,
+        "best": numbers(hl.train.load(str(logdir), like=layout.state(), step="best", sharding=layout.sharding())),
+        "loaded": places(hl.train.load(str(logdir), like=layout.state(), sharding=layout.sharding())),
+        "compiled": lines.taken("^Compiling"),
+    }
+
+
+JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {"loop": hooks_of_a_loop}
+
+
+def main(directory: str, names: list[str]) -> None:
+    logging.getLogger("hookline").setLevel(logging.INFO)
+    logging.getLogger("hookline").propagate = False
+    found: dict[str, Any] = {}
+    for name in names:
+        for job, function in JOBS.items():
+            try:
+                found.setdefault(name, {})[job] = function(Layout(name), Path(directory, name, job))
+            except Exception:
+                found.setdefault(name, {})[job] = {"error": traceback.format_exc()}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
