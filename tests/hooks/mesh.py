@@ -106,11 +106,21 @@ def examples(nan: bool = False) -> np.ndarray:
 
 
 class Log(logging.Handler):
-    """Keeps the lines of the log."""
+    """Keeps the lines of the log.
+
+    Attributes:
+        lines: The lines.
+        compiled: How often XLA has compiled a program of a session.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.compiled = 0
+
+    def heard(self, event: str, secs: float, fun_name: str = "", **more: Any) -> None:
+        # Where an array has come back elsewhere, XLA compiles anew, and JAX traces nothing.
+        self.compiled += event.endswith("backend_compile_duration") and "_trace" in fun_name
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
@@ -123,9 +133,11 @@ class Log(logging.Handler):
 def log() -> Iterator[Log]:
     found, logger = Log(), logging.getLogger("hookline")
     logger.addHandler(found)
+    jax.monitoring.register_event_duration_secs_listener(found.heard)
     try:
         yield found
     finally:
+        jax.monitoring.unregister_event_duration_listener(found.heard)
         logger.removeHandler(found)
 
 
@@ -173,17 +185,16 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
         hl.summary.histogram("all", params)
         average = hl.train.ExponentialMovingAverage(0.5)
         averaged = average.apply(params)
-    progress, last = io.StringIO(), hl.train.FinalOpsHook({"norm": norm, "params": params})
+    progress, last = io.StringIO(), hl.train.FinalOpsHook({"norm": norm, "average": average.average(params)})
     evaluate = hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2, keep_best="loss")
     seen: list[Any] = []
 
-    class Look(hl.train.SessionRunHook):
-        def after_create_session(self, session, coord):
-            seen.append(places(session.snapshot()))
+    class Averaging(hl.train.SessionRunHook):
+        def before_run(self, run_context):
+            return hl.train.SessionRunArgs(averaged)
 
         def end(self, session):
             seen.append(places(session.snapshot()))
-            seen.append(numbers(session.run(average.average(params))))
 
     with log() as lines:
         state = loop.run(
@@ -196,7 +207,7 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
                 hl.train.StopIfNoImprovement("loss", patience=50),
                 last,
                 evaluate,
-                Look(),
+                Averaging(),
             ],
             log_steps=3,
             log_step_count_steps=3,
@@ -206,6 +217,7 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
     return {
         "state": numbers(state),
         "places": places(state),
+        "all places": seen,
         "summaries": summaries(logdir),
         "evaluated": [evaluate.values, evaluate.best],
         "written": summaries(logdir / "eval"),
@@ -214,14 +226,63 @@ def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
         "metrics": [numbers(line.partition(" (")[0]) for line in lines.taken(r"^step \d")],
         "logged": [numbers(line.partition(" (")[0]) for line in lines.taken("^norm = ")],
         "rates": len(lines.taken("/sec")),
-        "seen": seen,
         "best": numbers(hl.train.load(str(logdir), like=layout.state(), step="best", sharding=layout.sharding())),
         "loaded": places(hl.train.load(str(logdir), like=layout.state(), sharding=layout.sharding())),
-        "compiled": lines.taken("^Compiling"),
+        "compiled": [lines.compiled, *lines.taken("^Compiling")],
     }
 
 
-JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {"loop": hooks_of_a_loop}
+def policy(on_nan: str, layout: Layout, logdir: Path) -> dict[str, Any]:
+    """Trains over a batch with a NaN."""
+    loop, found = layout.loop(examples(nan=True)), {}
+    with log() as lines:
+        try:
+            loop.run(str(logdir), 24, on_nan=on_nan, log_steps=None, progress=False, save_checkpoint_steps=3)
+        except hl.train.NanLossDuringTrainingError as error:
+            found["raised"] = str(error)
+    if on_nan not in ("raise", "stop"):
+        found |= {"state": numbers(loop.result), "places": places(loop.result)}
+    told = [re.sub(r"'?/\S+/", "", line) for line in lines.taken("^NanTensorHook")]
+    return found | {"told": told, "compiled": [lines.compiled, *lines.taken("^Compiling")]}
+
+
+def interruption(kind: str, layout: Layout, logdir: Path) -> dict[str, Any]:
+    """Goes on from a checkpoint: of an earlier loop, after a lost session, or with the values of another training."""
+
+    class Lose(hl.train.SessionRunHook):
+        lost = kind != "lost"
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 5 and not self.lost:
+                self.lost = True
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    keywords = {
+        "progress": False,
+        "save_checkpoint_steps": 2,
+        "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0),
+        "log_steps": 2,
+    }
+    if kind != "lost":
+        layout.loop(examples()).run(str(logdir), 4, **keywords)
+    loop = layout.loop(examples())
+    if kind == "warm":
+        with loop.graph.as_default():
+            hl.train.init_from_checkpoint(str(logdir), {"state": loop.state})
+    with log() as lines:
+        state = loop.run(None if kind == "warm" else str(logdir), 8, hooks=[Lose()], **keywords)
+    return {
+        "state": numbers(state),
+        "places": places(state),
+        "compiled": [lines.compiled, *lines.taken("^Compiling")],
+    }
+
+
+JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {
+    "loop": hooks_of_a_loop,
+    **{f"NaN: {on_nan}": functools.partial(policy, on_nan) for on_nan in ("raise", "stop", "skip", "rollback")},
+    **{kind: functools.partial(interruption, kind) for kind in ("resumed", "lost", "warm")},
+}
 
 
 def main(directory: str, names: list[str]) -> None:
