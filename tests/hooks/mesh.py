@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import logging
+import os
 import re
 import sys
 import traceback
@@ -247,15 +248,21 @@ def policy(on_nan: str, layout: Layout, logdir: Path) -> dict[str, Any]:
 
 
 def interruption(kind: str, layout: Layout, logdir: Path) -> dict[str, Any]:
-    """Goes on from a checkpoint: of an earlier loop, after a lost session, or with the values of another training."""
+    """Goes on from a checkpoint: of an earlier loop, after a lost session, or with the values of another training.
 
-    class Lose(hl.train.SessionRunHook):
-        lost = kind != "lost"
+    Or with values of the host, which a hook loads.
+    """
+
+    class Interrupt(hl.train.SessionRunHook):
+        done = kind not in ("lost", "loaded")
 
         def after_run(self, run_context, run_values):
-            if run_context.session.global_step == 5 and not self.lost:
-                self.lost = True
-                raise hl.errors.UnavailableError(None, None, "away")
+            session = run_context.session
+            if session.global_step == 5 and not self.done:
+                self.done = True
+                if kind == "lost":
+                    raise hl.errors.UnavailableError(None, None, "away")
+                session.load(jax.device_get(session.snapshot()))
 
     keywords = {
         "progress": False,
@@ -263,14 +270,14 @@ def interruption(kind: str, layout: Layout, logdir: Path) -> dict[str, Any]:
         "recovery": hl.train.RecoveryPolicy(initial_backoff_secs=0),
         "log_steps": 2,
     }
-    if kind != "lost":
+    if kind in ("resumed", "warm"):
         layout.loop(examples()).run(str(logdir), 4, **keywords)
     loop = layout.loop(examples())
     if kind == "warm":
         with loop.graph.as_default():
             hl.train.init_from_checkpoint(str(logdir), {"state": loop.state})
     with log() as lines:
-        state = loop.run(None if kind == "warm" else str(logdir), 8, hooks=[Lose()], **keywords)
+        state = loop.run(None if kind == "warm" else str(logdir), 8, hooks=[Interrupt()], **keywords)
     return {
         "state": numbers(state),
         "places": places(state),
@@ -278,19 +285,175 @@ def interruption(kind: str, layout: Layout, logdir: Path) -> dict[str, Any]:
     }
 
 
+def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
+    """Trains variables with an optimizer, and goes on in a second session."""
+    with hl.Graph().as_default():
+        beside = layout.places or dict.fromkeys(layout.params())
+        params = {
+            name: hl.Variable(value, name=name, sharding=beside[name]) for name, value in layout.params().items()
+        }
+        batch = hl.data.iterator(hl.data.arrays(examples(), BATCH, epochs=None), device=layout.batch)
+        loss = hl.op(layout.loss, name="loss")(params, batch)
+        step = hl.train.create_global_step()
+        clipped = lambda learning_rate: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))  # noqa: E731
+        optimizer = hl.train.Optimizer(clipped, learning_rate=lambda step: 0.02 / (1 + step))
+        pairs = optimizer.compute_gradients(loss)
+        train = optimizer.apply_gradients(pairs, step)
+        average = hl.train.ExponentialMovingAverage(0.9)
+        with hl.control_dependencies([train]):
+            train = hl.group(train, average.apply())
+        slopes = {variable.op.name: slope for slope, variable in pairs}
+        hl.summary.scalar("loss", loss)
+        hl.summary.histogram("slopes", slopes)
+        hl.summary.image("rows", hl.op(lambda batch: batch.reshape(BATCH, 4, 4, 1))(batch), max_outputs=3)
+        norm = hl.op(optax.tree.norm, name="norm")(slopes)
+        averages = {name: average.average(variable) for name, variable in params.items()}
+        last = hl.train.FinalOpsHook({"averages": averages, "rate": optimizer.learning_rate})
+        evaluate = hl.train.Evaluate(
+            {"loss": loss}, [{batch: examples()[:16]}, {batch: examples()[16:32]}], every=3, keep_best="loss"
+        )
+        found: dict[str, Any] = {}
+
+        class Look(hl.train.SessionRunHook):
+            def end(self, session):
+                values = session.snapshot()
+                found["values"] = {name: numbers(values[name]) for name in sorted(values)}
+                found["places"] = {name: places(values[name]) for name in sorted(values)}
+
+        with log() as lines:
+            for until in (5, 9):
+                hooks = [
+                    hl.train.StopAtStepHook(last_step=until),
+                    hl.train.NanTensorHook(norm, include_inf=True, strict=True),
+                    hl.train.LoggingTensorHook([loss, norm], every_n_iter=2, at_end=True),
+                    last,
+                    evaluate,
+                    Look(),
+                ]
+                with hl.train.MonitoredTrainingSession(
+                    checkpoint_dir=str(logdir), hooks=hooks, save_summaries_steps=2, save_checkpoint_steps=3
+                ) as session:
+                    while not session.should_stop():
+                        session.run(train)
+        with log():
+            at_end = hl.train.SummaryAtEndHook(str(logdir / "once"), summary_op=hl.summary.scalar("norms", norm))
+            final = {"loss": hl.train.FinalOpsHook(loss), "averages": hl.train.FinalOpsHook(averages)}
+            once = hl.train.evaluate_once(str(logdir), hooks=[at_end, *final.values()], final_ops=norm)
+    return found | {
+        "summaries": summaries(logdir),
+        "once": [numbers(once), *numbers({name: hook.final_ops_values for name, hook in final.items()})],
+        "summaries at the end": summaries(logdir / "once"),
+        "evaluated": [evaluate.values, evaluate.best],
+        "final": numbers(last.final_ops_values),
+        "final places": places(last.final_ops_values["averages"]),
+        "logged": [numbers(line.partition(" (")[0]) for line in lines.taken("^loss:0 = ")],
+        "compiled": [lines.compiled, *lines.taken("^Compiling")],
+    }
+
+
+def optimizers(layout: Layout, logdir: Path) -> dict[str, Any]:
+    """Trains with optimizers whose state is not what their parameters are: of another shape, or for some of them."""
+    labels = {"w": "adam", "v": "sgd"}
+    made = {
+        "factored": optax.adafactor(1e-2, min_dim_size_to_factor=4),
+        "labelled": optax.multi_transform({"adam": optax.adam(1e-2), "sgd": optax.sgd(1e-2, momentum=0.9)}, labels),
+    }
+    found = {}
+    for name, transformation in made.items():
+        with hl.Graph().as_default():
+            params = hl.Variable(layout.params, name="params", sharding=layout.places)
+            copy = hl.Variable(params.initialized_value(), name="copy", trainable=False)
+            loss = hl.op(layout.loss)(params, examples()[:BATCH])
+            optimizer = hl.train.Optimizer(transformation)
+            train = optimizer.minimize(loss, hl.train.create_global_step())
+            with hl.Session() as session, log() as lines:
+                session.run(hl.global_variables_initializer())
+                for _ in range(4):
+                    session.run(train)
+                values = session.snapshot()
+        slots = values[optimizer.slots[0].op.name]
+        found[name] = {
+            "values": numbers([values["params"], values["copy"], slots]),
+            "places": places([values["params"], slots]),
+            "compiled": lines.compiled,
+        }
+    return found
+
+
+def readings(layout: Layout, logdir: Path) -> dict[str, Any]:
+    """Reads scalars while it trains."""
+    loop = layout.loop(examples())
+    params = loop.state["params"]
+    with loop.graph.as_default():
+        norm = hl.op(optax.tree.norm, name="norm")(params)
+        hl.summary.scalar("norm", norm)
+        hl.summary.histogram("w", params["w"])
+        summaries = hl.summary.merge_all()
+    hooks = [
+        hl.train.LoggingTensorHook({"norm": norm}, trigger=hl.train.every(2)),
+        hl.train.SummarySaverHook(trigger=hl.train.every(2), output_dir=str(logdir), summary_op=summaries),
+        hl.train.Evaluate(layout.evaluation, hl.data.arrays(examples()[:48], 16), every=2),
+    ]
+    collectives: list[list[str]] = []
+    steps: list[int] = []
+
+    class Step(hl.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            steps.append(run_context.session.global_step)
+
+    hooks = [*hooks, hl.train.ProgressHook(loop.metrics, file=io.StringIO()), Step()]
+    with loop.session(None, 8, hooks=hooks) as session, transfers() as sizes:
+        while not session.should_stop():
+            told = hl.RunMetadata()
+            options = hl.RunOptions(output_partition_graphs=True)
+            float(session.run((loop.train_op, loop.metrics["loss"]), options=options, run_metadata=told)[1])
+            collectives.append(shapes_of_collectives(told.partition_graphs[-1]))
+    return {"sizes": sorted(set(sizes)), "collectives": collectives, "steps": steps}
+
+
+@contextlib.contextmanager
+def transfers() -> Iterator[list[int]]:
+    """Gives the sizes of the arrays that the host reads meanwhile, whoever does it."""
+    sizes: list[int] = []
+    kind = type(jnp.zeros(()))
+    before = kind._value  # What all ways lead through.
+
+    def value(array: Any) -> Any:
+        sizes.append(array.size)
+        return before.fget(array)
+
+    kind._value = property(value)
+    try:
+        yield sizes
+    finally:
+        kind._value = before
+
+
+def shapes_of_collectives(text: str) -> list[str]:
+    """Returns what devices give each other in a compiled program: operations and the shapes that they make."""
+    found = re.findall(r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\(", text)
+    return sorted(f"{name} {shape}" for shapes, name in found for shape in re.findall(r"\w+\[[\d,]*\]", shapes))
+
+
 JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {
     "loop": hooks_of_a_loop,
     **{f"NaN: {on_nan}": functools.partial(policy, on_nan) for on_nan in ("raise", "stop", "skip", "rollback")},
-    **{kind: functools.partial(interruption, kind) for kind in ("resumed", "lost", "warm")},
+    **{kind: functools.partial(interruption, kind) for kind in ("resumed", "lost", "loaded", "warm")},
+    "optimizers": optimizers,
+    "graph": graph,
+    "readings": readings,
 }
 
 
 def main(directory: str, names: list[str]) -> None:
+    only = set(filter(None, os.environ.get("ONLY", "").split(",")))
     logging.getLogger("hookline").setLevel(logging.INFO)
     logging.getLogger("hookline").propagate = False
     found: dict[str, Any] = {}
     for name in names:
         for job, function in JOBS.items():
+            if only and job not in only:
+                continue
             try:
                 found.setdefault(name, {})[job] = function(Layout(name), Path(directory, name, job))
             except Exception:

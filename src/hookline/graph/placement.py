@@ -73,13 +73,16 @@ def _here() -> jax.sharding.Mesh | None:
     return None if mesh.empty else mesh
 
 
-def of_all(array: Any) -> jax.sharding.Sharding | None:
-    """Returns the `out_sharding` of what an operation makes of all of an array: whole on its mesh.
+def whole(function: Callable[[Any], Any], array: Any) -> Any:
+    """Returns what a function makes of an array, whole on each device, also where the array lies along explicit axes.
 
-    None where its axes are automatic, or it has none: JAX asks for one where axes are explicit alone.
+    There JAX refuses what it does not know where to put, such as counts of all or a few of many.
     """
     mesh = jax.typeof(array).sharding.mesh
-    return jax.NamedSharding(mesh, jax.P()) if mesh.explicit_axes else None
+    if not mesh.explicit_axes:
+        return function(array)
+    place = jax.NamedSharding(mesh, jax.P())
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
 
 
 def shown(mesh: jax.sharding.Mesh) -> str:

@@ -371,7 +371,7 @@ def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any
             raise ValueError(f"{who}: a sharding is for arrays of known shapes, and those of its value are not known.")
         return [*rules.checked(who, spec, sharding)]
     if isinstance(node, Constant) and initial is node.output:
-        return [*map(specs.place_of, jax.tree.leaves(node.value))]
+        return [*(node.places or map(specs.place_of, jax.tree.leaves(node.value)))]
     if isinstance(node, Function) and not node.inputs and not isinstance(given, Tensor):
         return [a or b for a, b in zip(placement.fixed(given), placement.of_spec(initial.spec), strict=True)]
     return placement.of_spec(initial.spec)

@@ -62,7 +62,7 @@ def count(values: Any) -> BucketCounts:
         raise errors.InvalidArgumentError(
             None, None, f"A histogram holds at most {_MOST_VALUES} values, got {sum(sizes)}: make several of them."
         )
-    parts = [_count_leaf(leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
+    parts = [placement.whole(_count_leaf, leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
     counts, non_finite, total, squares, least, most = (list(column) for column in zip(*parts, strict=True))
     return BucketCounts(
         sum(counts), sum(non_finite), sum(total), sum(squares), jnp.stack(least).min(), jnp.stack(most).max()
@@ -77,9 +77,7 @@ def _count_leaf(leaf: jax.Array) -> BucketCounts:
     bits = lax.bitcast_convert_type(known, jnp.int32)
     magnitude = jnp.clip((bits & 0x7FFFFFFF) >> _SHIFT, _FIRST - 1, _LAST) - (_FIRST - 1)
     bucket = jnp.where(bits < 0, -magnitude, magnitude) + _PER_SIGN
-    # Each device counts what it has.
-    counts = jnp.zeros(2 * _PER_SIGN + 1, jnp.uint32)
-    counts = counts.at[bucket].add(weights, mode="promise_in_bounds", out_sharding=placement.of_all(leaf))
+    counts = jnp.zeros(2 * _PER_SIGN + 1, jnp.uint32).at[bucket].add(weights, mode="promise_in_bounds")
     return BucketCounts(
         counts,
         jnp.sum(~finite, dtype=jnp.uint32),

@@ -202,7 +202,7 @@ def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]
         except (TypeError, ValueError):
             raise TypeError(f"Summary {name!r} requires numbers, got {batch!r}.") from None
         check(batch.shape, batch.dtype)
-        return batch.at[:count].get(out_sharding=placement.of_all(batch))
+        return placement.whole(lambda batch: batch[:count], batch)
 
     return op(first, name=f"{name}/first").node(tensor)
 
