@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import logging
-import os
 import re
 import sys
 import traceback
@@ -243,7 +243,7 @@ def policy(on_nan: str, layout: Layout, logdir: Path) -> dict[str, Any]:
             found["raised"] = str(error)
     if on_nan not in ("raise", "stop"):
         found |= {"state": numbers(loop.result), "places": places(loop.result)}
-    told = [re.sub(r"'?/\S+/", "", line) for line in lines.taken("^NanTensorHook")]
+    told = [re.sub(r"/\S+/", "", line) for line in lines.taken("^NanTensorHook")]
     return found | {"told": told, "compiled": [lines.compiled, *lines.taken("^Compiling")]}
 
 
@@ -341,7 +341,7 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
             once = hl.train.evaluate_once(str(logdir), hooks=[at_end, *final.values()], final_ops=norm)
     return found | {
         "summaries": summaries(logdir),
-        "once": [numbers(once), *numbers({name: hook.final_ops_values for name, hook in final.items()})],
+        "once": [numbers(once), numbers({name: hook.final_ops_values for name, hook in final.items()})],
         "summaries at the end": summaries(logdir / "once"),
         "evaluated": [evaluate.values, evaluate.best],
         "final": numbers(last.final_ops_values),
@@ -446,18 +446,15 @@ JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {
 
 
 def main(directory: str, names: list[str]) -> None:
-    only = set(filter(None, os.environ.get("ONLY", "").split(",")))
     logging.getLogger("hookline").setLevel(logging.INFO)
     logging.getLogger("hookline").propagate = False
-    found: dict[str, Any] = {}
-    for name in names:
-        for job, function in JOBS.items():
-            if only and job not in only:
-                continue
-            try:
-                found.setdefault(name, {})[job] = function(Layout(name), Path(directory, name, job))
-            except Exception:
-                found.setdefault(name, {})[job] = {"error": traceback.format_exc()}
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name, (job, function) in itertools.product(names, JOBS.items()):
+        logdir = Path(directory, *[re.sub(r"\W+", "_", part) for part in (name, job)])
+        try:
+            found[name][job] = function(Layout(name), logdir)
+        except Exception:  # The others are worth a look.
+            found[name][job] = {"error": traceback.format_exc()}
     json.dump(found, sys.stdout)
 
 

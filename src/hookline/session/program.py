@@ -365,7 +365,8 @@ def _blank(like: Any) -> Any:
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one where the run is skipped."""
-    return jax.lax.select(skip, old, jnp.asarray(new))
+    new, place = jnp.asarray(new), jax.typeof(old).sharding
+    return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
 
 
 def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
