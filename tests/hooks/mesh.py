@@ -24,7 +24,7 @@ import numpy as np
 import optax
 
 import hookline as hl
-from hookline.summary import FileWriterCache, Summary
+from hookline.summary import FileWriterCache
 
 ROWS, COLUMNS, BATCH = 16, 32, 16
 NAN_BATCH = 5
@@ -167,13 +167,15 @@ def summaries(logdir: Path) -> dict[str, list[float]]:
                 if value.tag.endswith("/sec"):
                     continue
                 histogram = value.histo
-                found[f"{value.tag} {event.step}"] = (
-                    [histogram.num, histogram.min, histogram.max, histogram.sum, histogram.sum_squares]
-                    + [sum(bucket for limit, bucket in zip(histogram.bucket_limit, histogram.bucket) if limit < 0.25)]
-                    if value.HasField("histo")
-                    else [value.simple_value]
-                )
+                small = [bucket for limit, bucket in _buckets(histogram) if limit < 0.25]
+                moments = [histogram.num, histogram.min, histogram.max, histogram.sum, histogram.sum_squares]
+                told = [*moments, sum(small)] if value.HasField("histo") else [value.simple_value]
+                found[f"{value.tag} {event.step}"] = told
     return found
+
+
+def _buckets(histogram: Any) -> Iterator[tuple[float, float]]:
+    return zip(histogram.bucket_limit, histogram.bucket, strict=True)
 
 
 def hooks_of_a_loop(layout: Layout, logdir: Path) -> dict[str, Any]:
@@ -289,9 +291,7 @@ def graph(layout: Layout, logdir: Path) -> dict[str, Any]:
     """Trains variables with an optimizer, and goes on in a second session."""
     with hl.Graph().as_default():
         beside = layout.places or dict.fromkeys(layout.params())
-        params = {
-            name: hl.Variable(value, name=name, sharding=beside[name]) for name, value in layout.params().items()
-        }
+        params = {name: hl.Variable(value, name=name, sharding=beside[name]) for name, value in layout.params().items()}
         batch = hl.data.iterator(hl.data.arrays(examples(), BATCH, epochs=None), device=layout.batch)
         loss = hl.op(layout.loss, name="loss")(params, batch)
         step = hl.train.create_global_step()
@@ -361,8 +361,8 @@ def optimizers(layout: Layout, logdir: Path) -> dict[str, Any]:
     found = {}
     for name, transformation in made.items():
         with hl.Graph().as_default():
-            params = hl.Variable(layout.params, name="params", sharding=layout.places)
-            copy = hl.Variable(params.initialized_value(), name="copy", trainable=False)
+            params = hl.Variable(layout.params(), name="params", sharding=layout.places)
+            hl.Variable(params.initialized_value(), name="copy", trainable=False)
             loss = hl.op(layout.loss)(params, examples()[:BATCH])
             optimizer = hl.train.Optimizer(transformation)
             train = optimizer.minimize(loss, hl.train.create_global_step())
@@ -374,7 +374,7 @@ def optimizers(layout: Layout, logdir: Path) -> dict[str, Any]:
         slots = values[optimizer.slots[0].op.name]
         found[name] = {
             "values": numbers([values["params"], values["copy"], slots]),
-            "places": places([values["params"], slots]),
+            "places": places([values["params"], values["copy"], slots]),
             "compiled": lines.compiled,
         }
     return found

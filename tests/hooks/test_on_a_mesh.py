@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.loop.devices import run
 
 QUICK = ("rows, automatic", "columns, explicit")
@@ -94,7 +93,7 @@ def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout,
     parts = PARTS[layout.partition(",")[0]]
     found = {path: match for path, text in leaves(trained(layout)) if (match := PLACE.fullmatch(str(text)))}
     # What a factored optimizer has in place of a second moment is not like its variable.
-    alike = {path: match for path, match in found.items() if not re.search(r"factored/places/([2-6]|8|9)", path)}
+    alike = {path: match for path, match in found.items() if not re.search(r"factored/places/8$", path)}
     assert len(alike) > 60
     assert [(p, m[0]) for p, m in alike.items() if m[1] != parts.get(m[2], m[2])] == []
     assert any("ExponentialMovingAverage" in path for path in found)
@@ -127,5 +126,5 @@ def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, tra
     for plain, watched in zip(found["collectives"][::2], found["collectives"][1::2], strict=True):
         assert plain, "the step itself has them"
         more = collections.Counter(watched) - collections.Counter(plain)
-        assert more
+        assert more or layout.startswith("batches"), "what is whole on each device needs nothing of the others"
         assert set(more) <= {f"all-reduce {array}" for array in ("f32[]", "u32[]", f"u32[{BUCKETS}]")}
