@@ -73,18 +73,6 @@ def _here() -> jax.sharding.Mesh | None:
     return None if mesh.empty else mesh
 
 
-def whole(function: Callable[[Any], Any], array: Any) -> Any:
-    """Returns what a function makes of an array, whole on each device, also where the array lies along explicit axes.
-
-    There JAX refuses what it does not know where to put, such as counts of all or a few of many.
-    """
-    mesh = jax.typeof(array).sharding.mesh
-    if not mesh.explicit_axes:
-        return function(array)
-    place = jax.NamedSharding(mesh, jax.P())
-    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
-
-
 def shown(mesh: jax.sharding.Mesh) -> str:
     """Returns a mesh in words: "the mesh (data: 2, model: 2) of cpu:0 to cpu:3"."""
     axes = ", ".join(f"{name}: {size}" for name, size in mesh.shape.items())
@@ -114,6 +102,18 @@ def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
         return tree
     free = lambda leaf: isinstance(leaf, jax.Array) and not leaf.committed  # noqa: E731
     return jax.tree.map(lambda leaf: jax.device_put(leaf, place) if free(leaf) else leaf, tree)
+
+
+def whole(function: Callable[[Any], Any], array: Any) -> Any:
+    """Returns what a function makes of an array, whole on each device, also where the array lies along explicit axes.
+
+    There JAX refuses what it does not know where to put, such as counts of all or a few of many.
+    """
+    mesh = jax.typeof(array).sharding.mesh
+    if not mesh.explicit_axes:
+        return function(array)
+    place = jax.NamedSharding(mesh, jax.P())
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
 
 
 def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
