@@ -126,10 +126,10 @@ class ExponentialMovingAverage:
         is_variable = isinstance(value, Variable)
         initial = value.initial_value if is_variable else zeros
         average = self._variable(f"{_name_of(value)}/{self.name}", initial)
-        if is_variable:
-            average.live_as(value)
+        average.live_as(value)
         if self._zero_debias and not is_variable:
             biased = self._variable(f"{average.op.name}/biased", zeros)
+            biased.live_as(value)
             count = self._variable(f"{average.op.name}/local_step", lambda: jnp.zeros(()))
             self._debiasing[value.key] = biased, count
         self._averages[value.key] = average

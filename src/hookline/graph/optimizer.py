@@ -258,16 +258,27 @@ class Optimizer:
         return update((variables, slots), apply, grads, tensors, name=f"{name}/apply")
 
     def _places(self, variables: Any) -> Any:
-        """Returns where the state lives: what there is for each array of the variables, beside that array."""
+        """Returns where the state lives: beside each array of the variables what has its shape, the rest whole."""
         given = jax.tree.leaves(variables)
         home = given[0].graph.home
-        if home is None or not any(variable.shardings for variable in given):
+        if home is None or not any(v.shardings for v in given) or any(v.spec is specs.UNKNOWN for v in given):
             return None
         params = jax.tree.map(lambda variable: variable.spec, variables)
         places = jax.tree.map(lambda v: jax.tree.structure(v.spec).unflatten(v.places), variables)
-        state = jax.eval_shape(self._transformation.init, params)
+
+        def beside(slot: Any, param: Any, place: Any) -> Any:
+            if isinstance(slot, optax.MaskedNode):
+                return slot
+            return place if slot.shape == param.shape else home
+
         return optax.tree_map_params(
-            self._transformation, lambda _, place: place, state, places, transform_non_params=lambda _: home
+            self._transformation,
+            beside,
+            jax.eval_shape(self._transformation.init, params),
+            params,
+            places,
+            transform_non_params=lambda _: home,
+            is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
         )
 
     def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:

@@ -171,6 +171,18 @@ def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
     return jax.tree.map(lambda leaf: jax.device_put(leaf, place) if free(leaf) else leaf, tree)
 
 
+def whole(function: Callable[[Any], Any], array: Any) -> Any:
+    """Returns what a function makes of an array, whole on each device, also where the array lies along explicit axes.
+
+    There JAX refuses what it does not know where to put, such as counts of all or a few of many.
+    """
+    mesh = jax.typeof(array).sharding.mesh
+    if not mesh.explicit_axes:
+        return function(array)
+    place = jax.NamedSharding(mesh, jax.P())
+    return jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=place)(array)
+
+
 def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Returns the shardings that a function itself fixes for what it returns, leaf by leaf; None where it does not.
 

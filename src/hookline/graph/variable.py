@@ -20,6 +20,7 @@ from hookline.graph.initial import initial_tensor
 from hookline.graph.keys import GraphKeys
 from hookline.graph.nodes import Constant, check_range
 from hookline.graph.ops import op
+from hookline.graph.views import take_path
 
 _logger = logging.getLogger(__name__)
 
@@ -196,9 +197,10 @@ class Variable(Tensor):
             return ()
         return tuple(place or home for place in self.shardings or [None] * len(jax.tree.leaves(self.spec)))
 
-    def live_as(self, other: Variable) -> None:
-        """Has its arrays live where those of another variable do, which has the same spec."""
-        self.shardings, self.spec = other.shardings, placement.with_places(self.spec, other.shardings)
+    def live_as(self, other: Tensor) -> None:
+        """Has its arrays live where those of another variable do, or of a part of it, which has the same spec."""
+        self.shardings = _shardings_of(other)
+        self.spec = placement.with_places(self.spec, self.shardings)
 
     def move(self, moves: Mapping[int, jax.sharding.Sharding]) -> None:
         """Takes note that some of its arrays, by their numbers, live elsewhere from now on; the log says so."""
@@ -369,10 +371,27 @@ def places_given(who: str, initial: Tensor, given: Any, spec: Any, sharding: Any
             raise ValueError(f"{who}: a sharding is for arrays of known shapes, and those of its value are not known.")
         return [*rules.checked(who, spec, sharding)]
     if isinstance(node, Constant) and initial is node.output:
-        return [*map(specs.place_of, jax.tree.leaves(node.value))]
+        return [*(node.places or map(specs.place_of, jax.tree.leaves(node.value)))]
     if isinstance(node, Function) and not node.inputs and not isinstance(given, Tensor):
         return [a or b for a, b in zip(placement.fixed(given), placement.of_spec(initial.spec), strict=True)]
     return placement.of_spec(initial.spec)
+
+
+def _shardings_of(part: Tensor) -> tuple[Any, ...]:
+    """Returns where the arrays of a variable live, or of a part of it; empty where nobody has said it."""
+    whole = part.op.variable if isinstance(part.op, VariableRead) else None
+    if whole is None or not whole.shardings:
+        found = placement.of_spec(part.spec)
+    else:
+        leaves, structure = jax.tree.flatten(whole.spec)
+        placed = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+            for leaf, place in zip(leaves, whole.shardings, strict=True)
+        ]
+        with placement.inside(part.graph.home):
+            taken = take_path(structure.unflatten(placed), part.path)
+        found = [leaf.sharding for leaf in jax.tree.leaves(taken)]
+    return tuple(found) if any(place is not None for place in found) else ()
 
 
 def _cast(initial: Tensor, dtype: Any, name: str) -> Tensor:

@@ -109,27 +109,26 @@ def _checkpoint(path: str, step: int | str) -> str:
 def _root(manifest: Manifest, prefix: str) -> str:
     """Returns the name of the part: below the state of a loop, if there is one; else below the variables."""
     inside = f"{STATE}/{prefix}" if prefix else STATE
-    names = [name for name, _ in _named(manifest)]
+    names = [name for _, name, _ in _named(manifest)]
     return inside if any(name == inside or name.startswith(f"{inside}/") for name in names) else prefix
 
 
-def _named(manifest: Manifest) -> list[tuple[str, Leaf]]:
-    """Returns the leaves by name: that of the variable, and the path in it."""
+def _named(manifest: Manifest) -> list[tuple[str, str, Leaf]]:
+    """Returns the leaves with their variables and their names: that of the variable, and the path in it."""
     return [
-        (f"{name}/{leaf.path}" if leaf.path else name, leaf)
+        (name, f"{name}/{leaf.path}" if leaf.path else name, leaf)
         for name, entry in manifest.variables.items()
         for leaf in entry.leaves
     ]
 
 
 def _below(manifest: Manifest, root: str) -> dict[str, Leaf]:
-    """Returns the leaves of a part by their paths in it."""
+    """Returns the leaves of a part by their paths in it: a part of one variable, or else of all below that name."""
     start = f"{root}/" if root else ""
-    return {
-        name[len(start) :] if name != root else "": leaf
-        for name, leaf in _named(manifest)
-        if name == root or name.startswith(start)
-    }
+    found = [named for named in _named(manifest) if named[1] == root or named[1].startswith(start)]
+    # Averages of a part are called as the part is, and something more.
+    own = [named for named in found if named[0] == root or root.startswith(f"{named[0]}/")]
+    return {name[len(start) :] if name != root else "": leaf for _, name, leaf in own or found}
 
 
 def _with_numbers(like: Any, manifest: Manifest, root: str) -> Any:

@@ -356,14 +356,17 @@ def _placed(variables: Sequence[Variable], flat: Flat) -> list[Leaves]:
 
 
 def _blank(like: Any) -> Any:
+    # Both branches of a condition have one type, and explicit axes are a part of it.
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0, impl=jax.random.key_impl(like)), like.shape)
-    return jnp.zeros(like.shape, like.dtype)
+        key = jax.random.key(0, impl=jax.random.key_impl(like))
+        return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
+    return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:
     """Returns the new value of a leaf, or the old one where the run is skipped."""
-    return jax.lax.select(skip, old, jnp.asarray(new))
+    new, place = jnp.asarray(new), jax.typeof(old).sharding
+    return jax.lax.select(skip, old, jax.reshard(new, place) if place.mesh.explicit_axes else new)
 
 
 def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hookline import errors
+from hookline.graph import placement
 
 # A bucket is one value of a 32-bit float's exponent and first three fraction bits, for each sign. So there are eight
 # buckets in an octave, found by a shift. Magnitudes below 2**-40 count as zero; those from 2**66 on share the last
@@ -61,7 +62,7 @@ def count(values: Any) -> BucketCounts:
         raise errors.InvalidArgumentError(
             None, None, f"A histogram holds at most {_MOST_VALUES} values, got {sum(sizes)}: make several of them."
         )
-    parts = [_count_leaf(leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
+    parts = [placement.whole(_count_leaf, leaf) for leaf in leaves] or [_count_leaf(jnp.zeros(0))]
     counts, non_finite, total, squares, least, most = (list(column) for column in zip(*parts, strict=True))
     return BucketCounts(
         sum(counts), sum(non_finite), sum(total), sum(squares), jnp.stack(least).min(), jnp.stack(most).max()

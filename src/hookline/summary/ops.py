@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hookline import arguments, errors
-from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op
+from hookline.graph import GraphKeys, Tensor, get_default_graph, host_op, op, placement
 from hookline.graph import spec as specs
 from hookline.summary import buckets, encode, media
 
@@ -202,7 +202,7 @@ def _first(name: str, tensor: Any, count: int, check: Callable[[Any, Any], None]
         except (TypeError, ValueError):
             raise TypeError(f"Summary {name!r} requires numbers, got {batch!r}.") from None
         check(batch.shape, batch.dtype)
-        return batch[:count]
+        return placement.whole(lambda batch: batch[:count], batch)
 
     return op(first, name=f"{name}/first").node(tensor)
 

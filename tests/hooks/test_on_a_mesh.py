@@ -1,0 +1,130 @@
+"""On a mesh hooks see, write and do what they do on one device, and what they add to a step stays small."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loop.devices import run
+
+QUICK = ("rows, automatic", "columns, explicit")
+MORE = ("batches, automatic", "columns, automatic", "batches, explicit", "rows, explicit")
+LAYOUTS = [*QUICK, *(pytest.param(layout, marks=pytest.mark.campaign) for layout in MORE)]
+
+# Which part of an array of this shape is on each device.
+PARTS = {
+    "batches": {"(32,)": "(32,)", "(16, 32)": "(16, 32)"},
+    "rows": {"(32,)": "(8,)", "(16, 32)": "(4, 32)"},
+    "columns": {"(32,)": "(16,)", "(16, 32)": "(16, 16)"},
+}
+PLACE = re.compile(r"(\(.*\)) of (\(.*\))")
+SHOWN_DIGITS = 4
+BUCKETS = 1697
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, environment):
+    """Gives what hooks have seen of a layout, by the job; several layouts are trained in one process."""
+
+    @functools.cache
+    def process(*layouts: str) -> dict[str, Any]:
+        directory = str(tmp_path_factory.mktemp("mesh"))
+        done = run(4, [sys.executable, "-m", "tests.hooks.mesh", directory, *layouts], environment())
+        return json.loads(done.stdout)
+
+    def of(layout: str) -> dict[str, Any]:
+        return (process(*MORE) if layout in MORE else process("one", *QUICK))[layout]
+
+    return of
+
+
+def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Returns what is in a tree of JSON, by its path; lists of numbers as arrays."""
+    if isinstance(found, list) and found and all(isinstance(item, int | float) for item in found):
+        yield path, np.array(found)
+    elif isinstance(found, dict | list):
+        for key, part in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from leaves(part, f"{path}/{key}")
+    else:
+        yield path, found
+
+
+def is_alike(one: Any, other: Any, path: str) -> bool:
+    if isinstance(one, str):
+        return one == other or bool(PLACE.fullmatch(one))
+    tolerance = 10.0 ** (1 - SHOWN_DIGITS) if "/progress/" in path else 2e-6
+    scale = np.nanmax(np.abs(one), initial=0.0)
+    return np.shape(one) == np.shape(other) and np.allclose(
+        one, other, rtol=tolerance, atol=tolerance * scale / 4, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, trained):
+    one, other = (dict(leaves({job: r for job, r in trained(n).items() if job != "readings"})) for n in ("one", layout))
+    assert [text for path, text in [*one.items(), *other.items()] if path.endswith("/error")] == []
+    assert other.keys() == one.keys()
+    assert {path: (one[path], other[path]) for path in one if not is_alike(one[path], other[path], path)} == {}
+
+
+def test_what_is_compared_is_there(trained):
+    found = trained("one")
+    assert {"norm 1", "w 3", "all 7", "loss 5"} <= found["loop"]["summaries"].keys()
+    assert found["loop"]["written"].keys() == {f"{name} {step}" for name in ("loss", "norm") for step in (2, 4, 6, 8)}
+    assert [len(found["loop"][seen]) for seen in ("progress", "metrics", "logged")] == [3, 3, 4]
+    assert found["loop"]["rates"] == 2
+    assert "global step 6" in found["NaN: raise"]["raised"]
+    assert [len(found[f"NaN: {on_nan}"]["told"]) for on_nan in ("raise", "stop", "skip", "rollback")] == [0, 1, 3, 3]
+    assert {"rows/image/0 1", "slopes 3", "loss 5"} <= found["graph"]["summaries"].keys()
+    assert {"w/ExponentialMovingAverage", "optimizer/joint"} <= found["graph"]["values"].keys()
+    for on_nan in ("skip", "rollback"):
+        assert np.isfinite(found[f"NaN: {on_nan}"]["state"]).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout, trained):
+    parts = PARTS[layout.partition(",")[0]]
+    found = {path: match for path, text in leaves(trained(layout)) if (match := PLACE.fullmatch(str(text)))}
+    # What a factored optimizer has in place of a second moment is not like its variable.
+    alike = {path: match for path, match in found.items() if not re.search(r"factored/places/8$", path)}
+    assert len(alike) > 60
+    assert [(p, m[0]) for p, m in alike.items() if m[1] != parts.get(m[2], m[2])] == []
+    assert any("ExponentialMovingAverage" in path for path in found)
+
+
+@pytest.mark.parametrize("layout", ["one", *LAYOUTS])
+def test_each_program_is_compiled_once_also_for_what_came_back(layout, trained):
+    found = {job: result["compiled"] for job, result in trained(layout).items() if "compiled" in result}
+    assert {job: told for job, (count, *told) in found.items() if len(told) != count} == {}
+    # The initialisers, and the step with and without what hooks fetch. After a restore there are none to run.
+    assert {job: count for job, (count, *_) in found.items()} == {
+        "loop": 5,  # An evaluation, and what the final operations fetch. Averages are fetched in each run.
+        "NaN: raise": 3,
+        "NaN: stop": 3,
+        "NaN: skip": 3,
+        "NaN: rollback": 2,  # The check is fetched in each run.
+        "resumed": 2,
+        "lost": 5,  # The second session makes its own.
+        "loaded": 3,
+        "warm": 3,
+        "graph": 9,
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, trained):
+    found = trained(layout)["readings"]
+    assert found["steps"] == [*range(1, 9)]
+    assert set(found["sizes"]) <= {1, BUCKETS}
+    for plain, watched in zip(found["collectives"][::2], found["collectives"][1::2], strict=True):
+        assert plain, "the step itself has them"
+        more = collections.Counter(watched) - collections.Counter(plain)
+        assert more or layout.startswith("batches"), "what is whole on each device needs nothing of the others"
+        assert set(more) <= {f"all-reduce {array}" for array in ("f32[]", "u32[]", f"u32[{BUCKETS}]")}
