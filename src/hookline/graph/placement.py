@@ -108,7 +108,8 @@ def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Returns the shardings that a function itself fixes for what it returns, leaf by leaf; None where it does not.
 
     It does with `jax.jit(..., out_shardings=)`, `jax.device_put`, `jax.lax.with_sharding_constraint` and
-    `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not meant. Nothing is computed.
+    `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not meant; nor is a constraint that does
+    not divide the array, for XLA lets that go. Nothing is computed.
     """
     return _fixed(jax.make_jaxpr(function)(*arguments).jaxpr)
 
@@ -132,8 +133,17 @@ def _fixed(jaxpr: Any) -> list[Any]:
                 sharding = inner[id(equation)][place]
         if isinstance(sharding, jax.Device):
             sharding = jax.sharding.SingleDeviceSharding(sharding)
-        found.append(_concrete(sharding) if isinstance(sharding, jax.sharding.Sharding) else None)
+        is_kept = isinstance(sharding, jax.sharding.Sharding) and _divides(sharding, out.aval.shape)
+        found.append(_concrete(sharding) if is_kept else None)
     return found
+
+
+def _divides(sharding: jax.sharding.Sharding, shape: Any) -> bool:
+    try:
+        sharding.shard_shape(shape)
+    except ValueError:
+        return False
+    return True
 
 
 def _concrete(sharding: Any) -> Any:
