@@ -56,6 +56,12 @@ def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
+def has_explicit_axes(place: Any) -> bool:
+    """Whether it is a sharding on a mesh with axes that are parts of JAX's types."""
+    mesh = getattr(place, "mesh", None)
+    return mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
 def current() -> jax.sharding.Sharding | None:
     """Returns the home that the context of this thread means: whole on the mesh of `jax.set_mesh`, if it is in one."""
     mesh = _here()
@@ -166,9 +172,9 @@ def with_places(spec: Any, places: Sequence[Any]) -> Any:
         return spec
 
     def leaf(array: Any, place: Any) -> Any:
-        mesh = getattr(place, "mesh", None)
-        is_typed = mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place) if is_typed else array
+        if not has_explicit_axes(place):
+            return array
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
 
     leaves, structure = jax.tree.flatten(spec)
     return structure.unflatten(map(leaf, leaves, places))

@@ -88,7 +88,7 @@ class Update(Operation):
             return self.fn(old, *self.bind(lambda _: next(remaining)))
 
         try:
-            with placement.inside(self.graph.home):
+            with placement.inside(self.graph.context):
                 new = specs.infer(call, [old, *(tensor.spec for tensor in self.inputs)])
             if new is not specs.UNKNOWN:
                 self.check_new(new)

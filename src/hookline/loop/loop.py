@@ -153,7 +153,7 @@ class Loop:
     def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
         self._places(sharding)
         placed = lambda spec: placement.with_places(spec, jax.tree.leaves(self._places(sharding)))  # noqa: E731
-        with placement.inside(self.graph.home):
+        with placement.inside(self.graph.context):
             _, metrics = self._step.spec(first_spec(batch), placed)
         places = self._places(sharding)
         self._say_numbers()
