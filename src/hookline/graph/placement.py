@@ -113,9 +113,9 @@ def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
 def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Returns the shardings that a function itself fixes for what it returns, leaf by leaf; None where it does not.
 
-    It does with `jax.jit(..., out_shardings=)`, `jax.device_put`, `jax.lax.with_sharding_constraint` and
-    `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not meant; nor is a constraint that does
-    not divide the array, for XLA lets that go. Nothing is computed.
+    It does with `jax.jit(..., out_shardings=)`, `jax.shard_map(..., out_specs=)`, `jax.device_put`,
+    `jax.lax.with_sharding_constraint` and `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not
+    meant; nor is a constraint that does not divide the array, for XLA lets that go. Nothing is computed.
     """
     return _fixed(jax.make_jaxpr(function)(*arguments).jaxpr)
 
@@ -131,6 +131,11 @@ def _fixed(jaxpr: Any) -> list[Any]:
             sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
         elif equation is not None and equation.primitive.name == "device_put":
             sharding = equation.params["devices"][place]
+        elif equation is not None and equation.primitive.name == "shard_map":
+            mesh = equation.params["mesh"]
+            # With axes that XLA is left to, a spec does not say all.
+            if equation.params.get("newly_manual_axes") == frozenset(mesh.axis_names):
+                sharding = jax.NamedSharding(mesh, equation.params["out_specs"][place])
         elif equation is not None and "out_shardings" in equation.params:
             sharding = equation.params["out_shardings"][place]
             if not isinstance(sharding, jax.sharding.Sharding):
