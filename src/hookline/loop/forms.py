@@ -35,6 +35,7 @@ def form_of(given: Any) -> Tree | NnxObjects:
             "Loop(train_step, init, batches): the arrays are then made where they live, by sharding= if you give one."
         )
     _refuse_accumulators(state)
+    _refuse_references(state)
     if are_nnx(state):
         return NnxObjects(state, make)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
@@ -351,6 +352,16 @@ _ACCUMULATES = ("merge", "update", "reset")
 def is_computed(value: Any) -> bool:
     """Whether it is a metric that says by `compute()` what it comes to."""
     return callable(getattr(type(value), "compute", None))  # nnx.Rngs has a stream of any name.
+
+
+def _refuse_references(state: Any) -> None:
+    found = [path for path, leaf in paths.with_paths(state)[0] if isinstance(leaf, jax.Ref)]
+    if found:
+        raise TypeError(
+            f"Loop: the state at {found[0]!r} is a jax.Ref, which a step writes where it is. Give the arrays, "
+            f"`jax.tree.map(jax.ref.get, state)`, and make references inside of a step: `refs = jax.tree.map("
+            f"jax.new_ref, state); metrics = train_step(refs, batch); return jax.tree.map(jax.ref.get, refs), metrics`."
+        )
 
 
 def _refuse_accumulators(state: Any) -> None:

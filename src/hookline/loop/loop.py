@@ -142,7 +142,7 @@ class Loop:
         if sharding is not None:
             found = rules.checked("Loop", specs.of_value(values), sharding)
         elif callable(make):
-            found = placement.fixed(make)
+            found = [a or b for a, b in zip(placement.fixed(make), placement.of_spec(values), strict=True)]
         else:
             found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
         self.graph.settle("Loop", [*found, placement.current()])
