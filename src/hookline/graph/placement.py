@@ -144,21 +144,21 @@ def _fixed(jaxpr: Any) -> list[Any]:
                 sharding = inner[id(equation)][place]
         if isinstance(sharding, jax.Device):
             sharding = jax.sharding.SingleDeviceSharding(sharding)
-        is_kept = isinstance(sharding, jax.sharding.Sharding) and _divides(sharding, out.aval.shape)
-        found.append(_concrete(sharding) if is_kept else None)
+        found.append(_concrete(sharding, out.aval.shape))
     return found
 
 
-def _divides(sharding: jax.sharding.Sharding, shape: Any) -> bool:
+def _concrete(sharding: Any, shape: Any) -> Any:
+    """Returns a sharding on devices; None for one on an abstract mesh other than that of the context.
+
+    None also for one that cannot be that of an array of this shape, since it does not divide it.
+    """
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return None
     try:
         sharding.shard_shape(shape)
     except ValueError:
-        return False
-    return True
-
-
-def _concrete(sharding: Any) -> Any:
-    """Returns a sharding on devices; None for one on an abstract mesh other than that of the context."""
+        return None
     mesh = getattr(sharding, "mesh", None)
     if isinstance(mesh, jax.sharding.AbstractMesh):
         here = _here()
@@ -168,7 +168,7 @@ def _concrete(sharding: Any) -> Any:
 
 def of_spec(spec: Any) -> list[Any]:
     """Returns the shardings that a spec knows, leaf by leaf: those of explicit axes."""
-    return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding) for leaf in jax.tree.leaves(spec)]
+    return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding, leaf.shape) for leaf in jax.tree.leaves(spec)]
 
 
 def with_places(spec: Any, places: Sequence[Any]) -> Any:
