@@ -176,13 +176,14 @@ def step_of_a_shard_map() -> Any:
             loss, slope = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(w)
             return jax.lax.pmean(loss, "data"), jax.lax.pmean(slope, "data")
 
-        # No mesh is named: it is that of the state.
+        # No mesh is named: it is that of the context.
         parts = jax.shard_map(local, in_specs=(jax.P(), jax.P("data")), out_specs=(jax.P(), jax.P()), check_vma=False)
         loss, slope = parts(state["w"], batch)
         changes, slots = optax.adam(0.1).update(slope, state["slots"], state["w"])
         return {"w": optax.apply_updates(state["w"], changes), "slots": slots, "n": state["n"] + 1}, {"loss": loss}
 
-    return trained(init, sharding=jax.NamedSharding(mesh, jax.P()), train_step=mapped)
+    with jax.set_mesh(mesh):
+        return trained(init, sharding=jax.NamedSharding(mesh, jax.P()), train_step=mapped)
 
 
 def step_that_jax_refuses() -> Any:

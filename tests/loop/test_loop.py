@@ -434,3 +434,35 @@ def test_no_step_after_the_first_is_compiled_anew_whatever_the_state_began_with(
         return len(found)
 
     assert traces(6) == traces(1)
+
+
+@pytest.mark.parametrize("start", [0, jnp.array(0), jnp.zeros((), int)])
+def test_a_weak_type_is_one_to_the_step_as_it_is_by_hand_and_after_a_restart(start, tmp_path):
+    def step(state, batch):  # A power of a count of weak type leaves half the digits what they are.
+        w = (state["w"] * (1 - 0.5 ** (state["n"] + 1))).astype("float32")
+        return {"w": w - batch.mean() * 0.1, "n": state["n"] + 1}, {
+            "half": jnp.zeros((), "bfloat16") * 0.5 ** state["n"]
+        }
+
+    by_hand, hand = {"w": jnp.ones(3), "n": start}, jax.jit(step)
+    for batch in np.ones((4, 1), "float32"):
+        by_hand, metrics = hand(by_hand, batch)
+    for last_step in (2, 4):
+        loop = hl.train.Loop(step, {"w": jnp.ones(3), "n": start}, [*np.ones((4, 1), "float32")])
+        final = loop.run(tmp_path, last_step, watch=None)
+    assert loop.metrics["half"].dtype == metrics["half"].dtype
+    assert np.array_equal(final["w"], by_hand["w"])
+    assert final["n"].weak_type == by_hand["n"].weak_type
+
+
+def test_a_weak_type_that_the_step_makes_a_firm_one_is_firm_from_the_start():
+    seen = []
+
+    def step(state, batch):
+        seen.append(state["w"].weak_type)
+        return {"w": state["w"] - batch.mean()}, {}
+
+    final = hl.train.Loop(step, {"w": jnp.array(1.0)}, [np.ones(2, "float32")] * 3).run()
+    assert final["w"] == -2
+    assert seen[0]
+    assert not any(seen[1:])

@@ -144,6 +144,15 @@ def test_a_state_without_arrays_is_refused():
     assert_refused(TypeError, "requires a state that holds arrays, got {}", floats, {})
 
 
+def test_references_in_the_state_are_refused_with_advice():
+    def step(state, batch):
+        state["w"][...] += 1
+        return {}
+
+    state = {"n": jnp.zeros(()), "w": jax.new_ref(jnp.zeros(3))}
+    assert_refused(TypeError, "at 'w' is a jax.Ref.*Give the arrays.*make references inside", step, state)
+
+
 # Numbers of Python -------------------------------------------------------------------------------------------------
 
 

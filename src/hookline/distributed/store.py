@@ -67,7 +67,7 @@ class RemoteStore:
         overlap: bool = False,
         deliver_secs: float = 60.0,
     ) -> None:
-        self.local = self.home = None
+        self.local = self.home = self.context = None
         self._graph = graph
         self._transport = transport
         self._remote: set[Variable] = set()

@@ -43,6 +43,9 @@ class Graph(Registry):
         dialect: What its users see otherwise than in the core. A subclass may name another.
         home: Where its sessions put what has no place of its own, such as the global step: whole on each device of the
             mesh that its variables lie on. None where JAX puts it.
+        context: Whole on the mesh that its operations are traced in, as after `jax.set_mesh`: that in which it was
+            built, or one with explicit axes, which need it. None where there is none: a function may do something else
+            inside of a mesh, as Flax does, and would in a loop of your own.
 
     Example:
         >>> import hookline as hl
@@ -63,6 +66,7 @@ class Graph(Registry):
         super().__init__()
         self.seed = seed
         self.home: jax.sharding.Sharding | None = None
+        self.context: jax.sharding.Sharding | None = None
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -93,6 +97,8 @@ class Graph(Registry):
         """
         home = placement.home_of([self.home, *shardings], f"{who}: the graph it belongs to")
         self.home = home or self.home
+        needed = self.home if placement.has_explicit_axes(self.home) else None
+        self.context = self.context or placement.current() or needed
 
     # Scopes -----------------------------------------------------------------------------------------------------
 
@@ -320,7 +326,7 @@ class Function(Operation):
             return self.call(lambda _: next(remaining))
 
         try:
-            with placement.inside(self.graph.home):
+            with placement.inside(self.graph.context):
                 return specs.infer(call, [tensor.spec for tensor in self.inputs])
         except OverflowError as error:
             raise ValueError(

@@ -84,6 +84,12 @@ def inside(home: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
+def has_explicit_axes(place: Any) -> bool:
+    """Whether it is a sharding on a mesh with axes that are parts of JAX's types."""
+    mesh = getattr(place, "mesh", None)
+    return mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
+
+
 def current() -> jax.sharding.Sharding | None:
     """Returns the home that the context of this thread means: whole on the mesh of `jax.set_mesh`, if it is in one."""
     mesh = _here()
@@ -186,8 +192,9 @@ def whole(function: Callable[[Any], Any], array: Any) -> Any:
 def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Returns the shardings that a function itself fixes for what it returns, leaf by leaf; None where it does not.
 
-    It does with `jax.jit(..., out_shardings=)`, `jax.device_put`, `jax.lax.with_sharding_constraint` and
-    `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not meant. Nothing is computed.
+    It does with `jax.jit(..., out_shardings=)`, `jax.shard_map(..., out_specs=)`, `jax.device_put`,
+    `jax.lax.with_sharding_constraint` and `jax.sharding.reshard`. What XLA would choose, or explicit axes infer, is not
+    meant; nor is a constraint that does not divide the array, for XLA lets that go. Nothing is computed.
     """
     return _fixed(jax.make_jaxpr(function)(*arguments).jaxpr)
 
@@ -203,19 +210,32 @@ def _fixed(jaxpr: Any) -> list[Any]:
             sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
         elif equation is not None and equation.primitive.name == "device_put":
             sharding = equation.params["devices"][place]
+        elif equation is not None and equation.primitive.name == "shard_map":
+            mesh = equation.params["mesh"]
+            # With axes that XLA is left to, a spec does not say all.
+            if equation.params.get("newly_manual_axes") == frozenset(mesh.axis_names):
+                sharding = jax.NamedSharding(mesh, equation.params["out_specs"][place])
         elif equation is not None and "out_shardings" in equation.params:
             sharding = equation.params["out_shardings"][place]
             if not isinstance(sharding, jax.sharding.Sharding):
                 if id(equation) not in inner:
                     inner[id(equation)] = _fixed(equation.params["jaxpr"].jaxpr)
                 sharding = inner[id(equation)][place]
-        sharding = as_sharding(sharding)
-        found.append(_concrete(sharding) if isinstance(sharding, jax.sharding.Sharding) else None)
+        found.append(_concrete(as_sharding(sharding), out.aval.shape))
     return found
 
 
-def _concrete(sharding: Any) -> Any:
-    """Returns a sharding on devices; None for one on an abstract mesh other than that of the context."""
+def _concrete(sharding: Any, shape: Any) -> Any:
+    """Returns a sharding on devices; None for one on an abstract mesh other than that of the context.
+
+    None also for one that cannot be that of an array of this shape, since it does not divide it.
+    """
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return None
+    try:
+        sharding.shard_shape(shape)
+    except ValueError:
+        return None
     mesh = getattr(sharding, "mesh", None)
     if isinstance(mesh, jax.sharding.AbstractMesh):
         here = _here()
@@ -225,7 +245,7 @@ def _concrete(sharding: Any) -> Any:
 
 def of_spec(spec: Any) -> list[Any]:
     """Returns the shardings that a spec knows, leaf by leaf: those of explicit axes."""
-    return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding) for leaf in jax.tree.leaves(spec)]
+    return [] if spec is specs.UNKNOWN else [_concrete(leaf.sharding, leaf.shape) for leaf in jax.tree.leaves(spec)]
 
 
 def with_places(spec: Any, places: Sequence[Any]) -> Any:
@@ -234,9 +254,9 @@ def with_places(spec: Any, places: Sequence[Any]) -> Any:
         return spec
 
     def leaf(array: Any, place: Any) -> Any:
-        mesh = getattr(place, "mesh", None)
-        is_typed = mesh is not None and jax.sharding.AxisType.Explicit in mesh.axis_types
-        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place) if is_typed else array
+        if not has_explicit_axes(place):
+            return array
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
 
     leaves, structure = jax.tree.flatten(spec)
     return structure.unflatten(map(leaf, leaves, places))

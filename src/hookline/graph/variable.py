@@ -89,7 +89,7 @@ class Update(Operation):
             return self.fn(old, *self.bind(lambda _: next(remaining)))
 
         try:
-            with placement.inside(self.graph.home):
+            with placement.inside(self.graph.context):
                 new = specs.infer(call, [old, *(tensor.spec for tensor in self.inputs)])
             if new is not specs.UNKNOWN:
                 self.check_new(new)
@@ -388,7 +388,7 @@ def _shardings_of(part: Tensor) -> tuple[Any, ...]:
             jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
             for leaf, place in zip(leaves, whole.shardings, strict=True)
         ]
-        with placement.inside(part.graph.home):
+        with placement.inside(part.graph.context):
             taken = take_path(structure.unflatten(placed), part.path)
         found = [leaf.sharding for leaf in jax.tree.leaves(taken)]
     return tuple(found) if any(place is not None for place in found) else ()

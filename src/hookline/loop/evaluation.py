@@ -149,7 +149,7 @@ class Evaluation:
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
         spec = self._places.spec_of(jax.eval_shape(lambda: example))
-        with placement.inside(loop.graph.home):
+        with placement.inside(loop.graph.context):
             metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, spec)
         leaves, self._structure = jax.tree.flatten(example)
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.

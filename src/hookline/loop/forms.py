@@ -35,6 +35,7 @@ def form_of(given: Any) -> Tree | NnxObjects:
             "Loop(train_step, init, batches): the arrays are then made where they live, by sharding= if you give one."
         )
     _refuse_accumulators(state)
+    _refuse_references(state)
     if are_nnx(state):
         return NnxObjects(state, make)
     inside = [leaf for leaf in jax.tree.leaves(state, is_leaf=is_nnx) if is_nnx(leaf)]
@@ -148,7 +149,8 @@ class Tree:
     """A pytree, which the step returns anew beside its metrics.
 
     Leaves that are no arrays (functions, text, flags) stay outside of the variable. So do numbers of Python as long as
-    the step returns them as they were: `learn` finds out which it does not.
+    the step returns them as they were: `learn` finds out which it does not. A leaf of a weak type (`jnp.array(0)`) is one
+    to the step as long as it returns it so, as in a loop of the user's; the variable knows its dtype alone.
 
     Attributes:
         values: The state that was given, as a variable holds it: a pytree of arrays, or of their shapes.
@@ -162,6 +164,7 @@ class Tree:
         self._make = make
         self._leaves, self._structure = jax.tree.flatten(state)
         self._inside = [_is_array(leaf) for leaf in self._leaves]
+        self._weak = [_is_array(leaf) and _is_weak(leaf) for leaf in self._leaves]
         self.recompiling: dict[str, Any] = {}
         self._seen: list[Any] = []
         self._rebuild()
@@ -206,6 +209,8 @@ class Tree:
         """
         changed = False
         for index, (before, after) in enumerate(zip(self._leaves, self._seen, strict=True)):
+            if self._weak[index] and not _is_weak(after):
+                self._weak[index], changed = False, True
             if self._inside[index] or _same(before, after):
                 continue
             path = self._paths()[index]
@@ -223,6 +228,7 @@ class Tree:
             if not _is_weak(after) or dtype != jax.dtypes.result_type(before):
                 self.recompiling[path] = dtype
             self._leaves[index], self._inside[index] = jnp.asarray(before, dtype), True
+            self._weak[index] = _is_weak(after)
         if changed:
             self._rebuild()
         return changed
@@ -230,8 +236,8 @@ class Tree:
     def arguments(self, values: Any) -> tuple[Any, ...]:
         """Returns the arguments of the step that these values mean."""
         arrays = iter(jax.tree.leaves(values))
-        filled = zip(self._leaves, self._inside, strict=True)
-        return (self._whole([next(arrays) if inside else leaf for leaf, inside in filled]),)
+        taken = [next(arrays) if inside else leaf for leaf, inside in zip(self._leaves, self._inside, strict=True)]
+        return (self._whole([_weakened(leaf) if weak else leaf for leaf, weak in zip(taken, self._weak, strict=True)]),)
 
     def results(self, arguments: tuple[Any, ...], returned: Any) -> tuple[Any, Any]:
         """Returns the values and the metrics after the step, for what it was given and what it returned.
@@ -255,7 +261,8 @@ class Tree:
         self._seen = leaves
         kept = [leaf if inside else None for leaf, inside in zip(leaves, self._inside, strict=True)]
         after = jax.tree.unflatten(structure, kept)
-        check_alike(self.values, after)
+        if all(_is_weak(leaf) for leaf, weak in zip(leaves, self._weak, strict=True) if weak):
+            check_alike(self.values, after)  # Else `learn` has the step traced once more.
         return _as_given(self.values, after), metrics
 
     def finished(self, values: Any) -> Any:
@@ -304,6 +311,11 @@ def _is_weak(leaf: Any) -> bool:
     return not hasattr(leaf, "dtype") or getattr(leaf, "weak_type", False)
 
 
+def _weakened(array: Any) -> Any:
+    """Returns an array that gives way to others in a promotion, as a number of Python does."""
+    return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)
+
+
 def _strong(tree: Any) -> Any:
     """Returns arrays as variables hold them; a weak type, above all, would compile the second step anew."""
 
@@ -349,6 +361,16 @@ _ACCUMULATES = ("merge", "update", "reset")
 def is_computed(value: Any) -> bool:
     """Whether it is a metric that says by `compute()` what it comes to."""
     return callable(getattr(type(value), "compute", None))  # nnx.Rngs has a stream of any name.
+
+
+def _refuse_references(state: Any) -> None:
+    found = [path for path, leaf in paths.with_paths(state)[0] if isinstance(leaf, jax.Ref)]
+    if found:
+        raise TypeError(
+            f"Loop: the state at {found[0]!r} is a jax.Ref, which a step writes where it is. Give the arrays, "
+            f"`jax.tree.map(jax.ref.get, state)`, and make references inside of a step: `refs = jax.tree.map("
+            f"jax.new_ref, state); metrics = train_step(refs, batch); return jax.tree.map(jax.ref.get, refs), metrics`."
+        )
 
 
 def _refuse_accumulators(state: Any) -> None:

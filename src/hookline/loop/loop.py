@@ -163,7 +163,7 @@ class Loop:
             if sharding is not None:
                 found = rules.checked("Loop", self.form.shown, sharding)
             elif is_function(start):
-                found = placement.fixed(start)
+                found = [a or b for a, b in zip(placement.fixed(start), placement.of_spec(values), strict=True)]
             else:
                 found = [specs.place_of(leaf) for leaf in jax.tree.leaves(values)]
             self._layout = structure, found
@@ -171,7 +171,7 @@ class Loop:
 
     def _build(self, batch: Tensor, seed: int | None, sharding: Any) -> None:
         placed = lambda spec: placement.with_places(spec, self._shardings(sharding))  # noqa: E731
-        with placement.inside(self.graph.home):
+        with placement.inside(self.graph.context):
             _, metrics = self._step.spec(first_spec(batch), placed)
         shardings, places = self._shardings(sharding), None
         if any(place is not None for place in shardings):

@@ -71,6 +71,10 @@ class LocalStore(VariableStore):
     def home(self) -> jax.sharding.Sharding | None:
         return self._graph.home
 
+    @property
+    def context(self) -> jax.sharding.Sharding | None:
+        return self._graph.context
+
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         slots = self._slots
         try:

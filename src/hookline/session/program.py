@@ -115,7 +115,7 @@ class Program:
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         # Where variables live somewhere, a first look says whether this program moves them.
-        self._home = store.home
+        self._home, self._context = store.home, store.context
         self.run = self._compiled_run(0) if self._home is None else self._first_run
         self._dry: Any = None
 
@@ -138,7 +138,7 @@ class Program:
 
     def lower(self, *arguments: Any) -> Any:
         """Returns the program for arguments as they are in `run`, lowered; see `jax.stages.Lowered`."""
-        with placement.inside(self._home):
+        with placement.inside(self._context):
             return self._jitted(0).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
 
     def _jitted(self, donated: Any) -> Any:
@@ -153,13 +153,13 @@ class Program:
         return jax.jit(trace, donate_argnums=donated, **options)
 
     def _compiled_run(self, donated: Any) -> Any:
-        """Returns the program as JAX compiles it, with the mesh of its variables as the context."""
+        """Returns the program as JAX compiles it, in the context of its graph."""
         compiled = self._jitted(donated)
-        if self._home is None and not self._is_loose:
+        if self._context is None and not self._is_loose:
             return compiled
 
         def run(*arguments: Any) -> Any:
-            with placement.inside(self._home):
+            with placement.inside(self._context):
                 if not self._is_loose:
                     return compiled(*arguments)
                 # The structures of the variables are a part of the arguments and of the results.
@@ -179,7 +179,7 @@ class Program:
 
         Else the first run would leave them there, and the second one be compiled for that.
         """
-        with placement.inside(self._home):
+        with placement.inside(self._context):
             self._learn_places(taken, counted, read, inputs, latched, mask)
         self.run = self._compiled_run(0)
         return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask)

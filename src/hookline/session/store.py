@@ -28,6 +28,11 @@ class VariableStore(Protocol):
         """Where goes what has no place of its own (`Graph.home`); None where JAX or a server says that."""
         return None
 
+    @property
+    def context(self) -> Any:
+        """What programs are traced in (`Graph.context`)."""
+        return None
+
     def take(self, variables: Iterable[Variable]) -> tuple[Leaves, ...]:
         """Returns the current values of variables, flattened.
 
