@@ -16,7 +16,7 @@ from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.sequences import START
 from hookline.data.sources import sequence_of
-from hookline.graph import Tensor, get_default_graph, placement
+from hookline.graph import Tensor, get_default_graph
 from hookline.graph.nodes import Source
 
 _logger = logging.getLogger(__name__)
@@ -159,8 +159,6 @@ class BatchSource(Source):
         self._settle()
 
     def _settle(self) -> None:
-        """Has the rest of the graph live beside the batches."""
-        given = [placement.as_sharding(place) for place in self.places.shardings()]
-        # What lies on one device by itself may be moved.
-        beside = given if self.places.sharding is not None else [g for g in given if isinstance(g, jax.NamedSharding)]
+        """Has the rest of the graph live on the mesh of the batches, if they are on one."""
+        beside = [place for place in self.places.shardings() if isinstance(place, jax.NamedSharding)]
         self.graph.settle(self.node_def, beside)

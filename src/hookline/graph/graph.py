@@ -46,6 +46,7 @@ class Graph(Registry):
         context: Whole on the mesh that its operations are traced in, as after `jax.set_mesh`: that in which it was
             built, or one with explicit axes, which need it. None where there is none: a function may do something else
             inside of a mesh, as Flax does, and would in a loop of your own.
+        moves: How often a variable has moved to where a step puts it.
 
     Example:
         >>> import hookline as hl
@@ -67,6 +68,7 @@ class Graph(Registry):
         self.seed = seed
         self.home: jax.sharding.Sharding | None = None
         self.context: jax.sharding.Sharding | None = None
+        self.moves = 0
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 

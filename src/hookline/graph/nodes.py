@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hookline.errors import FailedPreconditionError, InvalidArgumentError
+from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
 from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor, get_default_graph
+
+_LARGE_BYTES = 1024
 
 
 class Placeholder(Operation):
@@ -62,26 +63,19 @@ class Constant(Operation):
     def on_device(self) -> Any:
         """Returns the value as device operations take it: every number an array."""
         leaves, structure = jax.tree.flatten(self.value)
-        leaves = [self._found(leaf) for leaf in leaves]
         if self.places:
             return structure.unflatten(map(placement.put, leaves, self.places))
         return structure.unflatten(jnp.asarray(leaf) if _is_numeric(leaf) else leaf for leaf in leaves)
 
-    def let_go(self) -> None:
-        """Keeps its arrays of the device no longer than somebody else does: a session has copied them."""
-        self.value = jax.tree.map(lambda leaf: weakref.ref(leaf) if isinstance(leaf, jax.Array) else leaf, self.value)
+    def leave_device(self) -> None:
+        """Keeps its large arrays on the host from now on: a session has its own on the device."""
+        self.value = jax.tree.map(_on_host, self.value)
 
-    def _found(self, leaf: Any) -> Any:
-        found = leaf() if isinstance(leaf, weakref.ref) else leaf
-        if found is None or (found is not leaf and found.is_deleted()):
-            raise FailedPreconditionError(
-                self.node_def,
-                self,
-                f"{self.node_def}: its arrays are gone. They were the start of an earlier session, and are not kept "
-                f"beside it on the device. To begin again from the start, give a function that makes them, or keep "
-                f"them yourself.",
-            )
-        return found
+
+def _on_host(leaf: Any) -> Any:
+    is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    # A copy: on the CPU NumPy would see, and so hold, the memory of the device.
+    return np.array(leaf) if is_plain and leaf.nbytes > _LARGE_BYTES and leaf.is_fully_addressable else leaf
 
 
 def _is_numeric(leaf: Any) -> bool:

@@ -16,6 +16,9 @@ DATA_AXIS = "data"
 
 # What puts an array somewhere by the will of whoever wrote it.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast")
+# What returns one of its arguments, and what calls something else.
+_SAME = ("select_n", "copy", "copy_p", "optimization_barrier")
+_CALLS = ("jit", "pjit", "closed_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 
 
 def mesh_of(shardings: Iterable[Any], what: str = "The state") -> jax.sharding.Mesh | None:
@@ -201,36 +204,45 @@ def fixed(function: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 def _fixed(jaxpr: Any) -> list[Any]:
     makers = {id(out): (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
-    found: list[Any] = []
     inner: dict[int, list[Any]] = {}
-    for out in jaxpr.outvars:
+
+    def of(out: Any) -> Any:
         equation, place = makers.get(id(out), (None, 0))
-        sharding = None
-        if equation is not None and equation.primitive.name in _PLACES:
-            sharding = equation.params.get("sharding", equation.params.get("dst_sharding"))
-        elif equation is not None and equation.primitive.name == "device_put":
-            sharding = equation.params["devices"][place]
-        elif equation is not None and equation.primitive.name == "shard_map":
-            mesh = equation.params["mesh"]
+        if equation is None:
+            return None
+        name, params = equation.primitive.name, equation.params
+        if name in _PLACES:
+            return params.get("sharding", params.get("dst_sharding"))
+        if name == "device_put":
+            return params["devices"][place]
+        if name == "shard_map":
             # With axes that XLA is left to, a spec does not say all.
-            if equation.params.get("newly_manual_axes") == frozenset(mesh.axis_names):
-                sharding = jax.NamedSharding(mesh, equation.params["out_specs"][place])
-        elif equation is not None and "out_shardings" in equation.params:
-            sharding = equation.params["out_shardings"][place]
-            if not isinstance(sharding, jax.sharding.Sharding):
-                if id(equation) not in inner:
-                    inner[id(equation)] = _fixed(equation.params["jaxpr"].jaxpr)
-                sharding = inner[id(equation)][place]
-        found.append(_concrete(as_sharding(sharding), out.aval.shape))
-    return found
+            is_whole = params.get("newly_manual_axes") == frozenset(params["mesh"].axis_names)
+            return jax.NamedSharding(params["mesh"], params["out_specs"][place]) if is_whole else None
+        if name in _SAME:
+            given = equation.invars[1:] if name == "select_n" else equation.invars[place : place + 1]
+            return next((found for found in map(of, given) if found is not None), None)
+        if name in _CALLS:
+            sharding = params["out_shardings"][place] if "out_shardings" in params else None
+            if isinstance(sharding, jax.sharding.Sharding):
+                return sharding
+            if id(equation) not in inner:
+                called = params.get("jaxpr", params.get("call_jaxpr"))
+                inner[id(equation)] = _fixed(getattr(called, "jaxpr", called))
+            return inner[id(equation)][place]
+        return None
+
+    return [_concrete(as_sharding(of(out)), out.aval.shape) for out in jaxpr.outvars]
 
 
 def _concrete(sharding: Any, shape: Any) -> Any:
     """Returns a sharding on devices; None for one on an abstract mesh other than that of the context.
 
-    None also for one that cannot be that of an array of this shape, since it does not divide it.
+    None also for one that leaves a dimension open, or cannot be that of an array of this shape, since it does not
+    divide it.
     """
-    if not isinstance(sharding, jax.sharding.Sharding):
+    is_open = isinstance(sharding, jax.NamedSharding) and jax.P.UNCONSTRAINED in tuple(sharding.spec)
+    if not isinstance(sharding, jax.sharding.Sharding) or is_open:
         return None
     try:
         sharding.shard_shape(shape)

@@ -206,6 +206,7 @@ class Variable(Tensor):
         """Takes note that some of its arrays, by their numbers, live elsewhere from now on; the log says so."""
         before, paths = self.places, [path for path, _ in jax.tree.leaves_with_path(self.spec)]
         self.shardings = tuple(moves.get(number, place) for number, place in enumerate(before))
+        self.graph.moves += 1
         self.spec = placement.with_places(self.spec, self.shardings)
         lines = [
             f"{self.op.name}{jax.tree_util.keystr(paths[number])} from {_layout(before[number])} to {_layout(place)}"

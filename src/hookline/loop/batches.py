@@ -56,7 +56,10 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
             "Loop takes batch_sharding with a source of batches, and batches is a tensor that is put somewhere "
             "already. Give the sharding to its iterator alone: hookline.data.iterator(source, sharding=...)."
         )
-    if isinstance(node, BatchSource) and check_mesh("Loop", mesh, node.places) is None and mesh and mesh.size > 1:
+    if isinstance(node, BatchSource):
+        check_mesh("Loop", mesh, node.places)
+    is_whole = sharding is None and node.places.sharding == wanted if isinstance(node, BatchSource) else False
+    if is_whole and mesh and mesh.size > 1 and placement.DATA_AXIS not in mesh.axis_names:
         _logger.info(
             "Loop: each device gets whole batches, for the mesh of the state, %s, has no axis 'data', and nothing else "
             "is said. batch_sharding= splits them.",
@@ -72,7 +75,7 @@ def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
         ValueError: A `PartitionSpec` does not fit that mesh, or there is none.
     """
     if sharding is None:
-        return placement.over_data(mesh)
+        return placement.over_data(mesh) or (mesh and jax.NamedSharding(mesh, jax.P()))
     return placement.on_mesh(who, "batch_sharding", sharding, mesh)
 
 

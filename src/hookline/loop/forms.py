@@ -63,7 +63,14 @@ def _abstract(make: Callable[[], Any]) -> Any:
         made[:] = [make()]
         return [leaf for leaf in jax.tree.leaves(made[0]) if _is_array(leaf)]
 
-    found = iter(jax.eval_shape(arrays))
+    try:
+        found = iter(jax.eval_shape(arrays))
+    except Exception as error:
+        error.add_note(
+            "hookline: while Loop traced the function that it was given as its state, without arguments. What it needs "
+            "goes into functools.partial."
+        )
+        raise
     if are_nnx(made[0]):
         from flax import nnx
 

@@ -53,8 +53,6 @@ from hookline.session import Session
 _logger = logging.getLogger(__name__)
 
 _LOOPS = "hookline/loop"
-# Arrays of a smaller state are kept, so that a loop without checkpoints can begin anew.
-_KEPT_BYTES = 2**20
 # Arguments of a session that a loop does not take.
 _OF_GRAPHS = ("master", "is_chief")
 STATE = "state"
@@ -177,6 +175,7 @@ class Loop:
         if any(place is not None for place in shardings):
             whole = [place or self.graph.home for place in shardings]
             places = jax.tree.structure(self.form.values).unflatten(whole)
+            self._say_whole(shardings)
         self._say_numbers()
         self._say_devices(places)
         self.state = Variable(self.form.start, name=STATE, trainable=False, sharding=places)
@@ -202,6 +201,23 @@ class Loop:
                 "jnp.zeros(()), say.",
                 self._step.name,
                 ", ".join(f"{path} ({dtype})" for path, dtype in self.form.recompiling.items()),
+            )
+
+    def _say_whole(self, shardings: list[Any]) -> None:
+        """Warns of large arrays that lie whole on each device because nobody has put them anywhere."""
+        if not any(place is not None and not place.is_fully_replicated for place in shardings):
+            return
+        spec = jax.tree.leaves_with_path(specs.of_value(self.form.values))
+        large = [
+            jax.tree_util.keystr(path, simple=True, separator="/")
+            for (path, leaf), place in zip(spec, shardings, strict=True)
+            if place is None and leaf.size > 2**18
+        ]
+        if large:
+            _logger.warning(
+                "Loop: %s of the state lie whole on each device, for nobody has said where, though others are split. "
+                "sharding= says it.",
+                ", ".join(large[:3]) + (f" and {len(large) - 3} more" if len(large) > 3 else ""),
             )
 
     def _say_devices(self, places: Any) -> None:
@@ -264,8 +280,8 @@ class Loop:
         """
         _refuse_arguments(progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
-        hooks = checked_hooks(hooks)
-        own: list[Any] = [_Finish(self, last_step)]
+        hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
+        own: list[Any] = []
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             own.append(ProgressHook(self.metrics, file=sys.stderr))
         if last_step is not None:
@@ -283,7 +299,7 @@ class Loop:
             self._check_repeatable(logdir)
         self.logdir = keywords.get("summary_dir") or logdir
         with self.graph.as_default():
-            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks], **keywords)
+            session = MonitoredTrainingSession(checkpoint_dir=logdir, hooks=[*own, *hooks, finish], **keywords)
         self._has_run = True
         return session
 
@@ -315,11 +331,11 @@ class Loop:
             )
 
     def let_go(self) -> None:
-        """Holds the state no longer that it was given: the session has its own."""
+        """Holds the state that it was given on the host alone: the session has its own on the device."""
         node = self.state.initial_value.op
-        if isinstance(node, Constant) and _bytes(node.value) > _KEPT_BYTES:
+        if isinstance(node, Constant):
+            node.leave_device()
             self.form.let_go()
-            node.let_go()
 
     def finish(self, session: Session, last_step: int | None) -> None:
         """Takes the state over from a session that is about to be closed in order."""
@@ -336,8 +352,7 @@ class Loop:
 
 
 class _Finish(SessionRunHook):
-    # At the end nobody runs the session after it.
-    comes_after = object
+    """Takes the state at the end; it stands last, so nobody trains any more."""
 
     def __init__(self, loop: Loop, last_step: int | None) -> None:
         self._loop, self._last_step = loop, last_step
@@ -363,10 +378,6 @@ class _MetricsLog(LoggingTensorHook):
 def loop_of(graph: Graph) -> Loop | None:
     """Returns the loop that a graph was built for, if it was."""
     return next(iter(graph.get_collection(_LOOPS)), None)
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
 
 
 def _refuse_arguments(progress: Any, log_steps: Any, keywords: dict[str, Any]) -> None:

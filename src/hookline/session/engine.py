@@ -63,6 +63,7 @@ class Engine(LowLevel):
         self._plans = PlanCache(self.graph, config.max_plans)
         self._store: VariableStore | None = None
         self._lost: BaseException | None = None
+        self._how = "a program that was to write its variables failed, and their values are gone"
         self.at_close: list[Callable[[], None]] = []
 
     # Life -------------------------------------------------------------------------------------------------------
@@ -225,8 +226,8 @@ class Engine(LowLevel):
         return errors.AbortedError(
             None,
             None,
-            f"The session is lost: a program that was to write its variables failed, and their values are gone "
-            f"({reason}). Make a new session and restore a checkpoint; a MonitoredSession does so.",
+            f"The session is lost: {self._how} ({reason}). Make a new session and restore a checkpoint; a "
+            f"MonitoredSession does so.",
         )
 
     # State ------------------------------------------------------------------------------------------------------
@@ -281,24 +282,27 @@ class Engine(LowLevel):
     def replacing(self, variables: Iterable[Variable]) -> Iterator[Callable[[], None]]:
         """Yields a function that frees the values of variables, for the ones that the block loads in their place.
 
-        Two of a large model may not fit. If the block fails after that, the session is lost.
+        Two of a large model may not fit. Until the block ends nobody else runs. If it fails after that, the session is
+        lost.
         """
         is_free = False
 
         def forget() -> None:
             nonlocal is_free
-            with self.lock:
-                self.check_usable()
-                if self.store.local is not None:
-                    self.store.local.forget(variables)
-                    is_free = True
+            locked.enter_context(self.lock)
+            self.check_usable()
+            if self.store.local is not None:
+                is_free = True
+                self.store.local.forget(variables)
 
-        try:
-            yield forget
-        except BaseException as error:
-            if is_free:
-                self._lost, self.usable = error, False
-            raise
+        with contextlib.ExitStack() as locked:
+            try:
+                yield forget
+            except BaseException as error:
+                if is_free:
+                    self._lost, self.usable = error, False
+                    self._how = "its variables were freed for others, which could not be read"
+                raise
 
     def load(
         self, values: Mapping[str, Any], *, owned: bool = False, positions: Mapping[str, Any] | None = None

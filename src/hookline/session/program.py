@@ -116,7 +116,7 @@ class Program:
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         # Where variables live somewhere, a first look says whether this program moves them.
         self._home, self._context = store.home, store.context
-        self.run = self._compiled_run(0) if self._home is None else self._first_run
+        self.run = self._compiled_run(donates=True) if self._home is None else self._first_run
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
@@ -133,32 +133,37 @@ class Program:
     def dry(self) -> Any:
         """The same program with nothing donated: for a run whose updates may have to be thrown away."""
         if self._dry is None:
-            self._dry = self._compiled_run(())
+            self._dry = self._compiled_run(donates=False)
         return self._dry
 
     def lower(self, *arguments: Any) -> Any:
         """Returns the program for arguments as they are in `run`, lowered; see `jax.stages.Lowered`."""
         with placement.inside(self._context):
-            return self._jitted(0).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
+            return self._jitted(donates=True).lower(*arguments, *([self._structures_in()] if self._is_loose else []))
 
-    def _jitted(self, donated: Any) -> Any:
-        # A function of its own, so that JAX traces it, and the log says so.
-        trace = self._trace if donated == 0 else lambda *arguments: self._trace(*arguments)
+    def _jitted(self, *, donates: bool) -> Any:
+        # The one that does not is a function of its own, so that JAX traces it, and the log says so.
+        trace = self._trace if donates else lambda *arguments: self._trace(*arguments)
         options: dict[str, Any] = {"compiler_options": self._compiler_options}
         if self._home is not None:
             # What is written stays where it lives.
             groups = tuple([variable.places or None for variable in group] for group in self._groups())
             shardings = groups, None, None, self._home
             options["out_shardings"] = (*shardings, None) if self._is_loose else shardings
-        return jax.jit(trace, donate_argnums=donated, **options)
+        return jax.jit(trace, donate_argnums=0 if donates else (), **options)
 
-    def _compiled_run(self, donated: Any) -> Any:
+    def _compiled_run(self, *, donates: bool) -> Any:
         """Returns the program as JAX compiles it, in the context of its graph."""
-        compiled = self._jitted(donated)
-        if self._context is None and not self._is_loose:
+        compiled = self._jitted(donates=donates)
+        if self._home is None and not self._is_loose:
             return compiled
+        graph = next((variable.graph for variable in self.written), None)
+        moves = 0 if graph is None else graph.moves
 
         def run(*arguments: Any) -> Any:
+            if graph is not None and graph.moves != moves:  # Another program has moved something since.
+                self._dry = None
+                return self._first_run(*arguments) if donates else self.dry(*arguments)
             with placement.inside(self._context):
                 if not self._is_loose:
                     return compiled(*arguments)
@@ -181,7 +186,7 @@ class Program:
         """
         with placement.inside(self._context):
             self._learn_places(taken, counted, read, inputs, latched, mask)
-        self.run = self._compiled_run(0)
+        self.run = self._compiled_run(donates=True)
         return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask)
 
     def _learn_places(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> None:
