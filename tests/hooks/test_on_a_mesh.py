@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.loop.devices import run
 
 import hookline as hl
-from tests.loop.devices import run
 
 QUICK = ("rows, automatic", "columns, explicit")
 MORE = ("batches, automatic", "columns, automatic", "batches, explicit", "rows, explicit")
