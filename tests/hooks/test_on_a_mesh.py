@@ -10,9 +10,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.loop.devices import run
+
+import hookline as hl
 
 QUICK = ("rows, automatic", "columns, explicit")
 MORE = ("batches, automatic", "columns, automatic", "batches, explicit", "rows, explicit")
@@ -128,3 +132,20 @@ def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, tra
         more = collections.Counter(watched) - collections.Counter(plain)
         assert more or layout.startswith("batches"), "what is whole on each device needs nothing of the others"
         assert set(more) <= {f"all-reduce {array}" for array in ("f32[]", "u32[]", f"u32[{BUCKETS}]")}
+
+
+def test_what_lies_along_explicit_axes_is_watched_in_some_runs():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    rows = jax.NamedSharding(mesh, jax.P("data"))
+    seen = []
+
+    class Keep(hl.train.LoggingTensorHook):
+        def log(self, values, elapsed_secs):
+            seen.append(values["w"].tolist())
+
+    def step(state, batch):
+        return {"w": state["w"] + batch.sum()}, {}
+
+    loop = hl.train.Loop(step, {"w": jax.device_put(jnp.zeros(2), rows)}, [np.ones(2, "float32")] * 5)
+    loop.run(hooks=[Keep({"w": loop.state["w"]}, every_n_iter=2)], progress=False)
+    assert seen == [[0.0, 0.0], [4.0, 4.0], [8.0, 8.0]]

@@ -39,13 +39,10 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
-    # How many threads XLA has for all of them. With one for each device they can all wait for a device that gets none,
-    # where what devices exchange at a time is more than one thing; XLA ends such a process after 40 seconds.
-    threads = "64"
     done = subprocess.run(
         command,
         cwd=Path(__file__).parents[2],
-        env={**env, "XLA_FLAGS": flags, "PJRT_NPROC": threads},
+        env={**env, "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         timeout=400,

@@ -149,6 +149,20 @@ def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
     run(4, [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
 
 
+def test_averages_of_a_part_are_no_part_of_the_state(tmp_path):
+    state = {"params": {"w": jnp.zeros(2)}}
+    loop = hl.train.Loop(lambda s, batch: ({"params": {"w": s["params"]["w"] + batch}}, {}), state, [np.ones(2)] * 4)
+    with loop.graph.as_default():
+        averages = hl.train.ExponentialMovingAverage(0.5)
+        averaged = averages.apply(loop.state["params"])
+    with loop.session(str(tmp_path)) as session:
+        while not session.should_stop():
+            session.run((loop.train_op, averaged))
+    assert hl.train.load(str(tmp_path), like=state)["params"]["w"].tolist() == [4.0, 4.0]
+    average = hl.train.load(str(tmp_path), like=state["params"], prefix="params/ExponentialMovingAverage")
+    assert 0.0 < average["w"][0] < 4.0
+
+
 def test_what_is_left_of_the_newest_is_told_and_an_older_one_has_to_be_asked_for(tmp_path):
     trained("linen", tmp_path, last_step=4, save_checkpoint_steps=2)
     (tmp_path / "model.ckpt-4" / "hookline.json").unlink()
