@@ -159,10 +159,9 @@ def _concrete(sharding: Any, shape: Any) -> Any:
         sharding.shard_shape(shape)
     except ValueError:
         return None
-    mesh = getattr(sharding, "mesh", None)
-    if isinstance(mesh, jax.sharding.AbstractMesh):
+    if isinstance(sharding, jax.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
         here = _here()
-        return jax.NamedSharding(here, sharding.spec) if here is not None and here.abstract_mesh == mesh else None
+        return None if here is None or here.abstract_mesh != sharding.mesh else jax.NamedSharding(here, sharding.spec)
     return sharding
 
 

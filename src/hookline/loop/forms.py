@@ -145,8 +145,8 @@ class Tree:
     """A pytree, which the step returns anew beside its metrics.
 
     Leaves that are no arrays (functions, text, flags) stay outside of the variable. So do numbers of Python as long as
-    the step returns them as they were: `learn` finds out which it does not. A leaf of a weak type (`jnp.array(0)`) is one
-    to the step as long as it returns it so, as in a loop of the user's; the variable knows its dtype alone.
+    the step returns them as they were: `learn` finds out which it does not. A leaf of a weak type (`jnp.array(0)`) is
+    one to the step as long as it returns it so, as in a loop of the user's; the variable knows its dtype alone.
 
     Attributes:
         values: The state that was given, as a variable holds it: a pytree of arrays, or of their shapes.
