@@ -49,7 +49,7 @@ def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool
         _logger.warning(
             "Checkpoint '%s' was saved from %s and is restored onto %s, where the values lie that the graph was built "
             "with. To train on as many as before, build it with values that lie there: "
-            "jax.device_put(state, sharding).",
+            "jax.device_put(state, sharding), or sharding= of the loop or the variable.",
             path,
             shown(manifest.devices),
             shown(now),
