@@ -56,6 +56,8 @@ class Constant(Operation):
             if isinstance(leaf, bool | int | float | np.ndarray | np.generic):
                 check_range(name, leaf, None)
         super().__init__(name, spec=spec)
+        shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(self.value)]
+        self.graph.settle(self.node_def, [place for place in shardings if isinstance(place, jax.NamedSharding)])
 
     def copied(self, name: str, resolve: Callable[[Tensor], Tensor]) -> Operation:  # noqa: D102
         return Constant(name, self.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
@@ -21,6 +22,8 @@ from hookline.graph.initialisers import trainable_variables
 from hookline.graph.keys import GraphKeys
 from hookline.graph.ops import as_array, constant, group, op
 from hookline.graph.variable import Variable, update
+
+_logger = logging.getLogger(__name__)
 
 
 class Optimizer:
@@ -271,15 +274,23 @@ class Optimizer:
                 return slot
             return place if slot.shape == param.shape else home
 
-        return optax.tree_map_params(
-            self._transformation,
-            beside,
-            jax.eval_shape(self._transformation.init, params),
-            params,
-            places,
-            transform_non_params=lambda _: home,
-            is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
-        )
+        try:
+            return optax.tree_map_params(
+                self._transformation,
+                beside,
+                jax.eval_shape(self._transformation.init, params),
+                params,
+                places,
+                transform_non_params=lambda _: home,
+                is_leaf=lambda slot: isinstance(slot, optax.MaskedNode),
+            )
+        except (TypeError, ValueError):
+            _logger.warning(
+                "Optimizer %r: Optax does not say which parts of its state belong to which variable, so all of it lies "
+                "whole on each device.",
+                self._name,
+            )
+            return None
 
     def _check_start(self, variables: Any, tensors: dict[str, Tensor]) -> None:
         """Refuses a tensor on which the initial state depends, because that state is made before any run."""
