@@ -149,3 +149,17 @@ def test_what_lies_along_explicit_axes_is_watched_in_some_runs():
     loop = hl.train.Loop(step, {"w": jax.device_put(jnp.zeros(2), rows)}, [np.ones(2, "float32")] * 5)
     loop.run(hooks=[Keep({"w": loop.state["w"]}, every_n_iter=2)], progress=False)
     assert seen == [[0.0, 0.0], [4.0, 4.0], [8.0, 8.0]]
+
+
+def test_a_skipped_run_leaves_what_the_step_would_lay_elsewhere():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    rows, whole = jax.NamedSharding(mesh, jax.P("data")), jax.NamedSharding(mesh, jax.P())
+    state = {"w": jax.device_put(jnp.ones(2), rows), "m": jax.device_put(jnp.zeros(2), whole)}
+
+    def step(state, batch):  # Along explicit axes the sum lies as the weights do, and not as the moment before.
+        moment = state["m"] + state["w"] * batch.sum()
+        return {"w": state["w"] - moment, "m": moment}, {"loss": batch.sum()}
+
+    loop = hl.train.Loop(step, state, [np.full(2, x, "float32") for x in (0.25, np.nan, 0.0)])
+    ended = loop.run(on_nan="skip", progress=False)
+    assert [np.asarray(ended[name]).tolist() for name in ("w", "m")] == [[0.0, 0.0], [0.5, 0.5]]
