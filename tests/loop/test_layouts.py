@@ -10,6 +10,8 @@ import pytest
 
 from .devices import run
 
+pytestmark = pytest.mark.campaign
+
 PAIRS = [("one", "fsdp"), ("fsdp", "parallel"), ("parallel", "fsdp"), ("fsdp", "tensor"), ("tensor", "two")]
 
 TRAIN = """

@@ -9,6 +9,8 @@ import pytest
 
 from .devices import run
 
+pytestmark = pytest.mark.campaign
+
 SCRIPTS = [
     *(
         f"{script}, {given}"
