@@ -91,6 +91,13 @@ def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, f
         assert len(found["begun"]) == (2 if what == "lost" else 1)
 
 
+def test_eight_devices_do_as_well(first, tmp_path, environment):
+    (found,) = train(8, tmp_path, "tensor-explicit:whole:6", env=environment())[0].values()
+    assert found["devices"] == 8
+    for one, other in zip(found["values"], first[0]["one:whole:6"]["values"], strict=True):
+        assert np.allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_interrupted(kind, first, resumed):
     whole, parts = first[0][f"{kind}:whole:6"], resumed[0][f"{kind}:parts:6"]
