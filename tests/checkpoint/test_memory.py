@@ -23,7 +23,8 @@ def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):
     small, largest = sizes
     state, path = 6 * small + largest, tmp_path / "model.ckpt"
     save = measured(devices, "save", path, saved, sizes)
-    assert len(set(save["on_devices"])) == 1, "as much before it, when it has begun and when it is all but complete"
+    # Before it, when it has begun, and when it is all but complete; a run may be giving its arrays away just then.
+    assert max(save["on_devices"]) == save["on_devices"][0]
     # The host has one copy. What lay in pieces is copied once more, in the background.
     assert save["peak"] <= state * (1 if devices == 1 else 2) + 64
     for to, number in [("rows", 4), ("columns", 4), ("anywhere", 4), ("one", 1)]:

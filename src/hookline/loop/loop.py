@@ -29,7 +29,7 @@ from hookline.graph import (
     random_key,
 )
 from hookline.graph import spec as specs
-from hookline.graph.nodes import Constant, Source
+from hookline.graph.nodes import Source
 from hookline.hooks import (
     Firing,
     LoggingTensorHook,
@@ -331,11 +331,8 @@ class Loop:
             )
 
     def let_go(self) -> None:
-        """Holds the state that it was given on the host alone: the session has its own on the device."""
-        node = self.state.initial_value.op
-        if isinstance(node, Constant):
-            node.leave_device()
-            self.form.let_go()
+        """Holds the state no longer that it was given: the session has its own, and the graph a copy on the host."""
+        self.form.let_go()
 
     def finish(self, session: Session, last_step: int | None) -> None:
         """Takes the state over from a session that is about to be closed in order."""

@@ -268,6 +268,10 @@ class CachedStep:
         self._step_slot = local.slots([step])[0] if step in counting else None
         self._read = [*zip(local.slots(program.read), program.read, strict=True)]
         self._block = found = local.block(program.taken, program.counted, alone, program.hosted)
+        if not self.is_kept:  # The variables have the values now.
+            for tensor in program.inputs:
+                if isinstance(tensor.op, Constant):
+                    tensor.op.leave_device()
         return found
 
     def _check_countable(self, last_step: int) -> None:
