@@ -18,7 +18,7 @@ SIZES = [(32, 64), pytest.param((64, 256), marks=pytest.mark.campaign)]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(("saved", "devices"), [("one", 1), ("rows", 4)])
+@pytest.mark.parametrize(("saved", "devices"), [pytest.param("one", 1, marks=pytest.mark.campaign), ("rows", 4)])
 def test_no_save_or_restore_doubles_a_state(saved, devices, sizes, tmp_path):
     small, largest = sizes
     state, path = 6 * small + largest, tmp_path / "model.ckpt"

@@ -21,6 +21,7 @@ import hookline as hl
 QUICK = ("rows, automatic",)
 MORE = ("batches, automatic", "columns, automatic", "batches, explicit", "rows, explicit", "columns, explicit")
 LAYOUTS = [*QUICK, *(pytest.param(layout, marks=pytest.mark.campaign) for layout in MORE)]
+# Each test of the same processes may run in another worker, which trains anew: `make test` has one of them.
 
 # Which part of an array of this shape is on each device.
 PARTS = {
@@ -78,6 +79,7 @@ def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, trained):
     assert {path: (one[path], other[path]) for path in one if not is_alike(one[path], other[path], path)} == {}
 
 
+@pytest.mark.campaign
 def test_what_is_compared_is_there(trained):
     found = trained("one")
     assert {"norm 1", "w 3", "all 7", "loss 5"} <= found["loop"]["summaries"].keys()
@@ -92,6 +94,7 @@ def test_what_is_compared_is_there(trained):
         assert np.isfinite(found[f"NaN: {on_nan}"]["state"]).all()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout, trained):
     parts = PARTS[layout.partition(",")[0]]
@@ -103,6 +106,7 @@ def test_slots_averages_and_what_comes_back_lie_where_their_variables_do(layout,
     assert any("ExponentialMovingAverage" in path for path in found)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layout", ["one", *LAYOUTS])
 def test_each_program_is_compiled_once_also_for_what_came_back(layout, trained):
     found = {job: result["compiled"] for job, result in trained(layout).items() if "compiled" in result}
@@ -122,6 +126,7 @@ def test_each_program_is_compiled_once_also_for_what_came_back(layout, trained):
     }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_reading_a_scalar_gathers_and_transfers_nothing_of_the_model(layout, trained):
     found = trained(layout)["readings"]
