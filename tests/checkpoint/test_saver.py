@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -791,3 +792,45 @@ def test_a_failed_save_does_not_keep_the_values_alive(path):
     else:
         pytest.fail("the copy that was to be written is still there")
     assert caught.value.__cause__.__traceback__ is None
+
+
+def test_while_a_rollback_reads_other_threads_wait_and_find_values(tmp_path):
+    weights = hl.Variable(jnp.zeros((300, 300)), name="weights")
+    look, found, failures = hl.op(jnp.sum)(weights), [], []
+    with hl.Session() as session:
+        session.run(weights.initializer)
+        saver = Saver()
+        saver.save(session, str(tmp_path / "model.ckpt"))
+        is_over = threading.Event()
+
+        def read():
+            while not is_over.is_set():
+                try:
+                    found.append(float(session.run(look)))
+                except Exception as error:
+                    failures.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            saver.roll_back(session)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert set(found) == {0.0}
+
+
+def test_a_rollback_that_fails_half_way_loses_the_session_and_says_why(tmp_path):
+    weights = hl.Variable(jnp.ones((300, 300)), name="weights")
+    with hl.Session() as session:
+        session.run(weights.initializer)
+        saver = Saver()
+        path = saver.save(session, str(tmp_path / "model.ckpt"))
+        for file in (part for part in tmp_path.rglob("*") if part.is_file() and part.parent.name == "d"):
+            file.write_bytes(bytes(len(file.read_bytes())))
+        with pytest.raises(errors.DataLossError, match=re.escape(path)):
+            saver.roll_back(session)
+        with pytest.raises(errors.AbortedError, match="its variables were freed for others, which could not be read"):
+            session.run(weights)

@@ -186,6 +186,53 @@ def step_of_a_shard_map() -> Any:
         return trained(init, sharding=jax.NamedSharding(mesh, jax.P()), train_step=mapped)
 
 
+def step_that_fixes_a_layout_inside() -> Any:
+    """Where the constraint stands inside of something else."""
+    mesh = mesh_of()
+    whole = jax.NamedSharding(mesh, jax.P())
+
+    def placed(state: Any, batch: Any) -> Any:
+        state, metrics = step(state, batch)
+        return state | {"w": jax.lax.with_sharding_constraint(state["w"], whole)}, metrics
+
+    found = {}
+    for name, train_step, keywords in (
+        ("checkpoint", jax.checkpoint(placed), {}),
+        ("guard", placed, {"on_nan": "skip"}),
+        ("jit", jax.jit(jax.jit(placed)), {}),
+    ):
+        loop = hl.train.Loop(train_step, init, batches(), sharding=fsdp(mesh))
+        found[name] = specs_of(loop.run(last_step=3, progress=False, **keywords))["['w']"]
+    return found
+
+
+def step_that_leaves_a_dimension_open() -> Any:
+    mesh = mesh_of()
+    some = jax.NamedSharding(mesh, jax.P(jax.P.UNCONSTRAINED, None))
+
+    def placed(state: Any, batch: Any) -> Any:
+        state, metrics = step(state, batch)
+        return state | {"w": jax.lax.with_sharding_constraint(state["w"], some)}, metrics
+
+    return trained(init, sharding=fsdp(mesh), train_step=placed)["specs"]
+
+
+def programs_that_differ_about_a_layout() -> Any:
+    """Returns where a variable lies behind each run of two programs, of which one fixes another layout."""
+    mesh = mesh_of()
+    whole = jax.NamedSharding(mesh, jax.P())
+    with hl.Graph().as_default(), hl.Session() as session:
+        w = hl.Variable(lambda: jnp.zeros((8, 4)), name="w", sharding=jax.NamedSharding(mesh, jax.P("data")))
+        plain = w.assign_add(jnp.ones((8, 4))).op
+        moving = hl.update(w, lambda value: jax.lax.with_sharding_constraint(value + 1, whole), name="moving").op
+        session.run(w.initializer)
+        seen = []
+        for update in (plain, moving, plain, moving, plain):
+            session.run(update)
+            seen.append(str(session.snapshot()["w"].sharding.spec))
+        return [seen, float(session.run(w)[0, 0])]
+
+
 def step_that_jax_refuses() -> Any:
     return trained(init, sharding=fsdp(mesh_of(EXPLICIT)), train_step=refused)
 
@@ -378,7 +425,9 @@ def memory_before_a_restore() -> Any:
 CASES = [
     one, arrays, function_with_a_rule, function_with_a_rule_explicit, function_that_places, function_inside_a_mesh,
     uncommitted_count, abstract, module_that_can_be_called, nnx_objects_of_a_function, step_that_fixes_a_layout,
-    step_of_a_shard_map, step_that_jax_refuses, made_inside_and_run_outside, made_outside_and_run_inside,
+    step_of_a_shard_map, step_that_fixes_a_layout_inside, step_that_leaves_a_dimension_open,
+    programs_that_differ_about_a_layout, step_that_jax_refuses, made_inside_and_run_outside,
+    made_outside_and_run_inside,
     threads_are_in_the_mesh, graph_of_variables, two_meshes, leaf_that_does_not_divide, memory_of_a_function,
     memory_of_a_function_in_parts, memory_of_arrays, memory_of_a_checkpoint, memory_before_a_restore,
 ]  # fmt: skip

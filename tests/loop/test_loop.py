@@ -466,3 +466,27 @@ def test_a_weak_type_that_the_step_makes_a_firm_one_is_firm_from_the_start():
     assert final["w"] == -2
     assert seen[0]
     assert not any(seen[1:])
+
+
+def test_a_loop_without_checkpoints_begins_anew_with_the_state_that_it_was_given():
+    class Fail(hl.train.SessionRunHook):
+        has_failed = False
+
+        def after_run(self, run_context, run_values):
+            if run_context.session.global_step == 2 and not self.has_failed:
+                self.has_failed = True
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    # Large enough that it is not compiled into a program.
+    loop = hl.train.Loop(lambda state, batch: ({"w": state["w"] + 1}, {}), {"w": jnp.zeros((600, 600))}, batches)
+    recovery = hl.train.RecoveryPolicy(initial_backoff_secs=0)
+    for hooks in ([Fail()], []):
+        state = loop.run(last_step=3, progress=False, hooks=hooks, recovery=recovery)
+        assert state["w"][0, 0] == 3
+
+
+def test_a_hook_may_come_after_all_others():
+    class Last(hl.train.SessionRunHook):
+        comes_after = hl.train.SessionRunHook
+
+    assert counting().run(last_step=3, progress=False, hooks=[Last()])["n"] == 3

@@ -46,6 +46,18 @@ def test_a_step_that_fixes_a_layout_has_the_state_moved_there_and_the_log_names_
     assert found["arrays"]["moved"] == []
 
 
+def test_a_layout_is_seen_through_what_calls_the_step(found):
+    assert found["step_that_fixes_a_layout_inside"] == {"checkpoint": WHOLE, "guard": WHOLE, "jit": WHOLE}
+
+
+def test_a_constraint_that_leaves_a_dimension_open_fixes_no_layout(found):
+    assert found["step_that_leaves_a_dimension_open"] == FSDP
+
+
+def test_after_a_move_each_program_leaves_the_variable_where_it_is(found):
+    assert found["programs_that_differ_about_a_layout"] == [[PARTS, *[WHOLE] * 4], 5.0]
+
+
 def test_an_abstract_state_is_refused_with_what_to_give(found):
     assert found["abstract"].startswith("TypeError: Loop: the state is abstract")
     assert "Give the function that makes it" in found["abstract"]
