@@ -273,6 +273,7 @@ class SessionRunHook:
     | `trigger` | when the hook fires: `train.every(100)`, say | None: never |
     | `fetches` | what it wants to see then, any nesting of tensors, operations and names | None: nothing |
     | `late` | whether it can wait for the values: True, until they have arrived; n, for n runs | False |
+    | `stacked` | whether it takes the values of all steps of a run at once, in rows | False |
 
     | callback | when | the graph |
     |---|---|---|
@@ -308,6 +309,7 @@ class SessionRunHook:
     trigger: Any = None  # A Trigger or None; not so annotated, for a subclass may say that it always has one.
     fetches: Any = None
     late: bool | int = False
+    stacked: bool = False
 
     # What a subclass may define that TF 1.x called, and nothing calls here, with what is called in its place.
     _renamed: ClassVar[tuple[tuple[str, str], ...]] = ()

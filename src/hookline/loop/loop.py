@@ -129,7 +129,9 @@ class Loop:
         seed: int | None = None,
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
+        steps_per_run: int = 1,
     ) -> None:
+        self.steps_per_run = arguments.whole("Loop", "steps_per_run", steps_per_run, at_least=1)
         self.form = form_of(state)
         self._step = Step("Loop", train_step, self.form)
         if seed is not None:
@@ -281,6 +283,7 @@ class Loop:
         _refuse_arguments(progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
+        keywords.setdefault("steps_per_run", self.steps_per_run)
         own: list[Any] = []
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             own.append(ProgressHook(self.metrics, file=sys.stderr))

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
+from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.quiet import Quiet
 from hookline.monitored.ridership import Ridership
+from hookline.monitored.rows import rows_of_one
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
@@ -31,18 +33,25 @@ class HookedSession:
         hooks: The hooks.
         stop: Where a hook's request to stop is kept; a new one by default.
         quiet: Where it says which runs need no hooks.
+        steps_per_run: How many steps one of its runs may hold. Each of them counts as a run.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
     """
 
     def __init__(
-        self, session: Session, hooks: HookList, stop: StopRequest | None = None, quiet: Quiet | None = None
+        self,
+        session: Session,
+        hooks: HookList,
+        stop: StopRequest | None = None,
+        quiet: Quiet | None = None,
+        steps_per_run: int = 1,
     ) -> None:
         self.raw, self._low = session, session.lowlevel
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
         self._hooks = hooks
+        self._steps_per_run = steps_per_run
         self._schedule: Schedule | None = None
         self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
@@ -59,7 +68,7 @@ class HookedSession:
         if before is not None:
             before.let_pass(self._passed)
             self._passed = 0
-        self._schedule = schedule = Schedule(self.raw, hooks, before, runs=self._stop.runs)
+        self._schedule = schedule = Schedule(self.raw, hooks, before, runs=self._stop.runs, steps_per_run=self._steps_per_run)
         self._hooks = hooks
         self.raw.hook_data[HookedSession] = self
         return schedule
@@ -153,8 +162,15 @@ class HookedSession:
             has_news = self._low.alarms != schedule.alarms or (
                 schedule.awaited and any(results.is_ready() for results in schedule.awaited)
             )
+            made = 1
+            if schedule.repeats:
+                self._check_plain(feed_dict, options, run_metadata)
             if has_news or riders.riding or schedule.overdue:
-                result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
+                result, made = self._run_with(
+                    schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news
+                )
+            elif schedule.repeats:
+                made, (result, _) = self._run_several(schedule, fetches, riders.watched if riders.watches else None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
                 if riders.watches:
@@ -162,14 +178,17 @@ class HookedSession:
                     result, _ = self._low.run_watched(fetches, watched, feed_dict, limited, run_metadata)
                 else:
                     result = self.raw.run(fetches, feed_dict, limited, run_metadata)
-            self._stop.runs += 1
+            self._stop.runs += made
             foreseen = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
             if foreseen is not None and options is None and not self._stop.requested:
                 idle = schedule.idle
                 watched = idle.watched if idle.watches else None
-                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict))
+                capacity = self._steps_per_run if schedule.repeats else 1
+                self._quiet.begin(
+                    self.raw, fetches, watched, foreseen, feeds=bool(feed_dict), capacity=capacity
+                )
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self._low.writes != writes
@@ -203,7 +222,7 @@ class HookedSession:
         run_metadata: RunMetadata | None,
         *,
         has_news: Any,
-    ) -> Any:
+    ) -> tuple[Any, int]:
         args = self._original_args(fetches, feed_dict, options)
         context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
         try:
@@ -215,18 +234,27 @@ class HookedSession:
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            if riders.asks:
+            made = 1
+            if schedule.repeats:
+                self._check_feeders(riders)
+            if schedule.repeats and options is None and riders.takes_rows:
+                made, (result, watched) = self._run_several(schedule, fetches, riders.watched)
+                merged = options
+            elif riders.asks:
                 result, watched, merged, run_metadata = self._run_watched(
                     riders, fetches, feed_dict, options, run_metadata
                 )
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 watched, merged = riders.watched.fetches, options
+            if not (schedule.repeats and riders.takes_rows):
+                result = rows_of_one(result) if schedule.repeats else result
+                watched = riders.in_rows(watched)
             self._at_callbacks = True
             context.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
             context.give_rest()
             if schedule.waits:
-                schedule.deliver_late(context, self._stop.runs + 1)
+                schedule.deliver_late(context, self._stop.runs + made)
         except BaseException:
             if context.stop_requested:
                 self._stop.carry()
@@ -237,7 +265,29 @@ class HookedSession:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.request()
-        return result
+        return result, made
+
+    def _check_plain(self, feed_dict: Any, options: Any, run_metadata: Any) -> None:
+        for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
+            if given:
+                raise ValueError(
+                    f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators: a run "
+                    f"that advances the global step takes no {name}. Leave out steps_per_run."
+                )
+
+    def _check_feeders(self, riders: Ridership) -> None:
+        for hook, _ in riders.feeders:
+            raise ValueError(
+                f"steps_per_run={self._steps_per_run} needs runs that take their batches from iterators, and the "
+                f"{describe(hook)} feeds. Leave out steps_per_run."
+            )
+
+    def _run_several(self, schedule: Schedule, fetches: Any, watched: Any) -> tuple[int, tuple[Any, Any]]:
+        """Makes as many steps as the schedule has room for; returns how many, and both results."""
+        step = self._low.repeated_step(fetches, watched, self._steps_per_run)
+        made, results = step.run_several(schedule.room)
+        schedule.count(made)
+        return made, results
 
     def _run_watched(
         self,

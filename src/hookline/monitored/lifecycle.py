@@ -67,8 +67,10 @@ class MonitoredLifecycle(InDialect):
         strict_events: bool = False,
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+        steps_per_run: int = 1,
     ) -> None:
         who = type(self).__name__
+        self._steps_per_run = arguments.whole(who, "steps_per_run", steps_per_run, at_least=1)
         self._creator = arguments.having(who, "session_creator", session_creator, "a SessionCreator", "create_session")
         self._hooks = HookList(hooks)
         arguments.path(who, "summary_dir", summary_dir, optional=True)
@@ -572,7 +574,7 @@ class MonitoredLifecycle(InDialect):
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
             coord.on_stop(self._stop.ask)
-            hooked = HookedSession(raw, self._hooks, self._stop, self._quiet)
+            hooked = HookedSession(raw, self._hooks, self._stop, self._quiet, self._steps_per_run)
             session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:
                 raw.lowlevel.serve(coord)

@@ -32,6 +32,7 @@ class MonitoredSession(MonitoredLifecycle):
             every `end` is called, including its save, and the block is left with `Preempted`. "ignore": the signals
             have their usual effect.
         grace_secs: How long leaving may take; then the process is ended.
+        steps_per_run: How many steps a run may hold, in one compiled loop: as of `MonitoredTrainingSession`.
 
     Raises:
         TypeError: An item of `hooks` is not a hook.
@@ -52,7 +53,7 @@ class MonitoredSession(MonitoredLifecycle):
 
     References:
         `tf.train.MonitoredSession`. Differences: `recovery`, `summary_dir`, `strict_events`, `on_preemption`,
-        `grace_secs`, `request_stop`; every hook gets `end`, even if others raise; a failed construction leaves no
+        `grace_secs`, `steps_per_run`, `request_stop`; every hook gets `end`, even if others raise; a failed construction leaves no
         thread and no session behind; closing also closes the writers that it and its hooks took from `FileWriterCache`;
         hooks declare `trigger`, `fetches` and `late`, and may define `on_exception`.
     """
@@ -68,10 +69,19 @@ class MonitoredSession(MonitoredLifecycle):
         strict_events: bool = False,
         on_preemption: str = preemption.EXIT,
         grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+        steps_per_run: int = 1,
     ) -> None:
         creator = ChiefSessionCreator() if session_creator is None else session_creator
         super().__init__(
-            creator, hooks, stop_grace_period_secs, recovery, summary_dir, strict_events, on_preemption, grace_secs
+            creator,
+            hooks,
+            stop_grace_period_secs,
+            recovery,
+            summary_dir,
+            strict_events,
+            on_preemption,
+            grace_secs,
+            steps_per_run,
         )
 
     def should_stop(self) -> bool:

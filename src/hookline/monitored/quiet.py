@@ -46,7 +46,7 @@ class Quiet:
     """The runs on which no hook rides: they go straight to the raw session. A monitored session has one.
 
     A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and the
-    global step must be where it was foreseen.
+    global step must be where it was foreseen. Where a run may hold several steps, each of them counts as one here.
 
     Attributes:
         fetches: What these runs ask for.
@@ -61,12 +61,22 @@ class Quiet:
         self.end()
 
     def begin(
-        self, session: RawSession, fetches: Any, watched: Watched | None, foreseen: Foreseen, *, feeds: bool
+        self,
+        session: RawSession,
+        fetches: Any,
+        watched: Watched | None,
+        foreseen: Foreseen,
+        *,
+        feeds: bool,
+        capacity: int = 1,
     ) -> None:
         """Lets the runs of these fetches pass that are foreseen; each carries what is watched for hooks."""
         self._session, self._watched, self.is_open = session, watched, True
-        self._low = session.lowlevel
-        self._step = None if feeds else self._low.cached_step(fetches, watched)
+        self._low, self._capacity = session.lowlevel, capacity
+        if capacity > 1:
+            self._step = self._low.repeated_step(fetches, watched, capacity)
+        else:
+            self._step = None if feeds else self._low.cached_step(fetches, watched)
         self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
         self.fetches = fetches
 
@@ -78,6 +88,7 @@ class Quiet:
         self._session: RawSession | None = None
         self._watched: Watched | None = None
         self._step: Any = None
+        self._capacity = 1
         self._runs = self._until = 0.0
         self._expected: int | None = None
         self.made = self._gain = self._alarms = 0
@@ -103,7 +114,15 @@ class Quiet:
             self.writes = low.writes
             if low.alarms != self._alarms:  # A latch has latched.
                 return NOT_RUN
-            if self._step is not None and not feed_dict:
+            count = 1
+            if self._capacity > 1:
+                if feed_dict:
+                    return NOT_RUN
+                found = self._step.run_several(int(min(self._capacity, self._runs - self.made)), expected)
+                if found is CHANGED:
+                    return NOT_RUN
+                count, results = found
+            elif self._step is not None and not feed_dict:
                 results = self._step.run((), expected)
                 if results is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
                     return NOT_RUN
@@ -111,9 +130,9 @@ class Quiet:
                 return NOT_RUN
             else:
                 results = (self._run(session, feed_dict),)
-            self.made += 1
+            self.made += count
             if expected is not None:
-                self._expected = expected + self._gain
+                self._expected = expected + self._gain * count
             return results[0]
         except BaseException as error:
             return NotRun(error)

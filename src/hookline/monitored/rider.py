@@ -26,6 +26,7 @@ class Timer:
         at_run: or on this run.
         bits: The hooks that have it, as bits.
         counts: Whether it wants to know the numbers of runs.
+        ends_runs: Whether one of its hooks needs that run to end there.
         due: Whether it wants to fire; it has not, where none of its hooks rides on the run.
         fired: In which attempt of a run it last fired.
         elapsed: What `update_last_triggered_step` said then.
@@ -38,6 +39,7 @@ class Timer:
         self.at_run: float = 0
         self.bits = 0
         self.counts = any(type(leaf).count_runs is not Trigger.count_runs for leaf in trigger.leaves())
+        self.ends_runs = True
         self.due = False
         self.fired = 0
         self.elapsed: tuple[float | None, int | None] = (None, None)
@@ -88,6 +90,7 @@ class Rider:
         before_trigger: That, if it has.
         on_trigger: Its `on_trigger`; without one, nothing.
         asks: Whether it asks for anything when it fires.
+        stacked: Whether it takes what all steps of a run have for it, in rows.
         late: Whether it waits for values to arrive, or for how many runs; who looks at each run does not wait.
         latches: The parts of its trigger that wait for a latch, with whether it has latched.
         binding: What binds it to some runs; None where it sees all.
@@ -107,6 +110,7 @@ class Rider:
         self.args = None if self.fetches is None else SessionRunArgs(self.fetches)
         self.asks = self.args is not None or self.before_trigger is not None
         self.late: bool | int = False if self.before or self.after else _checked_late(inner)
+        self.stacked = bool(getattr(inner, "stacked", False))
         self.latches: dict[Latched, bool] = {}
         self.timer: Timer | None = None
         self.binding = hook if isinstance(hook, BoundHook) else None

@@ -9,6 +9,7 @@ from hookline.graph import Graph, Operation
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
 from hookline.monitored.rider import Rider
+from hookline.monitored.rows import rows_of_one
 from hookline.session import RunOptions, Watched, merge_options
 from hookline.session.feeds import flat_feeds
 from hookline.session.fetches import leaves
@@ -27,6 +28,7 @@ class Ridership:
         watched: The fetches of each, or None; what every run carries comes behind them.
         feeders: Those that feed something, each with its feed.
         options: The options that they ask for.
+        takes_rows: Whether nobody among them asks for anything of one step alone.
         stale: Whether what they asked for is to be merged anew.
     """
 
@@ -61,6 +63,16 @@ class Ridership:
                 self.stale = True
         if self.stale:
             self._merge()
+
+    def in_rows(self, watched: Sequence[Any]) -> Sequence[Any]:
+        """Returns the results of hooks in one step, in rows for those that take rows."""
+        if not any(rider.stacked for rider in self.riders):
+            return watched
+        found = [
+            rows_of_one(values) if rider.stacked else values
+            for rider, values in zip(self.riders, watched, strict=False)  # What every run carries is behind.
+        ]
+        return [*found, *watched[len(found) :]]
 
     def forget_feeds(self) -> None:
         """Lets go of the values that hooks fed: a batch does not outlive its run. What they fed stays known."""
@@ -125,6 +137,9 @@ class Ridership:
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
         self.asks: bool = self.watches or bool(self.feeders) or bool(self.options)
+        of_riders = zip(self.riders, asked, strict=True)
+        is_one_step = any(fetches is not None and not rider.stacked for rider, fetches in of_riders)
+        self.takes_rows: bool = not (is_one_step or self.feeders or self.options)
         self.stale = False
 
 

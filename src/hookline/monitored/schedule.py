@@ -51,6 +51,7 @@ class Schedule:
         hooks: All hooks; their declarations are read here.
         before: The schedule of the same session before, which had other hooks; this one goes on for it.
         runs: How many runs were made before.
+        steps_per_run: How many steps a run may hold. Each of them counts as a run.
 
     Raises:
         KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
@@ -62,17 +63,34 @@ class Schedule:
         alarms: The session's count of latches that had latched when they were last looked at.
         awaited: For what late hooks wait that wait for the device.
         waits: Whether a late hook waits for values, or for a run.
+        repeats: Whether the run may hold several steps.
+        room: How many it may hold.
         still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
     """
 
-    def __init__(self, session: Session, hooks: HookList, before: Schedule | None = None, *, runs: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session,
+        hooks: HookList,
+        before: Schedule | None = None,
+        *,
+        runs: int = 0,
+        steps_per_run: int = 1,
+    ) -> None:
         hooks.check_triggers()
         self._session, self._low, self._run = session, session.lowlevel, runs
         self._has_step = _has_step(session)
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
+        self._capacity, self.repeats, self.room, self._made = steps_per_run, False, 1, 1
+        self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
+        # What comes some runs late comes where a full run ends, and full runs end at multiples: whatever else ends runs
+        # (a clock, say), it then comes at the same steps.
+        self._has_lag = steps_per_run > 1 and any(r.late and not isinstance(r.late, bool) for r in self._riders)
         self._warned: set[str] = before._warned if before else set()
         self._timers = self._read_triggers({id(timer.trigger) for timer in before._timers} if before else set())
+        for timer in self._timers:
+            timer.ends_runs = bool(timer.bits & ~self._stacked)
         self._bound = any(rider.binding is not None for rider in self._riders)
         self._here = self._all = (1 << len(self._riders)) - 1
         self._read_riders()
@@ -83,6 +101,7 @@ class Schedule:
         self._reach = step
         self._due_step = self._due_secs = -math.inf
         self._due_run: float = 0
+        self._asked_run: float = 0
         self._everyone_run = self._attempt = 0
         self._firing = 0
         self._came: int | None = None
@@ -139,7 +158,7 @@ class Schedule:
     def _read_riders(self) -> None:
         """Says who rides on every run."""
         self._riderships: dict[tuple[int, int], Ridership] = {}
-        self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after)
+        self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after) | self._stacked
         # Who has a trigger in common with one that asks fires where that one does.
         asking = {rider.timer for rider in self._riders if rider.asks and rider.timer is not None}
         self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.timer in asking)
@@ -171,7 +190,7 @@ class Schedule:
 
         `passed` is how many runs were made since the last time, which were foreseen.
         """
-        self._run, self._came = run, None
+        self._run, self._came, self._made = run, None, 1
         self._attempt += 1
         if self._recalled:
             self._bring_back()
@@ -214,8 +233,50 @@ class Schedule:
         self._firing = self._asked(reach, now, everyone) if self.overdue else 0
         if foreseen and not self.overdue and not self._calls:
             self._free = self._runs_before(reach)
+        if self._capacity > 1:
+            self._make_room(reach, known)
         bits = (self._calls | self._firing) & self._here
         return self._riderships.get((bits, self._here)) or self._of(bits)
+
+    def _make_room(self, reach: int, known: int | None) -> None:
+        """Finds how many steps the run may hold that begins with the one that leads to `reach`."""
+        gain = self._planned_gain
+        self.repeats, self.room = gain != 0, 1
+        callers = self._calls & ~self._stacked & self._here
+        if callers and self._run > 2:
+            self._say_who_calls(callers)
+        if self.overdue or callers or not self._steady or known is None or not gain:
+            return
+        room = 1 + self._runs_before(reach)
+        if self._stacked & self._here:  # They are called where it ends, and so is who waits for that run.
+            room = 1 + min(self._runs_before(reach, self._asked_run), self._late_run - self._run)
+        if self._has_lag:
+            room = min(room, self._steps_left(reach // gain))
+        self.room = int(min(room, self._capacity))
+
+    def _steps_left(self, number: int) -> int:
+        """Returns how many steps from the one of a number on there are until a full run ends."""
+        return self._capacity - (number - 1) % self._capacity
+
+    def _say_who_calls(self, callers: int) -> None:
+        for rider in self._riders:
+            if rider.bit & callers and f"calls {rider.bit}" not in self._warned:
+                self._warned.add(f"calls {rider.bit}")
+                _logger.info(
+                    "steps_per_run=%d: each run holds one step, for the %s is called on each. Declare trigger and "
+                    "fetches in place of before_run and after_run; or stacked = True, and it is called once a run with "
+                    "the values of all steps.",
+                    self._capacity,
+                    describe(rider.hook),
+                )
+
+    def count(self, steps: int) -> None:
+        """Takes note that the run held so many steps, each of which counts as a run."""
+        self._made, more = steps, steps - 1
+        self._run += more
+        gained = more * (self._planned_gain or 0)
+        self._reach += gained
+        self._last_step += gained
 
     def let_pass(self, passed: int) -> None:
         """Counts runs that were `foreseen`, and have been made."""
@@ -229,6 +290,8 @@ class Schedule:
         run, firing = self._run, 0
         self._due_run = min(self._due_run, run)  # So is another attempt, until `plan` says otherwise.
         for timer in self._timers:
+            if not timer.ends_runs:
+                continue
             timer.due = False
             if everyone or step >= timer.at_step or now >= timer.at_secs or run >= timer.at_run:
                 timer.at_run = run  # It is asked again after this run, and in the next attempt.
@@ -263,9 +326,9 @@ class Schedule:
                 return options
         return merge_options([options, RunOptions(last_step=limit)])
 
-    def _runs_before(self, reach: float) -> float:
+    def _runs_before(self, reach: float, due_run: float | None = None) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
-        runs = self._due_run - self._run - 1
+        runs = (self._due_run if due_run is None else due_run) - self._run - 1
         if self._has_step:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             due_step = min(self._due_step, limit)
@@ -301,7 +364,7 @@ class Schedule:
     def ask_rider(self, rider: Rider, context: SessionRunContext) -> SessionRunArgs | None:
         """Returns what a hook wants of this run if it fires."""
         rider.asked = self._attempt
-        if not self._firing & rider.bit:
+        if not (self._firing | self._stacked) & rider.bit:
             return None
         return rider.args if rider.before_trigger is None else rider.before_trigger(context)
 
@@ -310,6 +373,8 @@ class Schedule:
 
         Where it led elsewhere than was expected, hooks that ask for nothing are decided on again.
         """
+        if self._stacked:
+            self._ask_at_end()
         if not self._has_step or not self._timers:
             return riders.after
         step = self._low.known_step
@@ -319,12 +384,22 @@ class Schedule:
         if step is None or step == self._reach:
             return riders.after
         now = clock.monotonic() if self._due_secs < math.inf else -math.inf
-        fire = self._asked(step, now)
+        at_end = self._firing & self._stacked
+        fire = self._asked(step, now) | at_end
         self.overdue = self.overdue or bool(fire)
         self._firing = fire & ~(self._asking & ~self._firing)  # Who asked for nothing has nothing to see.
         places = {rider: place for place, rider in enumerate(riders.riders)}
         bits = self._firing | (self._calls & self._here)
         return [(places.get(rider, -1), rider) for rider in self._riders if rider.bit & bits]
+
+    def _ask_at_end(self) -> None:
+        """Asks the triggers whose hooks are called where a run ends, however many steps it holds."""
+        for timer in self._timers:
+            if not timer.ends_runs:
+                if timer.counts:
+                    timer.trigger.count_runs(self._runs_of(timer) + self._made - 1 if self._bound else self._run)
+                if timer.trigger.should_trigger_for_step(self._reach):
+                    self._firing |= timer.bits & self._here
 
     def deliver(self, hook: Any, context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Fires a hook, if that is what this run does; one that the session does not know asks by itself."""
@@ -357,12 +432,22 @@ class Schedule:
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
         if late := rider.late:
-            due_run = math.inf if late is True else self._run + late
+            due_run = math.inf if late is True else self._run + self._lag(late)
             results = results if isinstance(results, LateResults) else LateResults.of(results)
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
             self.waits = True
         else:
             rider.on_trigger(Firing(results, *about, options, run_metadata, context))
+
+    def _lag(self, late: int) -> int:
+        """Returns after how many runs what is `late` runs late is delivered: where runs hold several, where one ends."""
+        gain = self._planned_gain
+        if not self._has_lag or not gain:
+            return late
+        number = self._reach // gain
+        here = self._steps_left(number) - 1  # The full run's end comes first: this one may have ended before it.
+        after = here + late
+        return after + self._steps_left(number + after) - 1
 
     def _warn_of_what_is_missing(self, rider: Rider) -> None:
         """Warns of a hook that has a trigger or an `on_trigger`, and so was meant to do something, and does nothing."""
@@ -473,7 +558,7 @@ class Schedule:
         if self._bound:
             for rider in self._riders:
                 if rider.binding is not None and rider.bit & self._here:
-                    rider.binding.runs += 1
+                    rider.binding.runs += self._made
         step, self._came = self._came, None
         if step is None and self._has_step:
             step = self._session.global_step if self.overdue else self._low.known_step
@@ -482,7 +567,7 @@ class Schedule:
             self.still, self._seen_step = self._stood > 1, step
         if self.overdue:
             self._plan(step)
-        if self._free <= 0 or self._calls & self._here or (step is None and self._has_step):
+        if self._free <= 0 or self._has_lag or self._calls & self._here or (step is None and self._has_step):
             return None
         return Foreseen(self._free, self._due_secs, step, self._planned_gain or 0, self.alarms, self.awaited)
 
@@ -493,6 +578,8 @@ class Schedule:
             self._last_step = step
         due_step = due_secs = due_run = math.inf
         for timer in self._timers:
+            if not timer.ends_runs:
+                continue
             if timer.at_run <= run:
                 timer.plan(run if step is None else step, run, bound=self._bound)
             due_step = min(due_step, timer.at_step)
@@ -500,7 +587,9 @@ class Schedule:
             due_run = min(due_run, timer.at_run)
         if run >= self._everyone_run:
             self._everyone_run = run + _LOOK_AGAIN_RUNS
-        self._due_step, self._due_secs, self._due_run = due_step, due_secs, min(due_run, self._late_run)
+        self._due_step, self._due_secs, self._asked_run = due_step, due_secs, due_run
+        # Whoever takes rows is called on each run, and so is there when that one comes.
+        self._due_run = due_run if self._stacked else min(due_run, self._late_run)
         self._free = self._runs_before(self._last_step) if self._foreseen else 0
 
     def _take_over(self, other: Schedule) -> None:

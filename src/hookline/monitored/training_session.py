@@ -57,6 +57,7 @@ def MonitoredTrainingSession(
     strict_events: bool = False,
     on_preemption: str = preemption.EXIT,
     grace_secs: float = preemption.DEFAULT_GRACE_SECS,
+    steps_per_run: int = 1,
 ) -> MonitoredSession:
     """Returns a monitored session that counts steps, writes summaries, saves checkpoints, restores and recovers.
 
@@ -94,6 +95,9 @@ def MonitoredTrainingSession(
             is finished, every `end` is called, including its save, and the block is left with `Preempted`. "ignore":
             the signals have their usual effect.
         grace_secs: How long leaving may take; then the process is ended.
+        steps_per_run: How many steps `run` makes at most, in one compiled loop. It ends where a hook is due, at a stop,
+            a save, and with the data. Only runs that advance the global step hold several: a program that takes its
+            batches from iterators, and nothing else. What they fetch has a row for each step.
 
     Example:
         >>> import hookline as hl
@@ -108,7 +112,7 @@ def MonitoredTrainingSession(
 
     References:
         `tf.train.MonitoredTrainingSession`. Differences: both cadences of a kind may be given; `recovery`,
-        `restore`, `strict_events` and `on_preemption`; one process at a time saves in a directory.
+        `restore`, `strict_events`, `on_preemption` and `steps_per_run`; one process at a time saves in a directory.
     """
     for name, folder in (("checkpoint_dir", checkpoint_dir), ("summary_dir", summary_dir)):
         arguments.path("MonitoredTrainingSession", name, folder, optional=True)
@@ -171,6 +175,7 @@ def MonitoredTrainingSession(
         strict_events=strict_events,
         on_preemption=on_preemption,
         grace_secs=grace_secs,
+        steps_per_run=steps_per_run,
     )
 
 

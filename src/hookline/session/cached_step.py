@@ -18,13 +18,14 @@ from hookline.graph.nodes import Constant
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
-from hookline.session.getters import Run, counter, fetch_getter, input_getter
+from hookline.session.getters import Run, counter, fetch_getter, input_getter, rows_getter
 from hookline.session.host_stage import HostStage
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.programs import Programs, Request
 from hookline.session.slots import Block, Slot
+from hookline.session.sources import Sources
 
 CHANGED = object()
 """In place of results: nothing was run, for the global step is not where it was expected."""
@@ -45,10 +46,12 @@ class CachedStep:
         answer: Puts the values of a run's getters, the caller's and the hooks', into what they are returned as.
         nothing: What is returned, if nothing that is asked for has a value; else None.
         has_structures: Whether a key of the feeds is a structure of tensors.
+        capacity: How many steps its program makes at most.
 
     Attributes:
         plan: The plan.
         hosts: Its host operations.
+        capacity: As above.
         fed_tensors: The tensors that are fed.
         has_structures: Whether a key of the feeds is a structure of tensors.
         counters: The counters whose value the run needs from the host.
@@ -56,7 +59,7 @@ class CachedStep:
         has_faults: Whether one of its operations can have a fault.
         writes: Whether it changes a variable.
         exchanges: Whether it has to do with variables that live elsewhere.
-        is_program: Whether it is nothing but a program, of variables that live here.
+        is_program: Whether it is nothing but a program, of variables that live here, and of batches.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class CachedStep:
         nothing: tuple[None, Any] | None,
         *,
         has_structures: bool,
+        capacity: int = 1,
     ) -> None:
         fetched, watched, late = request.fetched, request.watched, request.late
         store = session.store
@@ -75,14 +79,16 @@ class CachedStep:
         global_step = counted_global_step(session.graph)
         self.plan = plan = Plan(fetched, [*watched, *late], request.fed, store.is_remote)
         self.hosts = hosts = HostStage(plan, [*fetched, *watched], late)
+        self.capacity = capacity
         self.fed_tensors = request.fed
         self.has_structures = has_structures
         self._feeders = [feeder(tensor) for tensor in request.fed]
-        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store)
+        self.program, self._mask = programs.choose(plan, request, hosts.pulled, store, capacity)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
         hosts.find_outputs(places)
-        self._getters = [fetch_getter(plan, element, places) for element in (*fetched, *watched)]
-        self._late_getters = [fetch_getter(plan, element, places) for element in late]
+        found = fetch_getter if capacity == 1 else rows_getter
+        self._getters = [found(plan, element, places) for element in (*fetched, *watched)]
+        self._late_getters = [found(plan, element, places) for element in late]
         self._answer, self._nothing = answer, nothing
         self.counters = _counters(plan, [*fetched, *watched, *late])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
@@ -95,8 +101,9 @@ class CachedStep:
         if program is not None:
             read += [*program.counted, *program.read]
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
-        more = self.exchanges or plan.early or hosts.after or plan.sources or self.counters
+        more = self.exchanges or plan.early or hosts.after or self.counters
         self.is_program = program is not None and not more
+        self._sources: Sources = session.staged.sources
         self.is_kept = True
         if program is None:
             return
@@ -136,12 +143,25 @@ class CachedStep:
         """
         session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
+        nodes = self.plan.sources
+        if nodes:
+            run.begin()
         try:
-            with self._lock:
-                if not session.usable:
-                    session.check_usable()
-                if self.dispatch(run, expected) is CHANGED:
-                    return CHANGED
+            while True:
+                with self._lock:
+                    if not session.usable:
+                        session.check_usable()
+                    awaited = self._sources.awaited(nodes) if nodes else None
+                    if awaited is None:
+                        if not nodes:
+                            made = self.dispatch(run, expected)
+                        else:
+                            made = self._sources.feed(nodes, run, lambda _: self.dispatch(run, expected))
+                        if made is CHANGED:
+                            return CHANGED
+                        break
+                # Not under the lock: a batch may take its time.
+                awaited.wait()
             ahead = session.ahead
             ahead.left -= 1
             if ahead.left <= 0:
@@ -171,13 +191,17 @@ class CachedStep:
                 session.ahead.raise_known_fault()
         return self._answer(values, run)
 
-    def dispatch(self, run: Run, expected: int | None = None, last_step: int | None = None) -> Any:
+    def dispatch(
+        self, run: Run, expected: int | None = None, last_step: int | None = None, count: int = 1, span: Any = ()
+    ) -> Any:
         """Starts the program, and keeps what it leaves, without waiting for it. The caller holds the session's lock.
 
         Args:
             run: The run. It gets to know its outputs, and whether its updates were applied.
             expected: As of `run`.
             last_step: As of `RunOptions`.
+            count: How many steps it makes.
+            span: What the program is told of that, where it makes several.
 
         Returns:
             `CHANGED` if nothing was run.
@@ -204,7 +228,7 @@ class CachedStep:
             latched = tuple(map(_value, states)) if states else ()
             # What may come to nothing gives no values away.
             start = program.dry if is_held_back or (remote and program.written) else program.run
-            new, run.outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask)
+            new, run.outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask, *span)
             run.applied = not is_held_back
             if remote:
                 given = [list(values) for values in jax.device_get(sent)]
@@ -212,16 +236,16 @@ class CachedStep:
             # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.
             gain = self.gain if run.applied else 0
             if step is not None and gain is not None and not remote:
-                step += gain
+                step += gain * count
                 for state, value in zip(states, latched, strict=True):
-                    state.put(value, step)
+                    state.put(value, step, count, gain)
                 states = ()
             if run.applied and self._local is None:
                 store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))
             elif run.applied:
                 block = self._block or self._found_block()
                 for slot, variable, gain in self._counts:
-                    slot.count(variable, gain)
+                    slot.count(variable, gain if gain is None else gain * count)
                 if block.groups is None:
                     block.take_over(new, program.structures_out)
                 else:
@@ -232,7 +256,7 @@ class CachedStep:
             if states:  # Only the device knows where the run has led.
                 step = self._session.step_or_none()
                 for state, value in zip(states, latched, strict=True):
-                    state.put(value, step)
+                    state.put(value, step, count)
             if self.writes:
                 self._session.writes += 1
             if program.compilations.untold:
@@ -316,7 +340,7 @@ class CachedStep:
 
     def late_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
         """Returns the results that the run has not waited for."""
-        if self.is_program:  # It has made no room for what the host computes.
+        if self.is_program and not self.plan.sources:  # It has made no room for what the host computes.
             run.begin()
         results = lambda: assemble([*map(called, self._late_getters, repeat(run))])  # noqa: E731
         return self.hosts.late_results(run, self._session, results)

@@ -25,6 +25,7 @@ from hookline.session.local_store import LocalStore
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan_cache import PlanCache
 from hookline.session.raw_session import LowLevel
+from hookline.session.repeated_step import RepeatedStep
 from hookline.session.run_ahead import RunAhead
 from hookline.session.sources import OpenSource, Position
 from hookline.session.staged_run import StagedRuns
@@ -166,6 +167,16 @@ class Engine(LowLevel):
         """Returns what makes the run again in one call; None where it is more than a program."""
         found = self.planned(fetches, watched, None)
         return found if found.is_program else None
+
+    def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
+        """Returns what makes up to `capacity` of these runs at once.
+
+        Raises:
+            ValueError: The run is more than a program and batches.
+        """
+        found = self._plans.find_repeated(self, fetches, watched, capacity)
+        found.check()
+        return found
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns by how much a run of these fetches advances the global step; None if only the device knows."""

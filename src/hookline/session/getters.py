@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import placement
@@ -26,10 +28,11 @@ class Run:
         counters: The counters that the host knows, as they were before the run.
         hosts: The results of host operations.
         pulled: What host operations take from the device, by the place among their inputs.
+        count: How many steps it makes, where they may be several.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
-    __slots__ = ("applied", "counters", "feeds", "hosts", "outputs", "pulled")
+    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "outputs", "pulled")
 
     feeds: Sequence[Any]
     applied: bool
@@ -37,6 +40,7 @@ class Run:
     counters: dict[Variable, int]
     hosts: dict[Operation, Any]
     pulled: dict[int, Any]
+    count: int
 
     def begin(self) -> None:
         """Makes room for what the host knows and computes."""
@@ -60,6 +64,20 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
         value = take_path(element.op.on_device(), element.path)
         return lambda run: value
     return _getter(plan, element, places)
+
+
+def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
+    """Returns a function that finds the values of a fetch in each of several steps: rows, or of an operation None."""
+    get = fetch_getter(plan, element, places)
+    if isinstance(element, Operation) or isinstance(element.op, Group):
+        return get
+    variable = counter(plan, element)
+    if variable is not None:
+        gain = plan.gain(variable) or 0
+        return lambda run: get(run) + np.arange(run.count, dtype=variable.dtype) * np.dtype(variable.dtype).type(gain)
+    if element.key in places:
+        return lambda run: jax.tree.map(lambda rows: rows[: run.count], get(run))
+    return lambda run: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (run.count, *np.shape(leaf))), get(run))
 
 
 def input_getter(

@@ -90,9 +90,15 @@ class _State:
         self._expected = -1
         self._gain = 0
 
-    def put(self, value: Latched, step: int | None) -> None:
-        """Keeps what it holds after a run that led to a global step; None where the graph has none."""
+    def put(self, value: Latched, step: int | None, runs: int = 1, gain: int = 0) -> None:
+        """Keeps what it holds after runs of which the last led to a global step; None where the graph has none.
+
+        Of several at once each has led `gain` further than the one before.
+        """
         self.value = value
+        if runs > 1:
+            self._put_several(runs, None if step is None else (step - gain * (runs - 1), gain))
+            return
         self.runs += 1
         if step is None:
             step = self.runs
@@ -107,6 +113,14 @@ class _State:
             self._gain = 0
             stretches.append(_Stretch(self.runs, step, 0))
         self._expected = step + self._gain
+
+    def _put_several(self, runs: int, led: tuple[int, int] | None) -> None:
+        first, gain = led or (self.runs + 1, 1)
+        if first != self._expected or gain != self._gain:
+            self.stretches.append(_Stretch(self.runs + 1, first, gain))
+            self._gain = gain
+        self.runs += runs
+        self._expected = first + gain * runs
 
     def read(self, held: Latched) -> bool:
         """Takes note of what it held at some time; returns whether that says for the first time that it has latched."""

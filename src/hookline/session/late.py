@@ -41,6 +41,10 @@ class LateResults:
         """Returns one item of these results, which arrives with all of them."""
         return LateResults(lambda: self.get()[place], self._arrays)
 
+    def then(self, function: Callable[[Any], Any]) -> LateResults:
+        """Returns what a function makes of these results, when they are read."""
+        return LateResults(lambda: function(self.get()), self._arrays)
+
     def is_ready(self) -> bool:
         """Returns whether reading them would not wait for the device."""
         # Not `all`: a generator costs more than the arrays, of which there are few.

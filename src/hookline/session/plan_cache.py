@@ -13,6 +13,7 @@ from hookline.session.feeds import feed_key, flat_feeds, resolve_feeds
 from hookline.session.fetches import fetch_key, flatten
 from hookline.session.getters import Run
 from hookline.session.programs import Programs, Request
+from hookline.session.repeated_step import RepeatedStep
 from hookline.session.watched import Watched
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,18 @@ class PlanCache:
         self._programs.sharing.declare(found)
         return missing
 
+    def find_repeated(self, session: Any, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
+        """Returns the step of a request that can be made so often in one run, made now or before."""
+        key = (capacity, plan_key(fetches, watched, None))
+        with session.lock:
+            session.check_usable()
+            found = self._young.get(key) or self._old.get(key)
+            if found is None:
+                found = self._make(session, fetches, watched, None, capacity)
+            assert isinstance(found, RepeatedStep), "No other has such a key."
+            self._keep(key, found)
+            return found
+
     def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
         """Returns the step of a request, made now or before."""
         # None: only the plan key tells these feeds from others.
@@ -88,7 +101,12 @@ class PlanCache:
         self._young[key] = step
 
     def _make(
-        self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None
+        self,
+        session: Any,
+        fetches: Any,
+        watched: Watched | None,
+        feed_dict: Mapping[Any, Any] | None,
+        capacity: int = 1,
     ) -> CachedStep:
         elements, assemble = flatten(self._graph, fetches)
         watched = watched or _NOTHING
@@ -114,13 +132,15 @@ class PlanCache:
         nothing = None
         if isinstance(fetches, Operation) and not late and all(_is_constant(watched.fetches[i]) for i in now):
             nothing = None, of_hooks([None] * (1 + len(wanted)), None)
-        step = CachedStep(
+        kind = CachedStep if capacity == 1 else RepeatedStep
+        step = kind(
             session,
             Request(elements, wanted, waiting, by_hook, fed),
             self._programs,
             lambda values, run: (assemble(values), of_hooks(values, run)),
             nothing,
             has_structures=flat is not feed_dict,
+            capacity=capacity,
         )
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +19,13 @@ from hookline.graph.fault import Fault
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
+from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
+from hookline.session.repeat import blank, repeated
 from hookline.session.sharing import Watch
 from hookline.session.slots import Flat, Leaves
 from hookline.session.store import VariableStore
@@ -63,6 +66,8 @@ class Program:
         store: Where the variables live: their tree structures, and who counts.
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
+        capacity: Above 1: the program makes as many steps as it is told to, at most so many. Batches come in blocks of
+            that length; so do the outputs.
 
     Attributes:
         taken, counted, read, written: What it is given and gives back, as described above.
@@ -80,8 +85,10 @@ class Program:
         store: VariableStore,
         always: frozenset[Operation] = frozenset(),
         watches: Sequence[Watch] = (),
+        capacity: int = 1,
     ) -> None:
         self.plan = plan
+        self._capacity = capacity
         self._always = always
         self._watches = watches
         masked = [tensor for watch in watches for tensor in watch]
@@ -110,7 +117,8 @@ class Program:
         names = ", ".join(tensor.name for tensor in self.outputs) or "none"
         writes = ", ".join(variable.op.name for variable in (*updates, *self.hosted)) or "none"
         watching = " and what hooks watch" if self.watched else ""
-        self.compilations = Compilations(f"outputs {names}{watching}; writes {writes}")
+        steps = f"up to {capacity} steps; " if capacity > 1 else ""
+        self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
@@ -179,7 +187,9 @@ class Program:
         alone = self.written[len(self.taken) + len(self.counted) :]
         return self.taken, self.counted, alone
 
-    def _first_run(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> Any:
+    def _first_run(
+        self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, *span: Any
+    ) -> Any:
         """Moves variables to where the program itself puts them, and those that lie nowhere to the others; then runs.
 
         Else the first run would leave them there, and the second one be compiled for that.
@@ -187,7 +197,7 @@ class Program:
         with placement.inside(self._context):
             self._learn_places(taken, counted, read, inputs, latched, mask)
         self.run = self._compiled_run(donates=True)
-        return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask)
+        return self.run(_placed(self.taken, taken), _placed(self.counted, counted), read, inputs, latched, mask, *span)
 
     def _learn_places(self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any) -> None:
         known, old = (*self.taken, *self.counted, *self.read), (*taken, *counted, *read)
@@ -196,6 +206,7 @@ class Program:
             return
 
         def new(old: Flat, inputs: Any, latched: Any, mask: Any) -> Any:
+            inputs = inputs if self._capacity == 1 else self._batch_at(itertools.repeat(0), inputs)
             groups = self._traced(dict(zip(known, old, strict=True)), inputs, latched, mask)[0]
             values = dict(zip(self.written, (leaves for group in groups for leaves in group), strict=True))
             return [values[variable] for variable in written]
@@ -264,17 +275,44 @@ class Program:
         inputs: Sequence[Any],
         latched: Sequence[Latched],
         mask: Sequence[Any],
-        structures: _Structures | None = None,
+        extra: Any = None,
     ) -> tuple[Any, ...]:
         # The body of a traced function runs when JAX compiles, and only then.
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
         try:
+            if self._capacity > 1:
+                return self._repeated(taken, counted, read, inputs, latched, mask, extra)
             given = zip((*self.taken, *self.counted, *self.read), (*taken, *counted, *read), strict=True)
             traced = self._traced(dict(given), inputs, latched, mask)
-            return traced if structures is None else (*traced, _Structures(tuple(self.structures_out)))
+            return traced if extra is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
+
+    def _repeated(
+        self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, span: jax.Array
+    ) -> Traced:
+        """Makes steps in a loop; `span` is how many, and of each input that is a block where in it the first one is."""
+        read_values = dict(zip(self.read, read, strict=True))
+
+        def step(number: Any, groups: tuple[Flat, Flat, Flat], latched: Any) -> Any:
+            changing = zip((*self.taken, *self.counted), (*groups[0], *groups[1]), strict=True)
+            batch = self._batch_at([start + number for start in span[1:]], inputs)
+            groups, outputs, _, latched = self._traced({**dict(changing), **read_values}, batch, latched, mask)
+            return groups, outputs, latched
+
+        groups, outputs, latched = repeated(step, span[0], self._capacity, (taken, counted), latched, self.written)
+        return groups, outputs, (), latched
+
+    def _batch_at(self, places: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of one step: what it takes out of each block, and the rest."""
+        at = iter(places)
+        return [
+            jax.tree.map(lambda leaf, at=next(at): jax.lax.dynamic_index_in_dim(leaf, at, keepdims=False), value)
+            if isinstance(tensor.op, Source)
+            else value
+            for tensor, value in zip(self.inputs, inputs, strict=True)
+        ]
 
     def _traced(
         self, old: dict[Variable, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
@@ -329,7 +367,7 @@ class Program:
         if _waits_in_branches(self._home):
             return compute()
         like = jax.eval_shape(compute)
-        return jax.lax.cond(wanted, compute, lambda: jax.tree.map(_blank, like))
+        return jax.lax.cond(wanted, compute, lambda: jax.tree.map(blank, like))
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
         """Checks that either value may be the one that stays."""
@@ -368,14 +406,6 @@ def _waits_in_branches(home: Any) -> bool:
     Those of XLA on CPU do, now and then: a process is ended by XLA after 40 seconds.
     """
     return home is not None and len(home.device_set) > 1 and next(iter(home.device_set)).platform == "cpu"
-
-
-def _blank(like: Any) -> Any:
-    # Both branches of a condition have one type, and explicit axes are a part of it.
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        key = jax.random.key(0, impl=jax.random.key_impl(like))
-        return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
-    return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
 
 
 def _unless(skip: Any, old: Any, new: Any) -> Any:

@@ -54,12 +54,12 @@ class Programs:
         self._made: MutableMapping[Any, Program] = weakref.WeakValueDictionary()
 
     def choose(
-        self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore
+        self, plan: Plan, request: Request, pulled: Iterable[Tensor], store: VariableStore, capacity: int = 1
     ) -> tuple[Program | None, tuple[jax.Array, ...]]:
         """Returns the program for the plan of a request, if the device has anything to do, made now or before.
 
-        `pulled` is what the host takes of it. Behind the program comes a mask: of what hooks may watch in it, which is
-        wanted in this run.
+        `pulled` is what the host takes of it, and `capacity` how many steps it makes at most. Behind the program comes
+        a mask: of what hooks may watch in it, which is wanted in this run.
         """
         outputs = _from_device(plan, request.fetched)
         late = {tensor.key: tensor for tensor in pulled}
@@ -71,10 +71,10 @@ class Programs:
         if not plan.device and not plan.remote and not outputs and not watching:
             return None, ()
         shared = None
-        if watching:
+        if watching and capacity == 1:
             shared = self.sharing.shared(plan, request.fetched, request.by_hook, request.fed, outputs, store)
         if shared is None:
-            return self._program(plan, request.fed, outputs, watching, store), ()
+            return self._program(plan, request.fed, outputs, watching, store, capacity=capacity), ()
         mask = placement.put_all(tuple(map(jnp.asarray, shared.mask)), store.home)
         extra = shared.always, shared.watches
         return self._program(shared.plan, request.fed, outputs, watching, store, *extra), mask
@@ -88,6 +88,7 @@ class Programs:
         store: VariableStore,
         always: frozenset[Operation] | None = None,
         watches: Sequence[Watch] = (),
+        capacity: int = 1,
     ) -> Program:
         inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
         inputs += [tensor for tensor in (*outputs.values(), *watching.values()) if _is_input(plan, tensor)]
@@ -97,11 +98,12 @@ class Programs:
             tuple(operation.index for operation in (*plan.device, *plan.remote)),
             tuple(operation.index for operation in plan.device if operation in plan.trained),
             *(tuple(tensor.key for tensor in tensors) for tensors in (inputs, out, watch, *watches)),
+            capacity,
         )
         found = self._made.get(key)
         if found is None:
             every = frozenset(plan.device) if always is None else always
-            found = self._made[key] = Program(plan, inputs, out, watch, store, every, watches)
+            found = self._made[key] = Program(plan, inputs, out, watch, store, every, watches, capacity)
         return found
 
 

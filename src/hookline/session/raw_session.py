@@ -183,6 +183,17 @@ class LowLevel:
         """Returns what makes the run again in one call, a `CachedStep`; None where nothing does."""
         return None
 
+    def repeated_step(self, fetches: Any, watched: Watched | None, capacity: int) -> Any:
+        """Returns what makes up to `capacity` of these runs at once, a `RepeatedStep`.
+
+        Raises:
+            ValueError: Nothing does.
+        """
+        raise ValueError(
+            f"steps_per_run={capacity} needs a session that makes several steps in one run, and a "
+            f"{type(self.session).__name__} does not. Leave out steps_per_run."
+        )
+
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns by how much a run of these fetches advances the global step; None if that is not known before."""
         return None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hookline.graph import placement
 from hookline.graph.graph import Graph, Operation
 from hookline.graph.nodes import Source
+from hookline.session.getters import Run
+
+T = TypeVar("T")
 
 
 class Position(NamedTuple):
@@ -111,12 +114,51 @@ class Sources:
                 return source
         return None
 
-    def take(self, nodes: Sequence[Source]) -> list[tuple[OpenSource, Any]]:
-        """Takes an item from each, or from none where one has come to its end."""
+    def available(self, nodes: Iterable[Source], most: int) -> tuple[OpenSource | None, int]:
+        """Returns a source to wait for, if there is one, and else how many steps each has batches for."""
+        for node in nodes:
+            most = min(most, (source := self.of(node)).ready(most))
+            if not most:
+                return source, 0
+        return None, most
+
+    def feed(
+        self,
+        nodes: Sequence[Source],
+        run: Run,
+        make: Callable[[Sequence[Any]], T],
+        *,
+        is_used: Callable[[], bool] | None = None,
+        capacity: int = 1,
+    ) -> T:
+        """Has a run made with a batch of each, which is used up if the run is applied, and otherwise is not.
+
+        Args:
+            nodes: The sources. None of them is awaited.
+            run: The run, which gets to know the batches.
+            make: Makes it; it is given what was taken of each.
+            is_used: Whether the batches were used up; by default if it is applied.
+            capacity: Above 1: how long the blocks are in which its batches come, `run.count` of them.
+
+        Raises:
+            OutOfRangeError: One has come to its end. Nothing is taken of the others.
+        """
         sources = [self.of(node) for node in nodes]
         for source in sources:
             source.check()
-        return [(source, source.take()) for source in sources]
+        if capacity == 1:
+            items = [source.take() for source in sources]
+        else:
+            items = [source.take_block(run.count, capacity) for source in sources]
+        run.applied = False
+        for node, item in zip(nodes, items, strict=True):
+            run.hosts[node] = item.value
+        try:
+            return make(items)
+        finally:
+            used = run.applied if is_used is None else is_used()
+            for source, item in zip(sources, items, strict=True):
+                source.use(item) if used else source.give_back(item)
 
     def positions(self, names: Iterable[str]) -> dict[str, Position]:
         """Returns the position in each source that resumes and is named, by the node's name."""

@@ -85,14 +85,15 @@ class StagedRuns:
         self, step: CachedStep, run: Run, options: RunOptions | None, metadata: RunMetadata | None
     ) -> float:
         """Exchanges with a batch of each source, which is used up if the run is applied, and otherwise is not."""
-        taken = self.sources.take(step.plan.sources)
-        try:
-            run.hosts.update(zip(step.plan.sources, [item.value for _, item in taken], strict=True))
+        nodes = step.plan.sources
+        if not nodes:
             return self._exchange_now(step, run, options, metadata)
-        finally:
-            used = run.applied and not (taken and self._counted_before(step))
-            for source, item in taken:
-                source.use(item) if used else source.give_back(item)
+        return self.sources.feed(
+            nodes,
+            run,
+            lambda _: self._exchange_now(step, run, options, metadata),
+            is_used=lambda: run.applied and not self._counted_before(step),
+        )
 
     def _counted_before(self, step: CachedStep) -> bool:
         """Whether the run was tried before, and was applied then, with a batch that was used up for it."""

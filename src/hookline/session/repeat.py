@@ -1,0 +1,81 @@
+"""Several steps in one program: a compiled loop whose count is given at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hookline.errors import InvalidArgumentError
+from hookline.graph.variable import Variable
+from hookline.session.slots import Flat
+
+Groups = tuple[Flat, Flat, Flat]
+
+
+def repeated(
+    step: Callable[[Any, Groups, Any], tuple[Groups, Any, Any]],
+    count: Any,
+    capacity: int,
+    given: tuple[Flat, Flat],
+    latched: Any,
+    written: Sequence[Variable],
+) -> tuple[Groups, Any, Any]:
+    """Makes a step `count` times, each on what the one before has left.
+
+    Args:
+        step: From its number (from 0 on), the values of variables and what latches hold to the new values, the outputs
+            and the latches.
+        count: How often; at least once.
+        capacity: How often at most: of each output the result has as many rows. Those behind `count` mean nothing.
+        given: The values of the variables, without those whose old value nobody looks at.
+        latched: What the latches hold.
+        written: The variables, in the order of the new values.
+
+    Raises:
+        InvalidArgumentError: A step leaves a variable in another form than it found it.
+    """
+    begin: Groups = (*given, ())
+    like, outputs, _ = jax.eval_shape(lambda: step(0, begin, latched))
+    _check_alike(given, like, written)
+    # Nobody looks at those before the first step has written them.
+    alone = jax.tree.map(blank, like[2])
+    kept = jax.tree.map(lambda leaf: _rows(capacity, leaf), outputs)
+
+    def body(number: Any, carry: Any) -> Any:
+        groups, kept, latched = carry
+        groups, outputs, latched = step(number, groups, latched)
+        kept = jax.tree.map(lambda rows, row: rows.at[number].set(row), kept, outputs)
+        return tuple(groups), kept, latched
+
+    return jax.lax.fori_loop(0, count, body, ((*given, alone), kept, latched))
+
+
+def blank(like: Any) -> Any:
+    """Returns nothing of a type. Explicit axes are a part of that."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        key = jax.random.key(0, impl=jax.random.key_impl(like))
+        return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
+    return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
+
+
+def _rows(count: int, like: Any) -> Any:
+    place = like.sharding
+    if place is not None:
+        place = jax.NamedSharding(place.mesh, jax.P(None, *place.spec))
+    return blank(jax.ShapeDtypeStruct((count, *like.shape), like.dtype, sharding=place))
+
+
+def _check_alike(given: tuple[Flat, Flat], like: Groups, written: Sequence[Variable]) -> None:
+    """Checks that each step finds what the first one found."""
+    before, after = [*given[0], *given[1]], [*like[0], *like[1]]
+    for variable, old, new in zip(written, before, after, strict=False):
+        if [(a.shape, a.dtype) for a in old] != [(a.shape, a.dtype) for a in new]:
+            raise InvalidArgumentError(
+                variable.op.node_def,
+                variable.op,
+                f"Several steps in one run are not possible, for a step leaves {variable.op.name!r} with another shape "
+                f"or dtype than it finds. Leave out steps_per_run, or make that variable keep its form.",
+            )
