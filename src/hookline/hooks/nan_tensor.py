@@ -97,6 +97,7 @@ class NanTensorHook(SessionRunHook):
         self._given_saver = saver
         self._latches = not strict and self._reaction in (RAISE, STOP)
         self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self._reaction, False)
+        self.stacked = not self._latches
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
@@ -153,7 +154,7 @@ class NanTensorHook(SessionRunHook):
         return super().before_trigger(run_context)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Does what is to be done about a NaN: a latch has found it, or the check of a run says whether there is one.
+        """Does what is to be done about a NaN: a latch has found it, or the check of each step says whether there is one.
 
         Raises:
             NanLossDuringTrainingError: There is one, and it is an error.
@@ -161,13 +162,21 @@ class NanTensorHook(SessionRunHook):
         step = firing.global_step
         assert step is not None, "begin requires a global step"
         self._notice_rollbacks(firing.context.session)
+        if self._latches:
+            self.react(firing.context, step)
+            return
         # Where the run before it had led to.
         began, self._last_step = self._last_step, step
+        rows = np.asarray(firing.values)
+        gain = (step - began) // len(rows)
+        for number, is_bad in enumerate(rows, start=1):
+            self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)
+
+    def _check(self, context: SessionRunContext, began: int, step: int, is_bad: Any) -> None:
         if step <= self._undone:
             return
-        # NumPy's view of a bool that is there is the cheapest way to read it.
-        if self._latches or np.asarray(firing.values):
-            self.react(firing.context, step)
+        if is_bad:
+            self.react(context, step)
         elif self._saver is not None:
             self._saver.prove(began)
         else:

@@ -38,6 +38,8 @@ from hookline.hooks import (
     SessionRunHook,
     StepCounterHook,
     StopAtStepHook,
+    Trigger,
+    every,
     spaced,
 )
 from hookline.hooks.when import bare
@@ -87,6 +89,8 @@ class Loop:
             one.
         last_batch: As of `iterator`. With "pad" the step gets a pair of the batch and a mask of its real examples,
             `(x, y), mask = batch`.
+        steps_per_run: How many steps one run makes at most, as of `MonitoredTrainingSession`. For short steps: see
+            docs/loop.md.
 
     Attributes:
         graph: The graph; one of its own unless `batches` is a tensor. What hooks fetch beside the metrics is made in
@@ -292,7 +296,8 @@ class Loop:
         if watch is not None:
             own += self._watching(watch, on_nan)
         if log_steps is not None and self.metrics:
-            own.append(_MetricsLog(self.metrics, trigger=spaced(log_steps)))
+            rows = log_steps < keywords["steps_per_run"]
+            own.append((_MetricsRows if rows else _MetricsLog)(self.metrics, trigger=spaced(log_steps)))
         if self._counter is not None:
             own.append(self._counter)
         if logdir is None and not keywords.get("summary_dir"):
@@ -373,6 +378,34 @@ class _MetricsLog(LoggingTensorHook):
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
+
+
+class _MetricsRows(_MetricsLog):
+    """Does the same where a run holds more steps than are between two lines: it logs those of a run together."""
+
+    stacked = True
+
+    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger) -> None:
+        super().__init__(metrics, trigger=every(runs=1))
+        self._points = trigger
+
+    def get_state(self) -> Any:
+        return self._points.get_state()
+
+    def set_state(self, state: Any) -> None:
+        self._points.set_state(state)
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        self._points.start(session.global_step)
+
+    def on_trigger(self, firing: Firing) -> None:
+        assert firing.global_step is not None, "a loop has one"
+        rows = len(jax.tree.leaves(firing.values)[0])
+        for row, step in enumerate(range(firing.global_step - rows + 1, firing.global_step + 1)):
+            if self._points.should_trigger_for_step(step):
+                self._step = step
+                elapsed_secs, _ = self._points.update_last_triggered_step(step)
+                self._log(jax.tree.map(lambda leaf, row=row: leaf[row], firing.values), elapsed_secs)
 
 
 def loop_of(graph: Graph) -> Loop | None:

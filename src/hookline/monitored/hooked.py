@@ -68,7 +68,9 @@ class HookedSession:
         if before is not None:
             before.let_pass(self._passed)
             self._passed = 0
-        self._schedule = schedule = Schedule(self.raw, hooks, before, runs=self._stop.runs, steps_per_run=self._steps_per_run)
+        self._schedule = schedule = Schedule(
+            self.raw, hooks, before, runs=self._stop.runs, steps_per_run=self._steps_per_run
+        )
         self._hooks = hooks
         self.raw.hook_data[HookedSession] = self
         return schedule
@@ -186,9 +188,7 @@ class HookedSession:
                 idle = schedule.idle
                 watched = idle.watched if idle.watches else None
                 capacity = self._steps_per_run if schedule.repeats else 1
-                self._quiet.begin(
-                    self.raw, fetches, watched, foreseen, feeds=bool(feed_dict), capacity=capacity
-                )
+                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self._low.writes != writes

@@ -34,6 +34,7 @@ _logger = logging.getLogger(__name__)
 _NO_OPTIONS = RunOptions()
 _LOOK_AGAIN_RUNS = 64
 _MOST_RIDERSHIPS = 64
+_MANY_SHORT_RUNS = 8
 _NONE_YET = object()
 
 
@@ -55,7 +56,8 @@ class Schedule:
 
     Raises:
         KeyError, TypeError, ValueError: Declared `fetches` that are not in the graph.
-        RuntimeError: A trigger in steps, in a graph without a global step; or one that hooks share as they must not.
+        RuntimeError: A trigger in steps, or several steps a run, in a graph without a global step; or a trigger that
+            hooks share as they must not.
         TypeError: A `trigger` that is none; a `late` that is neither a bool nor a number of runs.
 
     Attributes:
@@ -80,9 +82,15 @@ class Schedule:
         hooks.check_triggers()
         self._session, self._low, self._run = session, session.lowlevel, runs
         self._has_step = _has_step(session)
+        if steps_per_run > 1 and not self._has_step:
+            raise RuntimeError(
+                f"steps_per_run={steps_per_run} counts global steps, and the graph has no global step. Create it with "
+                "train.get_or_create_global_step()."
+            )
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
-        self._capacity, self.repeats, self.room, self._made = steps_per_run, False, 1, 1
+        self._capacity, self.repeats, self.room = steps_per_run, False, 1
+        self._made, self._short_runs = 1, 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
         # What comes some runs late comes where a full run ends, and full runs end at multiples: whatever else ends runs
         # (a clock, say), it then comes at the same steps.
@@ -243,8 +251,10 @@ class Schedule:
         gain = self._planned_gain
         self.repeats, self.room = gain != 0, 1
         callers = self._calls & ~self._stacked & self._here
-        if callers and self._run > 2:
-            self._say_who_calls(callers)
+        # The first runs are of hooks that look around and retire, and of the triggers that begin then.
+        self._short_runs = self._short_runs + 1 if (callers or self._firing) and self.repeats else 0
+        if self._short_runs > _MANY_SHORT_RUNS:
+            self._say_who_cuts(callers or self._firing)
         if self.overdue or callers or not self._steady or known is None or not gain:
             return
         room = 1 + self._runs_before(reach)
@@ -258,14 +268,14 @@ class Schedule:
         """Returns how many steps from the one of a number on there are until a full run ends."""
         return self._capacity - (number - 1) % self._capacity
 
-    def _say_who_calls(self, callers: int) -> None:
+    def _say_who_cuts(self, bits: int) -> None:
         for rider in self._riders:
-            if rider.bit & callers and f"calls {rider.bit}" not in self._warned:
-                self._warned.add(f"calls {rider.bit}")
+            if rider.bit & bits and f"cuts {rider.bit}" not in self._warned:
+                self._warned.add(f"cuts {rider.bit}")
                 _logger.info(
-                    "steps_per_run=%d: each run holds one step, for the %s is called on each. Declare trigger and "
-                    "fetches in place of before_run and after_run; or stacked = True, and it is called once a run with "
-                    "the values of all steps.",
+                    "steps_per_run=%d: each run holds one step, for the %s is called on each. Let it fire less often: "
+                    "declare trigger and fetches in place of before_run and after_run. Or declare stacked = True, and "
+                    "it is called once a run, with the values of all steps.",
                     self._capacity,
                     describe(rider.hook),
                 )

@@ -129,11 +129,17 @@ def MonitoredTrainingSession(
     if log_step_count_steps is not None:
         arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
     summary_dir = summary_dir or checkpoint_dir
+    arguments.whole("MonitoredTrainingSession", "steps_per_run", steps_per_run, at_least=1)
     target = resolve_target(master)
     if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
         raise ValueError(
             f"MonitoredTrainingSession: is_chief={is_chief}, but the task of {target!r} says otherwise. Pass "
             f"is_chief=cluster.is_chief."
+        )
+    if target is not None and steps_per_run > 1:
+        raise ValueError(
+            f"MonitoredTrainingSession: steps_per_run={steps_per_run} is for variables in this process, and those of "
+            f"{target!r} live on parameter servers. Leave it out."
         )
     hooks = [*(target.hooks(summary_dir) if target else ()), *checked_hooks(hooks)]
     all_hooks: list[Any] = []

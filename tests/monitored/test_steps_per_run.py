@@ -1,0 +1,363 @@
+"""Several steps in one run: the same numbers, the same firings, at the same steps."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hookline as hl
+from hookline import train
+from hookline.testing import FakeClock, ScriptedSession
+
+NAN_AT = 23
+
+
+def walk(bad_at: int | None = None):
+    """A model whose step draws a key, follows a schedule, and keeps an average: all that must go on in a loop."""
+    step = train.get_or_create_global_step()
+    weights = hl.Variable(np.ones(3, np.float32), name="weights")
+    key = hl.random_key()
+
+    def move(weights, key, step):
+        moved = weights * 0.99 + jax.random.normal(key, (3,)) / (10.0 + step)
+        return moved if bad_at is None else jnp.where(step + 1 == bad_at, jnp.nan, moved)
+
+    moved = weights.assign(hl.op(move)(weights, key, step))
+    loss = hl.op(lambda value: (value**2).sum(), name="loss")(moved)
+    average = train.ExponentialMovingAverage(0.9)
+    with hl.control_dependencies([moved]):
+        averaged = average.apply([weights])
+    return hl.group(averaged, step.assign_add(1), name="train"), loss, weights, average.average(weights)
+
+
+class Firings(train.SessionRunHook):
+    def __init__(self, trigger, fetches=None, late=False):
+        self.trigger, self.fetches, self.late, self.seen = trigger, fetches, late, []
+
+    def on_trigger(self, firing):
+        values = firing.values if self.fetches is None else float(firing.values)
+        self.seen.append((firing.global_step, firing.elapsed_steps, values))
+
+
+def trained(steps_per_run, last_step=230, hooks=lambda loss: [], bad_at=None, **keywords):
+    """Returns what the variables hold, the hooks, and how many calls it took."""
+    with hl.Graph(seed=3).as_default():
+        train_op, loss, *_ = walk(bad_at)
+        riding = hooks(loss)
+        calls = 0
+        with train.MonitoredTrainingSession(
+            hooks=[train.StopAtStepHook(last_step=last_step), *riding], steps_per_run=steps_per_run, **keywords
+        ) as session:
+            while not session.should_stop():
+                assert session.run(train_op) is None
+                calls += 1
+            raw = session.raw_session()
+            values = {name: np.asarray(value) for name, value in raw.snapshot().items()}
+    return values, riding, calls
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+def hooks_of_many_kinds(loss):
+    return [
+        Firings(train.every(7), loss),
+        Firings(train.every(11)),
+        Firings(train.every(13), loss, late=True),
+        Firings(train.every(runs=100), loss),
+        Firings(train.first_run()),
+        Firings(train.at_steps(5, 64, 65)),
+        Firings(train.every(17) | train.every(29), loss),
+        Firings(train.steps_where(lambda step: step in (3, 50))),
+    ]
+
+
+@pytest.mark.parametrize("steps_per_run", [2, 4, 16, 64, 1000])
+def test_the_model_and_the_firings_are_those_of_single_steps(steps_per_run):
+    values, hooks, _ = trained(1, hooks=hooks_of_many_kinds)
+    found, others, _ = trained(steps_per_run, hooks=hooks_of_many_kinds)
+    assert same(found, values)
+    assert [hook.seen for hook in others] == [hook.seen for hook in hooks]
+    assert hooks[0].seen[0][0] == 7, "or nothing was compared"
+
+
+def test_a_run_holds_so_many_steps_unless_somebody_is_due():
+    assert trained(64, 640)[2] == 10 + 2, "the first one asks everybody; and there is the target"
+    _, (hook,), calls = trained(64, 1000, hooks=lambda loss: [Firings(train.every(100), loss)])
+    assert [step for step, *_ in hook.seen] == list(range(100, 1001, 100))
+    assert calls <= 10 * 3 + 1
+
+
+def test_it_takes_two_programs_of_the_step_however_many_hooks(caplog):
+    caplog.set_level(logging.INFO, "hookline.session.compilation")
+    hooks = lambda loss: [Firings(train.every(n), loss) for n in (7, 11, 13, 100)]  # noqa: E731
+    trained(64, 10_000, hooks)
+    told = [r.getMessage() for r in caplog.records if "Compiling a program" in r.getMessage()]
+    assert len([line for line in told if "weights" in line.partition("writes")[2] and "step" in line]) <= 3
+    assert len([line for line in told if "up to 64 steps" in line]) == 1
+    assert len([line for line in told if "what hooks watch" in line]) == 1
+
+
+def test_what_a_run_fetches_has_a_row_for_each_step():
+    with hl.Graph(seed=3).as_default():
+        train_op, loss, weights, _ = walk()
+        step = train.get_global_step()
+        seen, steps, shapes = [], [], []
+        hooks = [train.StopAtStepHook(last_step=40), Firings(train.every(7), loss)]
+        with train.MonitoredTrainingSession(hooks=hooks, steps_per_run=16) as session:
+            while not session.should_stop():
+                done, told, number, value = session.run([train_op, loss, step, weights])
+                assert done is None
+                seen += np.asarray(told).tolist()
+                steps += number.tolist()
+                shapes.append(value.shape)
+    assert steps == list(range(40)), "read before the step, as always"
+    assert all(len(shape) == 2 and shape[1] == 3 for shape in shapes)
+    losses = trained(1, 40, lambda loss: [Firings(train.every(1), loss)])[1][0].seen
+    assert seen == [value for _, _, value in losses]
+
+
+def test_a_run_that_leaves_the_step_alone_is_one_run():
+    with hl.Graph().as_default():
+        train_op, _, weights, _ = walk()
+        x = hl.placeholder("float32", [])
+        doubled = x * 2
+        with train.MonitoredTrainingSession(steps_per_run=8) as session:
+            session.run(train_op)
+            assert session.run(weights).shape == (3,)
+            assert session.run(doubled, {x: 4.0}) == 8.0
+
+
+class Each(train.SessionRunHook):
+    def __init__(self, fetches):
+        self._args, self.seen = train.SessionRunArgs(fetches), []
+
+    def before_run(self, run_context):
+        return self._args
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(np.asarray(run_values.results).tolist())
+
+
+class EachRun(Each):
+    stacked = True
+
+
+def test_a_hook_around_each_run_makes_it_one_step_and_is_named_once(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    _, (hook,), calls = trained(16, 40, lambda loss: [Each(loss)])
+    assert calls == len(hook.seen) == 40
+    assert sum("each run holds one step, for the hook Each" in line for line in caplog.messages) == 1
+
+
+def test_a_hook_that_is_due_on_each_run_is_named_once(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    _, (hook,), calls = trained(16, 60, lambda loss: [Firings(train.every(1), loss)])
+    assert calls == len(hook.seen) == 60
+    assert sum("hook Firings" in line and "one step" in line for line in caplog.messages) == 1
+
+
+def test_a_hook_that_takes_rows_gets_those_of_all_steps():
+    _, (single,), _ = trained(1, 70, lambda loss: [Each(loss)])
+    found, (hook, other), calls = trained(16, 70, lambda loss: [EachRun(loss), Firings(train.every(9), loss)])
+    assert sum(hook.seen, []) == single.seen
+    assert len(hook.seen) == calls < 30
+    assert [step for step, *_ in other.seen] == [9, 18, 27, 36, 45, 54, 63]
+    assert same(found, trained(1, 70)[0])
+
+
+def test_a_hook_that_takes_rows_gets_one_where_a_run_is_a_step():
+    _, (hook,), _ = trained(1, 5, lambda loss: [EachRun(loss)])
+    assert [len(rows) for rows in hook.seen] == [1] * 5
+
+
+def test_a_declared_trigger_with_rows_fires_where_a_run_ends():
+    class Rows(train.SessionRunHook):
+        stacked = True
+
+        def __init__(self, trigger, fetches):
+            self.trigger, self.fetches, self.seen = trigger, fetches, []
+
+        def on_trigger(self, firing):
+            self.seen.append((firing.global_step, len(firing.values)))
+
+    _, (rows,), _ = trained(16, 100, lambda loss: [Rows(train.every(10), loss)])
+    ends = np.cumsum([0] + [16] * 7)
+    assert all(step % 16 in (0, 1, 100 % 16, 99 % 16) for step, _ in rows.seen), (rows.seen, ends)
+    assert [step for step, _ in rows.seen] == sorted({step for step, _ in rows.seen})
+
+
+@pytest.mark.parametrize("with_clock", [False, True])
+def test_what_comes_some_runs_late_comes_at_the_same_steps_whatever_else_ends_runs(with_clock):
+    class Late(train.SessionRunHook):
+        late = 5
+
+        def __init__(self, loss):
+            self.trigger, self.fetches, self.seen = train.every(10), loss, []
+
+        def on_trigger(self, firing):
+            self.seen.append((firing.global_step, firing.context.session.global_step))
+
+    class Ticks(train.SessionRunHook):
+        trigger = train.every(secs=1)
+
+        def __init__(self, clock):
+            self._clock = clock
+
+        def on_trigger(self, firing):
+            pass
+
+    with FakeClock() as clock:
+
+        class Passing(train.SessionRunHook):
+            stacked = True
+
+            def after_run(self, run_context, run_values):
+                clock.advance(0.3 * with_clock)
+
+        make = lambda loss: [Late(loss), Passing(), Ticks(clock)]  # noqa: E731
+        _, (hook, *_), _ = trained(16, 200, make)
+    assert hook.seen[:4] == [(10, 32), (20, 48), (30, 48), (40, 64)]
+
+
+def test_a_nan_is_named_by_its_step_and_nothing_after_it_is_saved(tmp_path):
+    with pytest.raises(train.NanLossDuringTrainingError, match=f"global step {NAN_AT}"):
+        trained(64, 300, lambda loss: [train.NanTensorHook(loss)], NAN_AT, checkpoint_dir=str(tmp_path))
+    assert train.latest_checkpoint(str(tmp_path)) is None or "model.ckpt-0" in train.latest_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("steps_per_run", [4, 16, 64])
+def test_updates_that_a_nan_makes_bad_are_held_back_alike(steps_per_run, caplog):
+    make = lambda loss: [train.NanTensorHook(loss, on_nan="skip")]  # noqa: E731
+    values, _, _ = trained(1, 100, make, NAN_AT)
+    found, _, calls = trained(steps_per_run, 100, make, NAN_AT)
+    assert same(found, values)
+    assert np.isfinite(found["weights"]).all()
+    assert calls < 60
+    told = [line for line in caplog.messages if "held back" in line]
+    assert len(told) == 2
+    assert f"global step {NAN_AT}" in told[0]
+    assert told[0] == told[1]
+
+
+def test_the_weights_go_back_where_a_full_run_ends(tmp_path, caplog):
+    def at(name, **keywords):
+        make = lambda loss: [train.NanTensorHook(loss, on_nan="rollback")]  # noqa: E731
+        found = trained(
+            16, 100, make, NAN_AT, checkpoint_dir=str(tmp_path / name), save_checkpoint_steps=10, **keywords
+        )
+        return found[0], [line.partition(" of ")[0] for line in caplog.messages if "went back" in line]
+
+    values, told = at("one")
+    assert np.isfinite(values["weights"]).all()
+    assert len(told) == 1
+    assert f"global step {NAN_AT}" in told[0]
+    assert same(at("two")[0], values)
+
+
+@pytest.mark.parametrize("last_step", [1, 15, 16, 17, 100])
+def test_no_step_is_made_beyond_the_target(last_step):
+    values, _, _ = trained(16, last_step)
+    assert values["global_step"] == last_step
+    assert same(values, trained(1, last_step)[0])
+
+
+def test_a_stop_that_a_hook_requests_comes_at_the_end_of_a_run():
+    class Stops(train.SessionRunHook):
+        trigger = train.at_steps(30)
+
+        def on_trigger(self, firing):
+            firing.context.request_stop()
+
+    assert trained(16, 100, lambda loss: [Stops()])[0]["global_step"] == 30
+
+
+def refused(make, error, match, steps_per_run=8, hooks=(), **run):
+    with hl.Graph().as_default():
+        fetches, feeds = make()
+        with pytest.raises(error, match=match), train.MonitoredSession(hooks=hooks, steps_per_run=steps_per_run) as s:
+            s.run(fetches, feeds, **run)
+            s.run(fetches, feeds, **run)
+
+
+def stepping(*others):
+    return hl.group(*others, train.get_or_create_global_step().assign_add(1))
+
+
+def fed():
+    x = hl.placeholder("float32", [], name="x")
+    return [stepping(), x * 2], {x: 1.0}
+
+
+def on_host():
+    return stepping(hl.host_op(lambda: 3, name="lottery")().op), None
+
+
+def unknown_step():
+    step = train.get_or_create_global_step()
+    return step.assign(hl.op(lambda value: value * 2 + 1)(step)), None
+
+
+def grows():
+    grown = hl.Variable(np.zeros(1, np.float32), name="grown", validate_shape=False)
+    return stepping(grown.assign(hl.op(lambda value: jnp.concatenate([value, value]))(grown))), None
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (fed, ValueError, "steps_per_run=8 .* takes no feed_dict"),
+        (on_host, ValueError, "steps_per_run=8 needs .*'lottery'.* on the host"),
+        (unknown_step, ValueError, "only the device knows"),
+        (lambda: (hl.constant(1.0), None), RuntimeError, "the graph has no global step"),
+    ],
+)
+def test_what_cannot_hold_several_steps_is_refused_with_the_reason(make, error, match):
+    refused(make, error, match)
+
+
+def test_metadata_and_options_of_a_run_are_of_one_step():
+    refused(lambda: (stepping(), None), ValueError, "takes no run_metadata", run_metadata=hl.RunMetadata())
+    refused(lambda: (stepping(), None), ValueError, "takes no options", options=hl.RunOptions(trace_level=1))
+
+
+def test_a_hook_that_feeds_is_refused():
+    with hl.Graph().as_default():
+        x = hl.placeholder("float32", [], name="x")
+        total = hl.Variable(0.0, name="total")
+        train_op = stepping(total.assign_add(x))
+        hooks = [train.FeedFnHook(lambda: {x: 1.0})]
+        with pytest.raises(ValueError, match="the hook FeedFnHook feeds"):
+            with train.MonitoredSession(hooks=hooks, steps_per_run=4) as session:
+                session.run(train_op)
+
+
+def test_a_session_of_ones_own_makes_one_step_a_run():
+    class Creator:
+        def create_session(self):
+            return ScriptedSession()
+
+    with pytest.raises(ValueError, match="a ScriptedSession does not"):
+        with train.MonitoredSession(Creator(), steps_per_run=4) as session:
+            session.run("train")
+            session.run("train")
+
+
+@pytest.mark.parametrize(("given", "error"), [(0, ValueError), ("8", TypeError), (2.5, TypeError)])
+def test_it_is_a_whole_number_above_0(given, error):
+    with hl.Graph().as_default():
+        stepping()
+        with pytest.raises(error, match="steps_per_run"):
+            train.MonitoredTrainingSession(steps_per_run=given)
+
+
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_steps_a_run(tmp_path):
+    whole, _, _ = trained(1, 150)
+    for steps_per_run, last_step in [(16, 37), (1, 50), (64, 120), (7, 150)]:
+        found, _, _ = trained(steps_per_run, last_step, checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
+    assert same(found, whole)
