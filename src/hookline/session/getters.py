@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from hookline.graph import placement
 from hookline.graph.graph import Operation, Tensor
-from hookline.graph.nodes import Constant, Group
+from hookline.graph.nodes import Constant, Group, Source
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session.compiled_in import CompiledIn
@@ -59,7 +60,15 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
         # What a caller gets of a constant is an array, which the caller cannot change.
         value = take_path(element.op.on_device(), element.path)
         return lambda run: value
-    return _getter(plan, element, places)
+    get = _getter(plan, element, places)
+    if isinstance(element, Tensor) and isinstance(element.op, Source) and plan.fed_place(element) is None:
+        return lambda run: jax.tree.map(_as_array, get(run))
+    return get
+
+
+def _as_array(leaf: Any) -> Any:
+    """Returns numbers as an array of JAX."""
+    return jax.device_put(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU" else leaf
 
 
 def input_getter(
