@@ -549,7 +549,7 @@ def test_a_session_that_is_forgotten_takes_its_thread_and_batches_along():
         while True:
             yield np.zeros(1000, np.float32)
 
-    batch = hl.data.iterator(endless)
+    batch = hl.data.iterator(endless, prefetch=2)
     session = hl.Session()
     session.run(batch)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "hookline-data-iterator"]

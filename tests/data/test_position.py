@@ -453,7 +453,7 @@ def test_data_that_are_restored_after_a_stop_hold_nobody_up(tmp_path):
             with pytest.raises(errors.OutOfRangeError, match="a stop was requested"):
                 session.run(batch)
 
-    graph, train_op, _, batch = model(plain)
+    graph, train_op, _, batch = model(plain, prefetch=2)
     with graph.as_default(), train.MonitoredTrainingSession(hooks=[hook := Hook()]) as session:
         session.run(train_op)
         hook.coord.request_stop()

@@ -71,34 +71,90 @@ class Arrays:
         return None if self.seed is None else np.random.default_rng([self.seed, epoch]).permutation(self.examples)
 
 
+class _State(dict[str, Any]):
+    """The state of an iterator over arrays, which nobody changes: a copy of it is itself."""
+
+    def __deepcopy__(self, memo: Any) -> _State:
+        return self
+
+
 class ArraysIterator:
-    """One pass through `Arrays`. Its state is its position and an identification of the arrays."""
+    """One pass through `Arrays`. Its state is its position and an identification of the arrays.
+
+    What it gives is new memory, which is its reader's own.
+    """
 
     def __init__(self, source: Arrays) -> None:
         self._source = source
+        self._leaves, self._structure = jax.tree.flatten(source.tree)
         self._epoch = self._example = 0
         self._order: tuple[int, np.ndarray | None] = (-1, None)
+        self._made_of = {"examples": source.examples, "shuffle_seed": source.seed}
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        order = self._order_now()
+        part = slice(self._example, self._example + self._source.batch_size)
+        if order is None:
+            leaves = [leaf[part].copy() for leaf in self._leaves]
+        else:
+            chosen = order[part]
+            leaves = [leaf.take(chosen, 0) for leaf in self._leaves]
+        self._move(self._source.batch_size)
+        return self._structure.unflatten(leaves)
+
+    def read_many(self, count: int, capacity: int) -> tuple[Any, int]:
+        """Returns the next batches of one size as one, in arrays with a dimension more in front.
+
+        Args:
+            count: How many at most. It stops before the smaller batch at the end of an epoch, which comes alone.
+            capacity: The length of that dimension. What is behind the batches is anything.
+
+        Returns:
+            The arrays, and how many batches are in them.
+        """
+        self._order_now()
         source = self._source
-        if source.epochs is not None and self._epoch >= source.epochs:
+        whole = min(source.batch_size, source.examples)
+        size = min(whole, source.examples - self._example)
+        buffers = [np.empty((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
+        done = 0
+        while done < count and not self._has_ended:
+            batches = min((source.examples - self._example) // size, count - done)
+            if not batches or (done and size < whole):
+                break
+            order, part = self._order_now(), slice(self._example, self._example + batches * size)
+            for leaf, buffer in zip(self._leaves, buffers, strict=True):
+                rows = buffer[done : done + batches].reshape(batches * size, *leaf.shape[1:])
+                if order is None:
+                    rows[...] = leaf[part]
+                else:  # NumPy would make a copy of its own to be able to raise; no index is out of bounds here.
+                    leaf.take(order[part], 0, out=rows, mode="clip")
+            done += batches
+            self._move(batches * size)
+        return self._structure.unflatten(buffers), done
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._source.epochs is not None and self._epoch >= self._source.epochs
+
+    def _order_now(self) -> np.ndarray | None:
+        if self._has_ended:
             raise StopIteration
         if self._order[0] != self._epoch:
-            self._order = self._epoch, source.order(self._epoch)
-        part, order = slice(self._example, self._example + source.batch_size), self._order[1]
-        chosen = part if order is None else order[part]
-        batch = jax.tree.map(lambda array: array[chosen], source.tree)
-        self._example += source.batch_size
-        if self._example >= source.examples:
+            self._order = self._epoch, self._source.order(self._epoch)
+        return self._order[1]
+
+    def _move(self, examples: int) -> None:
+        self._example += examples
+        if self._example >= self._source.examples:
             self._epoch, self._example = self._epoch + 1, 0
-        return batch
 
     def get_state(self) -> dict[str, Any]:
         """Returns its position."""
-        return {"epoch": self._epoch, "example": self._example, "of": self._made_of()}
+        return _State(epoch=self._epoch, example=self._example, of=self._made_of)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes to the position of another iterator.
@@ -106,11 +162,8 @@ class ArraysIterator:
         Raises:
             ValueError: That iterator had other examples, or another order.
         """
-        if state["of"] != self._made_of():
+        if state["of"] != self._made_of:
             raise ValueError(
-                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of()}."
+                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of}."
             )
         self._epoch, self._example = state["epoch"], state["example"]
-
-    def _made_of(self) -> dict[str, Any]:
-        return {"examples": self._source.examples, "shuffle_seed": self._source.seed}

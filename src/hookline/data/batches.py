@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import google_crc32c
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import InvalidArgumentError
@@ -43,6 +45,30 @@ def owned(batch: Any) -> Any:
 
 def _is_fixed(leaf: Any) -> bool:
     return not isinstance(leaf, np.ndarray) and (isinstance(leaf, jax.Array | str | bytes) or is_object(leaf))
+
+
+def stacked(rows: Sequence[Any], capacity: int) -> Any:
+    """Returns batches of one form as a block with room for `capacity`; what is behind them is anything."""
+    return jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *rows)
+
+
+def _stacked(leaves: tuple[Any, ...], capacity: int) -> Any:
+    if any(isinstance(leaf, jax.Array) for leaf in leaves):
+        return jnp.stack([*leaves, *leaves[-1:] * (capacity - len(leaves))])
+    block = np.empty((capacity, *leaves[0].shape), leaves[0].dtype)
+    for place, leaf in enumerate(leaves):
+        block[place] = leaf
+    return block
+
+
+def row(block: Any, place: int) -> Any:
+    """Returns a batch out of a block."""
+    return jax.tree.map(lambda leaf: leaf[place] if isinstance(leaf, np.ndarray) else _picked(leaf, place), block)
+
+
+@jax.jit
+def _picked(leaf: jax.Array, place: int) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False)
 
 
 def is_object(leaf: Any) -> bool:
@@ -97,20 +123,30 @@ class Form:
         spec: Of what a run gets.
         example: Of what the first run gets: the number of examples is known in it.
         host_only: It is text, or objects.
+        why_no_blocks: Why they cannot be stacked; `None` where they can.
     """
 
     def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
         self._who, self._last_batch = who, last_batch
-        self.host_only = bool(jax.tree.leaves(example)) and all(map(_is_text, jax.tree.leaves(example)))
+        texts = [_is_text(leaf) for leaf in jax.tree.leaves(example)]
+        self.host_only = bool(texts) and all(texts)
         self._fixed = _spec_of(example)
         self._size = _size(example)
         self._wanted = self._fixed
         if last_batch == "keep" and self._size is not None and self._fixed is not specs.UNKNOWN:
             self._wanted = jax.tree.map(_opened, self._fixed)
         self._leaves, self._structure = jax.tree.flatten(self._wanted)
+        self._paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(self._wanted)]
         self._seen: set[Any] = set()
         self.spec, self.example = self._wanted, self._fixed
         is_text = example is not None and self._fixed is specs.UNKNOWN
+        self.why_no_blocks: str | None = None
+        if self._fixed is specs.UNKNOWN:
+            self.why_no_blocks = (
+                "its batches hold text or objects"
+                if any(texts)
+                else "the form of its batches is not known before the first run"
+            )
         if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
             raise InvalidArgumentError(
                 None,
@@ -125,52 +161,68 @@ class Form:
                 )
             self.spec = self.example = Padded(self._fixed, jax.ShapeDtypeStruct((self._size,), np.dtype(bool)))
 
-    def fit(self, batch: Any) -> Any | None:
-        """Returns the batch in this form; `None` for a batch to be dropped.
+    def fit(self, batch: Any, count: int | None = None) -> Any | None:
+        """Returns a batch in this form, or a block of `count` batches; `None` for what is to be dropped.
 
         Raises:
             InvalidArgumentError: It does not fit.
         """
-        size = _size(batch)
-        is_short = size is not None and self._size is not None and size < self._size
-        if is_short and self._last_batch == "drop":
-            return None
-        if self._fixed is specs.UNKNOWN:
-            return batch
-        if self._size is not None and len(lengths := _lengths(batch)) > 1:
-            raise self._misfit(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
-        if self._last_batch != "pad":
-            return self._checked(batch)
-        padded = jax.tree.map(lambda leaf: _filled(leaf, self._size) if np.ndim(leaf) else leaf, batch)
-        mask = np.arange(self._size or 0) < (0 if size is None else size)
-        return Padded(self._checked(padded), mask)
-
-    def _checked(self, batch: Any) -> Any:
         leaves, structure = jax.tree.flatten(batch)
-        if structure != self._structure:
-            raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
-        kind = tuple([(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in leaves])
-        if kind in self._seen:
+        kind = None
+        if structure == self._structure:
+            try:
+                kind = count is None, *[(leaf.shape, leaf.dtype) for leaf in leaves]
+            except AttributeError:  # Text, or an object.
+                kind = None
+        if kind not in self._seen:
+            lead = 0 if count is None else 1
+            size = _size(batch, lead)
+            is_short = size is not None and self._size is not None and size < self._size
+            if is_short and self._last_batch == "drop":
+                return None
+            if self._fixed is specs.UNKNOWN:
+                return batch
+            if self._size is not None and len(lengths := _lengths(batch, lead)) > 1:
+                raise self._misfit(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
+            if self._last_batch == "pad" and is_short:
+                leaves = [_filled(leaf, self._size, lead) for leaf in leaves]
+            if structure != self._structure:
+                raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
+            cast = self._cast(leaves, count)
+            if is_short and self._last_batch == "pad":
+                return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, lead)
+            if all(one is other for one, other in zip(cast, leaves, strict=True)):
+                self._seen.add(kind)  # Nothing here depends on its numbers.
+            else:
+                batch = jax.tree.unflatten(structure, cast)
+        if self._last_batch != "pad":
             return batch
-        cast = self._cast(leaves)
-        if all(one is other for one, other in zip(cast, leaves, strict=True)):
-            self._seen.add(kind)  # Nothing here depends on its numbers.
-        return jax.tree.unflatten(structure, cast)
+        return self._padded(batch, leaves, self._size or 0, 0 if count is None else 1)
 
-    def _cast(self, given: list[Any]) -> list[Any]:
-        """Returns the leaves of a batch with the required dtypes."""
-        paths = [path for path, _ in jax.tree.leaves_with_path(self._wanted)]
-        leaves = []
-        for path, spec, leaf in zip(paths, self._leaves, given, strict=True):
-            where = f"at {jax.tree_util.keystr(path)} " if path else ""
+    def _padded(self, batch: Any, leaves: list[Any], size: int, lead: int) -> Padded:
+        """Returns the padded batch, or block, with a mask of the first `size` examples."""
+        mask = np.arange(self._size or 0) < size
+        return Padded(batch, np.broadcast_to(mask, (*np.shape(leaves[0])[:lead], len(mask))) if lead else mask)
+
+    def _cast(self, given: list[Any], count: int | None) -> list[Any]:
+        """Returns the leaves of a batch, or of a block, with the required dtypes."""
+        leaves, lead = [], 0 if count is None else 1
+        for path, spec, leaf in zip(self._paths, self._leaves, given, strict=True):
+            where = f"at {path} " if path else ""
             if is_object(leaf):
                 raise self._misfit(f"{where}holds text or an object, but {specs.describe(spec)} is required")
-            problem = specs.mismatch(spec, leaf.shape, leaf.dtype)
+            problem = specs.mismatch(spec, leaf.shape[lead:], leaf.dtype)
             if problem is None and not isinstance(leaf, jax.Array):
-                problem = specs.overflow(leaf, spec.dtype)
+                problem = specs.overflow(leaf[:count] if lead else leaf, spec.dtype)
             if problem:
                 raise self._misfit(where + problem)
-            leaves.append(leaf if leaf.dtype == spec.dtype else leaf.astype(spec.dtype))
+            if leaf.dtype == spec.dtype:
+                leaves.append(leaf)
+            elif lead and not isinstance(leaf, jax.Array):
+                leaves.append(np.empty(leaf.shape, spec.dtype))
+                leaves[-1][:count] = leaf[:count]  # What is behind them might not be a number.
+            else:
+                leaves.append(leaf.astype(spec.dtype))
         return leaves
 
     def _misfit(self, problem: str) -> InvalidArgumentError:
@@ -195,24 +247,24 @@ def _is_text(leaf: Any) -> bool:
     return not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf)
 
 
-def _size(batch: Any) -> int | None:
-    """Returns the number of examples: the common length of all arrays, if there is one."""
-    lengths = _lengths(batch)
+def _size(batch: Any, lead: int = 0) -> int | None:
+    """Returns the number of examples: the common length of all arrays, behind `lead` dimensions, if there is one."""
+    lengths = _lengths(batch, lead)
     # An open length, of a spec, is no number of examples.
     return lengths.pop() if len(lengths) == 1 and all(isinstance(length, int) for length in lengths) else None
 
 
-def _lengths(batch: Any) -> set[int]:
-    return {np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)}
+def _lengths(batch: Any, lead: int = 0) -> set[int]:
+    return {np.shape(leaf)[lead] for leaf in jax.tree.leaves(batch) if np.ndim(leaf) > lead}
 
 
 def _opened(spec: Any) -> Any:
     return specs.declared(spec.dtype, (None, *(specs.open_shape(spec) or ())[1:])) if spec.shape else spec
 
 
-def _filled(leaf: Any, size: int | None) -> Any:
-    missing = (size or 0) - leaf.shape[0]
+def _filled(leaf: Any, size: int | None, lead: int) -> Any:
+    missing = (size or 0) - leaf.shape[lead] if np.ndim(leaf) > lead else 0
     if missing <= 0:
         return leaf
-    zeros = np.zeros((missing, *leaf.shape[1:]), leaf.dtype)
-    return np.concatenate([np.asarray(leaf), zeros])
+    zeros = np.zeros((*leaf.shape[:lead], missing, *leaf.shape[lead + 1 :]), leaf.dtype)
+    return np.concatenate([np.asarray(leaf), zeros], lead)

@@ -11,10 +11,11 @@ from typing import Any
 import jax
 
 from hookline import arguments
+from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, Padded, check_last_batch
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START
+from hookline.data.sequences import START, Demand
 from hookline.data.sources import sequence_of
 from hookline.graph import Tensor, get_default_graph
 from hookline.graph.nodes import Source
@@ -25,7 +26,7 @@ _logger = logging.getLogger(__name__)
 def iterator(
     source: Any,
     *,
-    prefetch: int = 2,
+    prefetch: int | None = None,
     last_batch: LastBatch = "keep",
     spec: Any = None,
     sharding: Any = None,
@@ -89,7 +90,8 @@ def iterator(
         `tf.data.experimental.make_saveable_from_iterator`.
     """
     check_last_batch("iterator", last_batch)
-    prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
+    if prefetch is not None:
+        prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
     keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
     arguments.text("iterator", "name", name, optional=True)
     if sharding is not None and device is not None:
@@ -100,10 +102,12 @@ def iterator(
     sequence = sequence_of(source, who, keep_bytes if resume else None)
     begun = None
     if spec is None:
-        stream = sequence.read(START, lambda: True)
+        stream = sequence.read(START, demand := Demand())
         try:
             if (first := next(stream, None)) is not None:
-                spec, begun = first.batch, chain([first], stream)
+                spec = first.batch
+                if not isinstance(source, Arrays):  # They give it again at no cost, and then beside those that follow.
+                    begun = chain([first], stream), demand
         except Exception as error:
             if last_batch == "pad":
                 raise
@@ -127,8 +131,9 @@ def iterator(
             if shared and last is not None:
                 last.reopen()
                 return last
-            stream, begun = begun, None
-            reader = Reader(node, sequence, form, prefetch, places, stream)
+            given, begun = begun, None
+            ahead = prefetch if prefetch is not None else 0 if places.on_one_cpu else 2
+            reader = Reader(node, sequence, form, ahead, places, given)
             last = reader if shared else None
             return reader
 
@@ -148,7 +153,7 @@ class BatchSource(Source):
     def __init__(
         self, name: str, open_for: Callable[[Source, bool], Reader], form: Form, places: Places, *, resumes: bool
     ) -> None:
-        self.places = places
+        self._form, self.places = form, places
         super().__init__(name, open_for, form.spec, host_only=form.host_only, resumes=resumes, example=form.example)
         self._settle()
 
@@ -157,6 +162,11 @@ class BatchSource(Source):
         self.places.put_over(sharding, is_default=is_default)
         self.example, self.output.spec = map(self.places.spec_of, (self.example, self.output.spec))
         self._settle()
+
+    @property
+    def why_no_blocks(self) -> str | None:
+        """See `Source`."""
+        return self._form.why_no_blocks or self.places.why_no_blocks
 
     def _settle(self) -> None:
         """Has the rest of the graph live on the mesh of the batches, if they are on one."""

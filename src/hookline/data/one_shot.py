@@ -6,11 +6,11 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from hookline.data import batches
-from hookline.data.sequences import Read, Sequence, refusal, taken_over
+from hookline.data.sequences import Demand, Read, Sequence, refusal, taken_over
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class OneShot(Sequence):
         self._reader: object = None
         self._told = False
 
-    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), self._start(position)
         with self._reading:
             self._reader = reader
@@ -55,7 +55,7 @@ class OneShot(Sequence):
 
     def _numbered(self, batch: Any, count: int) -> Read:
         # The checksum serves a function that makes the iterator, if the next process gives one.
-        return Read(batch, lambda: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
+        return Read(batch, lambda _: {"count": count, "token": self._token, "crc32c": batches.crc32c(batch)})
 
     def _at(self, count: int) -> Any:
         """Returns a kept batch, or else the next one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from hookline.data.arrays import Arrays
 from hookline.data.batches import LastBatch, Padded, is_object
@@ -33,10 +33,11 @@ class Places:
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
         self._who, self._source, self._last_batch = who, source, last_batch
         # Not the batch itself, which would stay in memory.
-        self._example = jax.tree.map(_outline, example)
+        self._example = jax.tree.map(outline, example)
         self.sharding: Any = None
         self._is_default = False
         self._known: dict[Any, list[Any]] = {}
+        self._stay_on_host: bool | None = None
 
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
         """Has batches put there from now on.
@@ -63,8 +64,38 @@ class Places:
             if problem := self._problem(batch, self._targets(batch), is_later=True):
                 raise ValueError(f"{self._who}: {which} {problem}")
 
-    def put(self, batch: Any) -> Any:
+    @property
+    def stay_on_host(self) -> bool:
+        """Whether NumPy arrays are left alone: the program takes them as they are, sooner than they could be put."""
+        if self._stay_on_host is None:
+            default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+            self._stay_on_host = default is None and jax.default_backend() == "cpu"
+        return self.sharding is None and self._stay_on_host
+
+    @property
+    def on_one_cpu(self) -> bool:
+        """Whether batches go to one device, which is the processor that the source is read by."""
+        if self.sharding is None:
+            return self.stay_on_host
+        devices = {
+            device for place in jax.tree.leaves(self.sharding) for device in getattr(place, "device_set", [place])
+        }
+        return len(devices) == 1 and devices.pop().platform == "cpu"
+
+    @property
+    def why_no_blocks(self) -> str | None:
+        """Why blocks cannot be put there; `None` where they can."""
+        for place in jax.tree.leaves(self.sharding):
+            if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
+                return f"its batches are put over {place}, which cannot be said of several at once"
+        return None
+
+    def put(self, batch: Any, one: Any = None) -> Any:
         """Returns the batch with its numbers there; text and objects stay on the host.
+
+        Args:
+            batch: A batch; or a block of batches, which have a dimension more in front.
+            one: Of a block an outline of one of its batches.
 
         Raises:
             InvalidArgumentError: It cannot be split as its sharding says, or lies on another mesh.
@@ -72,12 +103,16 @@ class Places:
         leaves, structure = jax.tree.flatten(batch)
         if self.sharding is None and not any(map(is_object, leaves)):
             return jax.device_put(batch)
-        kind = structure, tuple([(np.shape(leaf), getattr(leaf, "sharding", None)) for leaf in leaves])
+        alone = leaves if one is None else jax.tree.leaves(one)
+        kind = one is None, structure, tuple([(np.shape(leaf), getattr(leaf, "sharding", None)) for leaf in alone])
         targets = self._known.get(kind)
         if targets is None:
-            targets = self._targets(batch)
-            if problem := self._problem(batch, targets, is_later=True):
+            single = batch if one is None else one
+            targets = self._targets(single)
+            if problem := self._problem(single, targets, is_later=True):
                 raise InvalidArgumentError(None, None, f"{self._who}: a batch {problem}")
+            if one is not None:
+                targets = [_of_block(target) for target in targets]
             self._known[kind] = targets
         numbers = [index for index, leaf in enumerate(leaves) if not is_object(leaf)]
         placed = jax.device_put([leaves[index] for index in numbers], [targets[index] for index in numbers])
@@ -107,10 +142,10 @@ class Places:
             yield "the last batch of an epoch", jax.tree.map(lambda leaf: _of_size(leaf, size), self._example)
         seen = {str(self._example)}
         for number, batch in enumerate(self._source if isinstance(self._source, list | tuple) else (), start=1):
-            outline = jax.tree.map(_outline, batch)
-            if str(outline) not in seen and jax.tree.structure(outline) == jax.tree.structure(self._example):
-                yield f"batch {number}", outline
-            seen.add(str(outline))
+            known = jax.tree.map(outline, batch)
+            if str(known) not in seen and jax.tree.structure(known) == jax.tree.structure(self._example):
+                yield f"batch {number}", known
+            seen.add(str(known))
 
     def _targets(self, batch: Any) -> list[Any]:
         """Returns where each array of a batch is put."""
@@ -193,7 +228,14 @@ def _parts(mesh: Mesh, axes: Any) -> tuple[int, str]:
     return math.prod(mesh.shape[name] for name in names), f"the ax{'is' if len(names) == 1 else 'es'} {words}"
 
 
-def _outline(leaf: Any) -> Any:
+def _of_block(target: Any) -> Any:
+    """Returns where a block of what is put there is put: the dimension in front is whole."""
+    if not isinstance(target, NamedSharding):
+        return target
+    return target.update(spec=PartitionSpec(None, *target.spec))
+
+
+def outline(leaf: Any) -> Any:
     """Returns what is known of an array before it is put anywhere: its shape, its dtype and where it lies."""
     if is_object(leaf):
         return ""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
+
+import jax
+import numpy as np
 
 from hookline import clock, preemption
 from hookline.coordination import Coordinator
 from hookline.data import batches
-from hookline.data.places import Places
-from hookline.data.sequences import START, BrokenOff, Read, Sequence
+from hookline.data.places import Places, outline
+from hookline.data.sequences import START, BrokenOff, Demand, Read, Sequence
 from hookline.errors import OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
@@ -25,14 +29,18 @@ from hookline.session import Position
 _EXIT_SECS = 1.0
 
 
-class Item(NamedTuple):
-    """The item at one place of the sequence.
+@dataclasses.dataclass(slots=True)
+class Item:
+    """What stands at a place of the sequence: a batch, or several in a block, or the error in place of the next one.
 
     Attributes:
         way: The pass on which it was read.
-        number: Its number on that pass.
-        value: What a run gets.
-        position: Returns the position after it.
+        number: The number of its last batch on that pass.
+        value: What a run gets: a batch; or a block, whose arrays have a dimension more in front.
+        start: The place of its first batch in the block.
+        count: How many batches it is.
+        capacity: How many the block has room for; 0 for a batch alone.
+        position: Returns the position after the batch at a place of the block.
         error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
         trace: The traceback of that error, which lengthens each time it is raised.
     """
@@ -40,96 +48,213 @@ class Item(NamedTuple):
     way: _Ahead
     number: int
     value: Any = None
-    position: Callable[[], dict[str, Any]] = dict
+    start: int = 0
+    count: int = 1
+    capacity: int = 0
+    position: Callable[[int], dict[str, Any]] = lambda _: START
     error: BaseException | None = None
     trace: TracebackType | None = None
 
+    @property
+    def place(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the position after it, and does not keep its value."""
+        return functools.partial(self.position, self.start + self.count - 1)
+
+    def split(self, count: int) -> tuple[Item, Item]:
+        """Returns its first batches, and the others."""
+        return (
+            dataclasses.replace(self, number=self.number - self.count + count, count=count),
+            dataclasses.replace(self, start=self.start + count, count=self.count - count),
+        )
+
+    def batch(self, place: int) -> Any:
+        """Returns one of its batches, alone."""
+        return batches.row(self.value, self.start + place) if self.capacity else self.value
+
 
 class _Ahead:
-    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected."""
+    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected.
+
+    Args:
+        begin: Returns the stream of what is after a position.
+        position: Returns that position.
+        begun: A stream that was begun there already, and what says what is wanted of it.
+        form: The form of the batches.
+        places: Where they are put.
+        limit: How many items the thread keeps ready.
+    """
 
     def __init__(
         self,
-        begin: Callable[[Callable[[], bool]], Iterator[Read]],
-        begun: Iterator[Read] | None,
+        begin: Callable[[dict[str, Any], Demand], Iterator[Read]],
+        position: Callable[[], dict[str, Any]],
+        begun: tuple[Iterator[Read], Demand] | None,
         form: batches.Form,
         places: Places,
         limit: int,
     ) -> None:
-        self._begin, self._stream = begin, begun
+        self._begin, self._reached = begin, position
+        self._stream, self.demand = begun or (None, Demand())
         self._form, self._places, self._limit = form, places, limit
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
         self._changed = threading.Condition()
-        self._items: deque[Item] = deque()
-        self.has_stopped = False
+        self.items: deque[Item] = deque()
         self.thread: threading.Thread | None = None
         self.home: Any = None
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.demand.is_over
 
     # By the thread ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         with placement.inside(self.home):
-            while self._wait_for_room() and self.read_one():
+            while self._wait_for_room() and self.read(self.demand.capacity):
                 pass
 
     def _wait_for_room(self) -> bool:
         with self._changed:
-            while not self.has_stopped and len(self._items) >= self._limit:
-                clock.wait_for(self._changed, lambda: self.has_stopped or len(self._items) < self._limit)
+            while not self.has_stopped and len(self.items) >= self._limit:
+                clock.wait_for(self._changed, lambda: self.has_stopped or len(self.items) < self._limit)
             return not self.has_stopped
 
-    def read_one(self) -> bool:
-        """Reads a batch, and returns whether there may be more."""
+    def read(self, most: int) -> bool:
+        """Reads up to `most` batches in a row, and returns whether there may be more."""
         with self._reading:
-            if self._items and self._items[-1].error is not None:
+            if self.items and self.items[-1].error is not None:
                 return False
-            item = self._read()
-            if item is None:
-                return False
-            with self._changed:
-                self._items.append(item)
-                self._changed.notify_all()
-            return item.error is None
+            row: list[Read] = []
+            try:
+                while len(row) < most and not (row and self.has_stopped):
+                    self.demand.count = most - len(row)
+                    read = self._next()
+                    is_last = read.size is not None
+                    if row and (is_last or _shapes(read.batch) != _shapes(row[0].batch)):
+                        self._put(row)
+                        is_last = True
+                    row.append(read)
+                    if is_last:
+                        break
+                self._put(row)
+                return True
+            except BrokenOff:
+                self._stream = None  # A reader that continues after the stop begins again.
+            except KeyboardInterrupt as error:  # Meant for the run that waits, whatever was read before it came.
+                self._put(row)
+                self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=True)
+            except BaseException as error:
+                self._put(row)
+                self._add(Item(self, self._count, error=error, trace=error.__traceback__))
+            return False
 
-    def _read(self) -> Item | None:
+    def _next(self) -> Read:
+        """Returns what comes next, in the form of the batches."""
         if self._stream is None:
-            self._stream = self._begin(lambda: not self.has_stopped)
-        self._count += 1
-        try:
-            for read in self._stream:
-                value = self._form.fit(read.batch)
-                if value is not None:
-                    return Item(self, self._count, self._places.put(value), read.position)
-            return Item(self, self._count, error=StopIteration())
-        except BrokenOff:
-            # None of it was used. A reader that continues after the stop starts a new pass.
-            self._stream, self._count = None, self._count - 1
-            return None
-        except BaseException as error:
-            return Item(self, self._count, error=error, trace=error.__traceback__)
+            self._stream = self._begin(self._reached(), self.demand)
+        while True:
+            read = next(self._stream)
+            value = self._form.fit(read.batch, read.size)
+            if value is not None:
+                return read._replace(batch=value)
+
+    def _put(self, row: list[Read]) -> None:
+        """Puts batches where runs take them, as one item."""
+        if not row:
+            return
+        reads = row[:]
+        row.clear()
+        value, position, count = reads[0]
+        capacity = 0 if count is None else self.demand.capacity
+        if count is None and self.demand.capacity > 1:
+            positions = [read.position for read in reads]
+            capacity, count, position = self.demand.capacity, len(reads), lambda place: positions[place](0)
+            value, one = batches.stacked([read.batch for read in reads], capacity), jax.tree.map(outline, value)
+        else:
+            one = jax.tree.map(_one, value) if capacity else None
+        if not (self._places.stay_on_host and self._form.why_no_blocks is None):
+            value = self._places.put(value, one)
+        count = count or 1
+        self._count += count
+        item = Item(self, self._count, value, 0, count, capacity, position)
+        self._reached = item.place
+        self._add(item)
+
+    def _add(self, item: Item, *, in_front: bool = False) -> None:
+        with self._changed:
+            (self.items.appendleft if in_front else self.items.append)(item)
+            self._changed.notify_all()
 
     # By the runs ------------------------------------------------------------------------------------------------
 
     @property
     def front(self) -> Item | None:
-        return self._items[0] if self._items else None
+        return self.items[0] if self.items else None
+
+    def in_row(self, most: int) -> int:
+        """Returns how many batches of one form are in front, at most `most`, where there is one."""
+        front = self.items[0]
+        if front.error is not None or front.capacity or most == 1 or self._form.why_no_blocks is not None:
+            return min(front.count, most)
+        count, shapes = 1, _shapes(front.value)
+        while count < min(most, len(self.items)):
+            item = self.items[count]
+            if item.error is not None or item.capacity or _shapes(item.value) != shapes:
+                break
+            count += 1
+        return count
 
     def wait(self) -> None:
         with self._changed:
-            while not (self._items or self.has_stopped):
-                clock.wait_for(self._changed, lambda: bool(self._items) or self.has_stopped)
+            while not (self.items or self.has_stopped):
+                clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped)
 
     def take(self) -> Item:
         with self._changed:
-            item = self._items.popleft()
+            item = self._pop(1)
             self._changed.notify_all()
+        if not item.capacity:
             return item
+        position = item.place
+        return dataclasses.replace(item, value=item.batch(0), start=0, capacity=0, position=lambda _: position())
+
+    def take_block(self, count: int, capacity: int) -> Item:
+        with self._changed:
+            parts = [self._pop(count)]
+            while sum(part.count for part in parts) < count:
+                parts.append(self._pop(1))
+            self._changed.notify_all()
+        if parts[0].capacity == capacity:
+            return parts[0]
+        # They were read before it was known that they would be taken so.
+        try:
+            rows = [(part, place) for part in parts for place in range(part.count)]
+            value = batches.stacked([part.batch(place) for part, place in rows], capacity)
+            if not self._places.stay_on_host:
+                value = self._places.put(value, jax.tree.map(outline, parts[0].batch(0)))
+        except BaseException:
+            for part in reversed(parts):
+                self.give_back(part)
+            raise
+        positions = [functools.partial(part.position, part.start + place) for part, place in rows]
+        return Item(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
+
+    def _pop(self, count: int) -> Item:
+        item = self.items.popleft()
+        if item.count > count:
+            item, rest = item.split(count)
+            self.items.appendleft(rest)
+        return item
 
     def give_back(self, item: Item) -> None:
         with self._changed:
-            self._items.appendleft(item)
+            front = self.items[0] if self.items else None
+            if front is not None and front.value is item.value and item.start + item.count == front.start:
+                item = dataclasses.replace(front, start=item.start, count=item.count + front.count)
+                self.items.popleft()
+            self.items.appendleft(item)
 
     def start(self, name: str, coord: Coordinator | None) -> None:
         """Starts the thread, once."""
@@ -143,27 +268,42 @@ class _Ahead:
 
     def stop(self) -> None:
         with self._changed:
-            self.has_stopped = True
+            self.demand.is_over = True
             self._changed.notify_all()
 
-    def read_on(self) -> None:
-        """Reads one more batch after the stop, for a run that needs it."""
+    def read_on(self, most: int) -> None:
+        """Reads on after the stop, for a run that needs it."""
         self.go_on()
         try:
-            self.read_one()
+            self.read(most)
         finally:
             self.stop()
 
     def go_on(self) -> None:
         with self._starting:
-            self.has_stopped = False
+            self.demand.is_over = False
             self.thread = None
+
+    def mend(self) -> None:
+        """Takes an interrupt away, and has the source begun again behind what was read."""
+        with self._starting:
+            self.items.popleft()
+            self._stream = self.thread = None
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+
+
+def _one(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Returns an outline of a batch's array, given that of a block."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 class Reader:
     """One session's way through a sequence: `hookline.session.OpenSource`.
 
-    It may begin with a stream of batches that were read already, and of those that follow.
+    It may begin with a stream that was begun already.
     """
 
     def __init__(
@@ -173,7 +313,7 @@ class Reader:
         form: batches.Form,
         prefetch: int,
         places: Places,
-        begun: Iterator[Read] | None = None,
+        begun: tuple[Iterator[Read], Demand] | None = None,
     ) -> None:
         self._node, self._sequence, self._form = node, sequence, form
         self._prefetch, self._places = prefetch, places
@@ -181,39 +321,50 @@ class Reader:
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by a thread of ours.
         self._home = placement.current()
+        self._capacity = 1
         self._set_out(begun)
 
-    def _set_out(self, stream: Iterator[Read] | None = None) -> None:
+    def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
         """Starts a pass after the position."""
         position = self._position()
         self._used, self._before = 0, position["count"]
-        begin = functools.partial(self._sequence.read, position)
-        ahead = self._ahead = _Ahead(begin, stream, self._form, self._places, self._prefetch)
-        ahead.home = self._home
+        ahead = self._ahead = _Ahead(
+            self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch
+        )
+        ahead.home, ahead.demand.capacity = self._home, self._capacity
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False
         if self._coord is not None and self._coord.should_stop():
             self._stop()
 
-    # A run's batch ----------------------------------------------------------------------------------------------
+    # A run's batches --------------------------------------------------------------------------------------------
 
-    def is_ready(self) -> bool:
-        """Whether the next batch, or an error in its place, is ready."""
+    def ready(self, most: int = 1) -> int:
+        """Returns how many batches a run may take now, or 1 for an error in place of the next one; 0 for none."""
         ahead = self._ahead
-        return ahead.front is not None or (ahead.has_stopped and not preemption.must_finish())
+        if ahead.items:
+            return ahead.in_row(most)
+        return int(ahead.has_stopped and not preemption.must_finish())
 
-    def wait(self) -> None:
-        """Blocks until it is ready, or until reading has been stopped."""
-        if self.is_ready():
+    def wait(self, most: int = 1) -> None:
+        """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`."""
+        if self._form.why_no_blocks is not None:
+            most = 1
+        ahead = self._ahead
+        if most > self._capacity:
+            self._has_room(most)
+        if ahead.items or self.ready():
             return
-        ahead = self._ahead
         if ahead.has_stopped:
-            ahead.read_on()
+            ahead.read_on(most)
         elif not self._prefetch:
-            ahead.read_one()
+            ahead.read(most)
         else:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
+
+    def _has_room(self, capacity: int) -> None:
+        self._capacity = self._ahead.demand.capacity = capacity
 
     def check(self) -> None:
         """Raises the error in place of the next batch, if any.
@@ -230,7 +381,7 @@ class Reader:
             used = self._before + self._used
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
         if isinstance(error, KeyboardInterrupt):
-            self._set_out_again()  # The interrupt was meant for this run. The next run gets the batch.
+            self._ahead.mend()  # The interrupt was meant for this run. The next run gets the batch.
         if error is not None:
             node.note(error)
             raise error.with_traceback(front.trace)
@@ -245,15 +396,21 @@ class Reader:
         """Returns the next batch."""
         return self._ahead.take()
 
+    def take_block(self, count: int, capacity: int) -> Item:
+        """Returns the next `count` batches, which are ready, in a block with room for `capacity`."""
+        if capacity != self._capacity:
+            self._has_room(capacity)
+        return self._ahead.take_block(count, capacity)
+
     def give_back(self, item: Item) -> None:
-        """Puts a batch back in front."""
+        """Puts batches back in front."""
         item.way.give_back(item)
 
     def use(self, item: Item) -> None:
-        """Moves the position past a batch."""
+        """Moves the position past the last batch of an item."""
         # A host operation may have made another run, or a restore, inside the run that took this.
         if item.way is self._ahead and item.number > self._used:
-            self._used, self._position = item.number, item.position
+            self._used, self._position = item.number, item.place
 
     # Where it is ------------------------------------------------------------------------------------------------
 

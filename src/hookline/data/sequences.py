@@ -13,20 +13,38 @@ import jax
 from hookline.data import batches
 from hookline.errors import FailedPreconditionError
 
+_END = object()
+
 START = {"count": 0}
 """The position of whoever has used nothing."""
 
 
 class Read(NamedTuple):
-    """A batch as it was read, and the position after it.
+    """Batches as they were read, and the positions after them.
 
     Attributes:
-        batch: The batch, with arrays of its own.
-        position: Returns that position, as a pytree that a checkpoint can store.
+        batch: The batch, with arrays of its own; or a block of batches, which have a dimension more in front.
+        position: Returns the position after the batch at a place of the block, as a pytree that a checkpoint can store.
+        size: How many batches are in the block; `None` for a batch alone.
     """
 
     batch: Any
-    position: Callable[[], dict[str, Any]]
+    position: Callable[[int], dict[str, Any]]
+    size: int | None = None
+
+
+class Demand:
+    """What is wanted of a sequence at the moment; whoever reads from it sets this before each read.
+
+    Attributes:
+        count: How many batches at most, in one block where the source can give them so.
+        capacity: How many batches a block has room for.
+        is_over: No more are wanted, nor the ones that it is reading towards.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.capacity = 1
+        self.is_over = False
 
 
 class BrokenOff(Exception):
@@ -36,12 +54,12 @@ class BrokenOff(Exception):
 class Sequence(Protocol):
     """A source that can be read from its beginning, or from a position."""
 
-    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
 
         Args:
             position: The position of a batch of this source, or of an equal source in an earlier process.
-            is_wanted: Called on the way there; if it returns False, `BrokenOff` is raised.
+            demand: What is wanted. If that is over on the way there, `BrokenOff` is raised.
 
         Raises:
             FailedPreconditionError: The source cannot reach that position.
@@ -62,17 +80,17 @@ class Repeatable(Sequence):
     def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
         self._make, self._who = make, who
 
-    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         source = self._make()
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
-            yield from Resumable(iterator, self._who).read(position, is_wanted)
+            yield from Resumable(iterator, self._who).read(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
             raise _foreign(self._who)
         for done in range(count):
-            if not is_wanted():
+            if demand.is_over:
                 raise BrokenOff
             try:
                 batch = next(iterator)
@@ -92,7 +110,7 @@ class Repeatable(Sequence):
 
 
 def _checksummed(batch: Any, count: int) -> Read:
-    return Read(batch, lambda: {"count": count, "crc32c": batches.crc32c(batch)})
+    return Read(batch, lambda _: {"count": count, "crc32c": batches.crc32c(batch)})
 
 
 class Resumable(Sequence):
@@ -107,7 +125,7 @@ class Resumable(Sequence):
         self._lock = threading.Lock()
         self._reader: object = None
 
-    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Iterator[Read]:  # noqa: D102
+    def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), position["count"]
         if count and "state" not in position:
             raise _foreign(self._who)
@@ -118,17 +136,37 @@ class Resumable(Sequence):
                 self._go_to(copy.deepcopy(self._beginning))
             self._reader = reader
             iterator = iter(self._source)
+        read_many = getattr(iterator, "read_many", None)
+        for done in range(position.get("skip", 0)):
+            if demand.is_over:
+                raise BrokenOff
+            if next(iterator, _END) is _END:
+                raise refusal(
+                    f"{self._who}: its source ended {done} batches after a state; a batch after that was used."
+                )
+        state = None
         while True:
             with self._lock:
                 if self._reader is not reader:
                     raise taken_over(self._who)
+                before, size = state, None
                 try:
-                    batch = batches.owned(next(iterator))
+                    if read_many is None:
+                        batch = batches.owned(next(iterator))
+                    elif demand.count == 1:
+                        batch = next(iterator)
+                    else:
+                        before = copy.deepcopy(self._get()) if before is None else before
+                        batch, size = read_many(demand.count, demand.capacity)
                 except StopIteration:
                     return
                 state = copy.deepcopy(self._get())
-            count += 1
-            yield self._with_state(batch, count, state)
+            if size is None:
+                yield self._with_state(batch, count, state)
+                count += 1
+            else:
+                yield self._block(batch, count, size, before, state)
+                count += size
 
     def _go_to(self, state: Any) -> None:
         try:
@@ -138,7 +176,16 @@ class Resumable(Sequence):
             raise
 
     def _with_state(self, batch: Any, count: int, state: Any) -> Read:
-        return Read(batch, lambda: {"count": count, "state": _encoded(state, self._who)})
+        return Read(batch, lambda _: {"count": count + 1, "state": _encoded(state, self._who)})
+
+    def _block(self, block: Any, count: int, size: int, before: Any, after: Any) -> Read:
+        def position(place: int) -> dict[str, Any]:
+            if place == size - 1:
+                return {"count": count + size, "state": _encoded(after, self._who)}
+            # A source that gives many at once is quick to read again.
+            return {"count": count + place + 1, "state": _encoded(before, self._who), "skip": place + 1}
+
+        return Read(block, position, size)
 
 
 def refusal(text: str) -> FailedPreconditionError:

@@ -184,6 +184,11 @@ class Source(Operation):
         with get_default_graph().control_dependencies(None):
             super().__init__(name, spec=spec)
 
+    @property
+    def why_no_blocks(self) -> str | None:
+        """Why several of its values cannot be stacked for one run; `None` where they can."""
+        return None
+
 
 class Group(Operation):
     """A node without a value, which waits for its control inputs."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from hookline.data.batches import Form, LastBatch, check_last_batch
 from hookline.data.places import Places
-from hookline.data.sequences import START
+from hookline.data.sequences import START, Demand
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
@@ -159,7 +159,7 @@ class Evaluation:
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
-        return (read.batch for read in self._sequence.read(START, lambda: True))
+        return (read.batch for read in self._sequence.read(START, Demand()))
 
     def _feeds(self, batch: Any) -> Mapping[Any, Any] | None:
         """Returns what is fed for a batch; `None` for one that is left out."""

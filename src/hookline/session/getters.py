@@ -11,7 +11,7 @@ import numpy as np
 
 from hookline.graph import placement
 from hookline.graph.graph import Operation, Tensor
-from hookline.graph.nodes import Constant, Group
+from hookline.graph.nodes import Constant, Group, Source
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session.compiled_in import CompiledIn
@@ -29,10 +29,11 @@ class Run:
         hosts: The results of host operations.
         pulled: What host operations take from the device, by the place among their inputs.
         count: How many steps it makes, where they may be several.
+        starts: Where in its block the first batch of each source is, then.
     """
 
     # No constructor: there is one of these in each run of a training loop, and a call takes time.
-    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "outputs", "pulled")
+    __slots__ = ("applied", "count", "counters", "feeds", "hosts", "outputs", "pulled", "starts")
 
     feeds: Sequence[Any]
     applied: bool
@@ -41,6 +42,7 @@ class Run:
     hosts: dict[Operation, Any]
     pulled: dict[int, Any]
     count: int
+    starts: dict[Operation, int]
 
     def begin(self) -> None:
         """Makes room for what the host knows and computes."""
@@ -63,7 +65,15 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
         # What a caller gets of a constant is an array, which the caller cannot change.
         value = take_path(element.op.on_device(), element.path)
         return lambda run: value
-    return _getter(plan, element, places)
+    get = _getter(plan, element, places)
+    if isinstance(element, Tensor) and isinstance(element.op, Source) and plan.fed_place(element) is None:
+        return lambda run: jax.tree.map(_as_array, get(run))
+    return get
+
+
+def _as_array(leaf: Any) -> Any:
+    """Returns numbers as an array of JAX."""
+    return jax.device_put(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU" else leaf
 
 
 def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
@@ -77,6 +87,10 @@ def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, in
         return lambda run: get(run) + np.arange(run.count, dtype=variable.dtype) * np.dtype(variable.dtype).type(gain)
     if element.key in places:
         return lambda run: jax.tree.map(lambda rows: rows[: run.count], get(run))
+    if isinstance(element.op, Source):
+        op, block = element.op, _getter(plan, element, places)
+        part = lambda run: slice(run.starts[op], run.starts[op] + run.count)  # noqa: E731
+        return lambda run: jax.tree.map(lambda rows: _as_array(rows[part(run)]), block(run))
     return lambda run: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (run.count, *np.shape(leaf))), get(run))
 
 

@@ -39,7 +39,7 @@ class RepeatedStep(CachedStep):
         if self.gain is None:
             return "only the device knows how far it advances the global step"
         for node in plan.sources:
-            if why := node.why_no_blocks():
+            if why := node.why_no_blocks:
                 return f"{node.node_def} {why}"
         if program is not None:
             for variable in (*program.written, *program.read):
@@ -86,9 +86,9 @@ class RepeatedStep(CachedStep):
             return self.dispatch(run, expected, None, run.count, (np.array([run.count], np.int32),))
 
         def start(items: Any) -> Any:
-            starts = {node: item.start for node, item in zip(nodes, items, strict=True)}
+            run.starts = {node: item.start for node, item in zip(nodes, items, strict=True)}
             assert self.program is not None
-            places = [starts[tensor.op] for tensor in self.program.inputs if isinstance(tensor.op, Source)]
+            places = [run.starts[tensor.op] for tensor in self.program.inputs if isinstance(tensor.op, Source)]
             return self.dispatch(run, expected, None, run.count, (np.array([run.count, *places], np.int32),))
 
         return self._sources.feed(nodes, run, start, capacity=self.capacity)

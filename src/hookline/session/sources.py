@@ -32,12 +32,16 @@ class OpenSource(Protocol):
     to saying so, and is not held in `wait`.
     """
 
-    def is_ready(self) -> bool:
-        """Whether `take` waits for nothing."""
+    def ready(self, most: int = 1) -> int:
+        """Returns how many values a run may take now, at most `most`: those of one form that are there in a row.
+
+        0 stands for: wait for them. An error, the end, or a stop in place of the next one counts as 1, and `check`
+        raises it.
+        """
         ...
 
-    def wait(self) -> None:
-        """Blocks until it is ready; raises nothing."""
+    def wait(self, most: int = 1) -> None:
+        """Blocks until `ready` is not 0; raises nothing. Where nothing is read ahead it reads up to `most` values."""
         ...
 
     def check(self) -> None:
@@ -53,12 +57,20 @@ class OpenSource(Protocol):
         """Returns the next item, which has its value as `value`."""
         ...
 
+    def take_block(self, count: int, capacity: int) -> Any:
+        """Returns the next `count` values as one item; `ready(count)` has said that they are there.
+
+        Its `value` is a block: its arrays have a dimension more in front, of length `capacity`, in which the values
+        stand at the places from `start` to before `start + count`. What else is in it is anything.
+        """
+        ...
+
     def give_back(self, item: Any) -> None:
         """Puts an item in front again: the run that took it came to nothing."""
         ...
 
     def use(self, item: Any) -> None:
-        """Moves the position behind an item."""
+        """Moves the position behind the last value of an item."""
         ...
 
     def position(self) -> Position:
@@ -110,7 +122,7 @@ class Sources:
     def awaited(self, nodes: Iterable[Source]) -> OpenSource | None:
         """Returns a source that has nothing ready yet, if there is one."""
         for node in nodes:
-            if not (source := self.of(node)).is_ready():
+            if not (source := self.of(node)).ready():
                 return source
         return None
 

@@ -19,7 +19,7 @@ from hookline.compat.v1.texts import OnHost, as_word, mark
 from hookline.data.batches import Form, owned
 from hookline.data.places import Places
 from hookline.data.reader import Reader
-from hookline.data.sequences import START, Read
+from hookline.data.sequences import START, Demand, Read
 from hookline.errors import FailedPreconditionError
 from hookline.graph import Operation, Tensor
 from hookline.graph import spec as specs
@@ -186,7 +186,7 @@ class _Stream:
         self._items, self._lock = items, threading.Lock()
         self.read_by: set[Source] = set()
 
-    def read(self, position: dict[str, Any], is_wanted: Callable[[], bool]) -> Elements[Read]:
+    def read(self, position: dict[str, Any], demand: Demand) -> Elements[Read]:
         """Yields the elements from where the stream is: there is no way back in it."""
         for number in _numbers():
             with self._lock:
@@ -194,7 +194,7 @@ class _Stream:
                     item = next(self._items)
                 except StopIteration:
                     return
-            yield Read(owned(item), lambda number=number: {"count": number})
+            yield Read(owned(item), lambda _, number=number: {"count": number})
 
     def saved(self, position: dict[str, Any]) -> None:
         """Does nothing: no checkpoint holds a position."""
