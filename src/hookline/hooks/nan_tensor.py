@@ -154,7 +154,7 @@ class NanTensorHook(SessionRunHook):
         return super().before_trigger(run_context)
 
     def on_trigger(self, firing: Firing) -> None:
-        """Does what is to be done about a NaN: a latch has found it, or the check of each step says whether there is one.
+        """Does what is to be done about a NaN: a latch has found it, or a check of each step says so.
 
         Raises:
             NanLossDuringTrainingError: There is one, and it is an error.

@@ -11,11 +11,11 @@ from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.quiet import Quiet
 from hookline.monitored.ridership import Ridership
-from hookline.monitored.rows import rows_of_one
+from hookline.monitored.rows import joined, rows_of_one
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
-from hookline.session import RunMetadata, RunOptions, Session
+from hookline.session import CHANGED, RunMetadata, RunOptions, Session
 
 _logger = logging.getLogger(__name__)
 
@@ -159,20 +159,17 @@ class HookedSession:
         try:
             schedule = self._schedule or self.use(self._hooks)
             passed, self._passed = self._passed, 0
-            riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed)
+            riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed, self._available)
             # A latch has latched, or late values have arrived.
             has_news = self._low.alarms != schedule.alarms or (
                 schedule.awaited and any(results.is_ready() for results in schedule.awaited)
             )
-            made = 1
             if schedule.repeats:
                 self._check_plain(feed_dict, options, run_metadata)
             if has_news or riders.riding or schedule.overdue:
-                result, made = self._run_with(
-                    schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news
-                )
+                result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
             elif schedule.repeats:
-                made, (result, _) = self._run_several(schedule, fetches, riders.watched if riders.watches else None)
+                result, _ = self._run_several(schedule, riders, fetches, None, None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
                 if riders.watches:
@@ -180,7 +177,7 @@ class HookedSession:
                     result, _ = self._low.run_watched(fetches, watched, feed_dict, limited, run_metadata)
                 else:
                     result = self.raw.run(fetches, feed_dict, limited, run_metadata)
-            self._stop.runs += made
+            self._stop.runs += schedule.room
             foreseen = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
@@ -222,7 +219,7 @@ class HookedSession:
         run_metadata: RunMetadata | None,
         *,
         has_news: Any,
-    ) -> tuple[Any, int]:
+    ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
         context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
         try:
@@ -234,12 +231,12 @@ class HookedSession:
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            made = 1
             if schedule.repeats:
                 self._check_feeders(riders)
-            if schedule.repeats and options is None and riders.takes_rows:
-                made, (result, watched) = self._run_several(schedule, fetches, riders.watched)
-                merged = options
+                merged = riders.merged_options(options) if riders.options else options
+                if run_metadata is None and merged is not None and _records(merged):
+                    run_metadata = RunMetadata()
+                result, watched = self._run_several(schedule, riders, fetches, merged, run_metadata)
             elif riders.asks:
                 result, watched, merged, run_metadata = self._run_watched(
                     riders, fetches, feed_dict, options, run_metadata
@@ -247,14 +244,13 @@ class HookedSession:
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 watched, merged = riders.watched.fetches, options
-            if not (schedule.repeats and riders.takes_rows):
-                result = rows_of_one(result) if schedule.repeats else result
+            if not schedule.repeats:
                 watched = riders.in_rows(watched)
             self._at_callbacks = True
             context.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
             context.give_rest()
             if schedule.waits:
-                schedule.deliver_late(context, self._stop.runs + made)
+                schedule.deliver_late(context, self._stop.runs + schedule.room)
         except BaseException:
             if context.stop_requested:
                 self._stop.carry()
@@ -265,7 +261,7 @@ class HookedSession:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.request()
-        return result, made
+        return result
 
     def _check_plain(self, feed_dict: Any, options: Any, run_metadata: Any) -> None:
         for name, given in (("feed_dict", feed_dict), ("options", options), ("run_metadata", run_metadata)):
@@ -282,12 +278,55 @@ class HookedSession:
                 f"{describe(hook)} feeds. Leave out steps_per_run."
             )
 
-    def _run_several(self, schedule: Schedule, fetches: Any, watched: Any) -> tuple[int, tuple[Any, Any]]:
-        """Makes as many steps as the schedule has room for; returns how many, and both results."""
-        step = self._low.repeated_step(fetches, watched, self._steps_per_run)
-        made, results = step.run_several(schedule.room)
-        schedule.count(made)
-        return made, results
+    def _available(self, fetches: Any, most: int) -> int:
+        """Returns for how many steps there are batches, at most `most`."""
+        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most)
+
+    def _run_several(
+        self,
+        schedule: Schedule,
+        riders: Ridership,
+        fetches: Any,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> tuple[Any, Sequence[Any]]:
+        """Makes the steps that the schedule has room for; returns both results."""
+        watched, steps = riders.watched if riders.watches else None, schedule.room
+        try:
+            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
+            if options is None and step.holds_watch:
+                found = step.run_several(steps, exactly=True)
+                if found is not CHANGED:
+                    _, (result, results) = found
+                    return result, results if riders.watches else riders.watched.fetches
+            return self._run_apart(riders, steps, fetches, options, run_metadata)
+        except (KeyError, TypeError) as exc:
+            riders.blame(exc, self.raw.graph)
+            raise
+
+    def _run_apart(
+        self,
+        riders: Ridership,
+        steps: int,
+        fetches: Any,
+        options: RunOptions | None,
+        run_metadata: RunMetadata | None,
+    ) -> tuple[Any, Sequence[Any]]:
+        """Makes the last of some steps in a run of its own: what is asked of that takes more than a look."""
+        of_each, parts = riders.of_each_step, []
+        while steps > 1:
+            step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
+            made, results = step.run_several(steps - 1)
+            parts.append(results)
+            steps -= made
+        result, watched = self._low.run_watched(fetches, riders.watched, None, options, run_metadata)
+        parts.append((rows_of_one(result), riders.in_rows(watched)))
+        in_rows = [rider.stacked for rider in riders.riders]
+        of_hooks = [
+            joined([part[1][place] for part in parts]) if in_rows[place : place + 1] == [True] else last
+            for place, last in enumerate(parts[-1][1])
+        ]
+        return joined([part[0] for part in parts]), of_hooks
 
     def _run_watched(
         self,

@@ -28,7 +28,7 @@ class Ridership:
         watched: The fetches of each, or None; what every run carries comes behind them.
         feeders: Those that feed something, each with its feed.
         options: The options that they ask for.
-        takes_rows: Whether nobody among them asks for anything of one step alone.
+        of_each_step: As `watched`, without what is wanted of the last of several steps alone.
         stale: Whether what they asked for is to be merged anew.
     """
 
@@ -127,7 +127,10 @@ class Ridership:
                 _check(rider.hook, "before_trigger" if rider.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
         late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
-        self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late)
+        rows = frozenset(place for place, rider in enumerate(self.riders) if rider.stacked)
+        self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late, rows)
+        only_rows = [fetches if rider.stacked else None for rider, fetches in zip(self.riders, asked, strict=True)]
+        self.of_each_step = Watched((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)
         self.watches: bool = any(fetches is not None for fetches in self.watched.fetches)
         given = [(rider.hook, args) for rider, args in zip(self.riders, self._asked, strict=True) if args is not None]
         self.feeders: list[tuple[Any, Mapping[Any, Any]]] = [
@@ -137,9 +140,6 @@ class Ridership:
         self._caller_options: RunOptions | None = None
         self._merged_options: RunOptions | None = None
         self.asks: bool = self.watches or bool(self.feeders) or bool(self.options)
-        of_riders = zip(self.riders, asked, strict=True)
-        is_one_step = any(fetches is not None and not rider.stacked for rider, fetches in of_riders)
-        self.takes_rows: bool = not (is_one_step or self.feeders or self.options)
         self.stale = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,3 +16,13 @@ def rows_of_one(values: Any) -> Any:
     if isinstance(values, LateResults):
         return values.then(rows_of_one)
     return jax.tree.map(lambda leaf: leaf[None] if isinstance(leaf, jax.Array) else np.asarray(leaf)[None], values)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Returns the rows of several runs as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], LateResults):
+        *others, last = parts
+        return last.then(lambda values: joined([*(part.get() for part in others), values]))
+    return jax.tree.map(lambda *rows: np.concatenate([np.asarray(part) for part in rows]), *parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from hookline import clock
@@ -90,7 +90,7 @@ class Schedule:
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
-        self._made, self._short_runs = 1, 0
+        self._short_runs = 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
         # What comes some runs late comes where a full run ends, and full runs end at multiples: whatever else ends runs
         # (a clock, say), it then comes at the same steps.
@@ -193,12 +193,24 @@ class Schedule:
 
     # Before a run ----------------------------------------------------------------------------------------------
 
-    def decide(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, run: int, passed: int) -> Ridership:
-        """Returns who rides along on the run of these fetches that is about to start, of this number, from 1 on.
+    def decide(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        run: int,
+        passed: int,
+        available: Callable[[Any, int], int] = lambda fetches, most: most,
+    ) -> Ridership:
+        """Returns who rides along on the run of these fetches that is about to start.
 
-        `passed` is how many runs were made since the last time, which were foreseen.
+        Args:
+            fetches: The fetches.
+            feed_dict: What is fed.
+            run: Its number, from 1 on.
+            passed: How many runs were made since the last time, which were foreseen.
+            available: Returns for how many steps of a run of these fetches there is data, at most so many.
         """
-        self._run, self._came, self._made = run, None, 1
+        self._run, self._came = run, None
         self._attempt += 1
         if self._recalled:
             self._bring_back()
@@ -237,38 +249,45 @@ class Schedule:
         everyone = is_set or gained < 0 or not self._steady or (run >= self._everyone_run and not foreseen)
         # Where the device alone knows how far the run leads, it is asked after the run.
         is_open = self._counts_steps and self._planned_gain is None
+        if self._capacity > 1:
+            self.repeats, self.room = self._planned_gain != 0, 1
+            if self.repeats and not everyone and known is not None:
+                self._make_room(fetches, available)
+            run, reach = self._run, self._reach
         self.overdue = everyone or is_open or run >= self._due_run or reach >= self._due_step or now >= self._due_secs
         self._firing = self._asked(reach, now, everyone) if self.overdue else 0
         if foreseen and not self.overdue and not self._calls:
             self._free = self._runs_before(reach)
-        if self._capacity > 1:
-            self._make_room(reach, known)
         bits = (self._calls | self._firing) & self._here
+        if self._capacity > 1:
+            self._look_who_cuts(bits & ~self._stacked)
         return self._riderships.get((bits, self._here)) or self._of(bits)
 
-    def _make_room(self, reach: int, known: int | None) -> None:
-        """Finds how many steps the run may hold that begins with the one that leads to `reach`."""
-        gain = self._planned_gain
-        self.repeats, self.room = gain != 0, 1
-        callers = self._calls & ~self._stacked & self._here
-        # The first runs are of hooks that look around and retire, and of the triggers that begin then.
-        self._short_runs = self._short_runs + 1 if (callers or self._firing) and self.repeats else 0
-        if self._short_runs > _MANY_SHORT_RUNS:
-            self._say_who_cuts(callers or self._firing)
-        if self.overdue or callers or not self._steady or known is None or not gain:
+    def _make_room(self, fetches: Any, available: Callable[[Any, int], int]) -> None:
+        """Decides how many steps the run holds: it ends where somebody is due, and with the data."""
+        gain, run, reach = self._planned_gain, self._run, self._reach
+        if not gain or self._calls & ~self._stacked & self._here:
             return
-        room = 1 + self._runs_before(reach)
-        if self._stacked & self._here:  # They are called where it ends, and so is who waits for that run.
-            room = 1 + min(self._runs_before(reach, self._asked_run), self._late_run - self._run)
+        limit = math.inf if self._session.step_limit is None else self._session.step_limit
+        more = min((min(self._due_step, limit) - reach) / gain, min(self._asked_run, self._late_run) - run)
         if self._has_lag:
-            room = min(room, self._steps_left(reach // gain))
-        self.room = int(min(room, self._capacity))
+            more = min(more, self._steps_left(reach // gain) - 1)
+        room = 1 + math.ceil(max(0, min(more, self._capacity - 1)))
+        if room > 1:
+            self.room = available(fetches, room)
+            self._run += self.room - 1
+            self._reach += (self.room - 1) * gain
+            self._last_step += (self.room - 1) * gain
 
     def _steps_left(self, number: int) -> int:
         """Returns how many steps from the one of a number on there are until a full run ends."""
         return self._capacity - (number - 1) % self._capacity
 
-    def _say_who_cuts(self, bits: int) -> None:
+    def _look_who_cuts(self, bits: int) -> None:
+        """Says who is called so often that no run holds several steps."""
+        self._short_runs = self._short_runs + 1 if bits and self.repeats and self.room == 1 else 0
+        if self._short_runs <= _MANY_SHORT_RUNS:
+            return
         for rider in self._riders:
             if rider.bit & bits and f"cuts {rider.bit}" not in self._warned:
                 self._warned.add(f"cuts {rider.bit}")
@@ -279,14 +298,6 @@ class Schedule:
                     self._capacity,
                     describe(rider.hook),
                 )
-
-    def count(self, steps: int) -> None:
-        """Takes note that the run held so many steps, each of which counts as a run."""
-        self._made, more = steps, steps - 1
-        self._run += more
-        gained = more * (self._planned_gain or 0)
-        self._reach += gained
-        self._last_step += gained
 
     def let_pass(self, passed: int) -> None:
         """Counts runs that were `foreseen`, and have been made."""
@@ -317,7 +328,7 @@ class Schedule:
         if self._bound:
             for rider in self._riders:
                 if rider.timer is timer and rider.binding is not None:
-                    return rider.binding.runs + 1
+                    return rider.binding.runs + self.room
         return self._run
 
     @property
@@ -336,9 +347,9 @@ class Schedule:
                 return options
         return merge_options([options, RunOptions(last_step=limit)])
 
-    def _runs_before(self, reach: float, due_run: float | None = None) -> float:
+    def _runs_before(self, reach: float) -> float:
         """Returns how many runs may follow one that reaches a step until somebody is due."""
-        runs = (self._due_run if due_run is None else due_run) - self._run - 1
+        runs = self._due_run - self._run - 1
         if self._has_step:
             limit = math.inf if self._session.step_limit is None else self._session.step_limit
             due_step = min(self._due_step, limit)
@@ -407,7 +418,7 @@ class Schedule:
         for timer in self._timers:
             if not timer.ends_runs:
                 if timer.counts:
-                    timer.trigger.count_runs(self._runs_of(timer) + self._made - 1 if self._bound else self._run)
+                    timer.trigger.count_runs(self._runs_of(timer))
                 if timer.trigger.should_trigger_for_step(self._reach):
                     self._firing |= timer.bits & self._here
 
@@ -450,7 +461,7 @@ class Schedule:
             rider.on_trigger(Firing(results, *about, options, run_metadata, context))
 
     def _lag(self, late: int) -> int:
-        """Returns after how many runs what is `late` runs late is delivered: where runs hold several, where one ends."""
+        """Returns after how many runs what is `late` runs late is delivered: where a run ends, if they hold several."""
         gain = self._planned_gain
         if not self._has_lag or not gain:
             return late
@@ -568,7 +579,7 @@ class Schedule:
         if self._bound:
             for rider in self._riders:
                 if rider.binding is not None and rider.bit & self._here:
-                    rider.binding.runs += self._made
+                    rider.binding.runs += self.room
         step, self._came = self._came, None
         if step is None and self._has_step:
             step = self._session.global_step if self.overdue else self._low.known_step

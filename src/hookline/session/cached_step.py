@@ -18,7 +18,7 @@ from hookline.graph.nodes import Constant
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
-from hookline.session.getters import Run, counter, fetch_getter, input_getter, rows_getter
+from hookline.session.getters import Getter, Run, counter, fetch_getter, input_getter
 from hookline.session.host_stage import HostStage
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
@@ -73,7 +73,8 @@ class CachedStep:
         has_structures: bool,
         capacity: int = 1,
     ) -> None:
-        fetched, watched, late = request.fetched, request.watched, request.late
+        fetched = request.fetched
+        watched, late = [*request.watched, *request.rows], [*request.late, *request.late_rows]
         store = session.store
         self._session, self._store, self._local, self._lock = session, store, store.local, session.lock
         global_step = counted_global_step(session.graph)
@@ -86,9 +87,7 @@ class CachedStep:
         self.program, self._mask = programs.choose(plan, request, hosts.pulled, store, capacity)
         places = self.program.places([bool(wanted) for wanted in self._mask]) if self.program else {}
         hosts.find_outputs(places)
-        found = fetch_getter if capacity == 1 else rows_getter
-        self._getters = [found(plan, element, places) for element in (*fetched, *watched)]
-        self._late_getters = [found(plan, element, places) for element in late]
+        self._getters, self._late_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
         self.counters = _counters(plan, [*fetched, *watched, *late])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
@@ -103,6 +102,7 @@ class CachedStep:
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
         more = self.exchanges or plan.early or hosts.after or self.counters
         self.is_program = program is not None and not more
+        self._is_bare = self.is_program and capacity == 1 and not plan.sources
         self._sources: Sources = session.staged.sources
         self.is_kept = True
         if program is None:
@@ -128,6 +128,13 @@ class CachedStep:
         self._counts: list[tuple[Slot, Variable, int | None]] = []
         self._step_slot: Slot | None = None
         self._least: int | None = None
+
+    def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
+        """Returns what finds the values that are there after the run, and those that come late."""
+        return (
+            [fetch_getter(self.plan, element, places) for element in (*request.fetched, *request.watched)],
+            [fetch_getter(self.plan, element, places) for element in request.late],
+        )
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -340,7 +347,7 @@ class CachedStep:
 
     def late_results(self, run: Run, assemble: Callable[[Sequence[Any]], Any]) -> LateResults:
         """Returns the results that the run has not waited for."""
-        if self.is_program and not self.plan.sources:  # It has made no room for what the host computes.
+        if self._is_bare:  # It has made no room for what the host computes.
             run.begin()
         results = lambda: assemble([*map(called, self._late_getters, repeat(run))])  # noqa: E731
         return self.hosts.late_results(run, self._session, results)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.graph import placement
+from hookline.graph import spec as specs
 from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, Group, Source
 from hookline.graph.variable import Variable, VariableRead
@@ -25,7 +26,7 @@ class Run:
         feeds: The values that are fed, checked.
         applied: Whether its updates are applied. Known as soon as it is so: what comes behind may fail.
         outputs: What the program returned.
-        counters: The counters that the host knows, as they were before the run.
+        counters: The counters that the host knows, as they were before the run; of several steps, before the last.
         hosts: The results of host operations.
         pulled: What host operations take from the device, by the place among their inputs.
         count: How many steps it makes, where they may be several.
@@ -76,22 +77,33 @@ def _as_array(leaf: Any) -> Any:
     return jax.device_put(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU" else leaf
 
 
-def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:
-    """Returns a function that finds the values of a fetch in each of several steps: rows, or of an operation None."""
+def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int], *, on_host: bool = False) -> Getter:
+    """Returns a function that finds the values of a fetch in each of several steps: rows, or of an operation None.
+
+    `on_host` has them read: that is faster than to cut rows on the device, but waits for it.
+    """
     get = fetch_getter(plan, element, places)
     if isinstance(element, Operation) or isinstance(element.op, Group):
         return get
     variable = counter(plan, element)
     if variable is not None:
-        gain = plan.gain(variable) or 0
-        return lambda run: get(run) + np.arange(run.count, dtype=variable.dtype) * np.dtype(variable.dtype).type(gain)
+        gain = np.dtype(variable.dtype).type(
+            plan.gain(variable) or 0
+        )  # What the run knows is from before its last step.
+        return lambda run: get(run) + np.arange(1 - run.count, 1, dtype=variable.dtype) * gain
     if element.key in places:
-        return lambda run: jax.tree.map(lambda rows: rows[: run.count], get(run))
+        read = np.asarray if on_host and _is_plain(element.spec) else lambda rows: rows
+        return lambda run: jax.tree.map(lambda rows: read(rows)[: run.count], get(run))
     if isinstance(element.op, Source):
         op, block = element.op, _getter(plan, element, places)
         part = lambda run: slice(run.starts[op], run.starts[op] + run.count)  # noqa: E731
         return lambda run: jax.tree.map(lambda rows: _as_array(rows[part(run)]), block(run))
     return lambda run: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (run.count, *np.shape(leaf))), get(run))
+
+
+def _is_plain(spec: Any) -> bool:
+    """Whether it is arrays of numbers, and no random keys."""
+    return spec is not specs.UNKNOWN and all(isinstance(leaf.dtype, np.dtype) for leaf in jax.tree.leaves(spec))
 
 
 def input_getter(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Graph, Operation, Tensor, ancestors
@@ -47,6 +47,7 @@ class PlanCache:
         self._last_made: Any = None
         # By hooks the latest fetches, and the tensors that were fed, with their step.
         self._latest: dict[Watched | None, tuple[Any, tuple[Any, ...], CachedStep]] = {}
+        self._latest_repeated: dict[Watched | None, tuple[Any, int, RepeatedStep]] = {}
         self._most_latest = min(_MOST_LATEST, max_plans)
 
     def expect(self, watched: Iterable[Any]) -> list[int]:
@@ -62,6 +63,9 @@ class PlanCache:
 
     def find_repeated(self, session: Any, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
         """Returns the step of a request that can be made so often in one run, made now or before."""
+        latest = self._latest_repeated.get(watched)
+        if latest is not None and latest[0] is fetches and latest[1] == capacity and session.usable:
+            return latest[2]
         key = (capacity, plan_key(fetches, watched, None))
         with session.lock:
             session.check_usable()
@@ -70,7 +74,11 @@ class PlanCache:
                 found = self._make(session, fetches, watched, None, capacity)
             assert isinstance(found, RepeatedStep), "No other has such a key."
             self._keep(key, found)
-            return found
+        if isinstance(fetches, Tensor | Operation | str):  # As below.
+            if len(self._latest_repeated) >= self._most_latest:
+                self._latest_repeated.clear()
+            self._latest_repeated[watched] = fetches, capacity, found
+        return found
 
     def find(self, session: Any, fetches: Any, watched: Watched | None, feed_dict: Any) -> CachedStep:
         """Returns the step of a request, made now or before."""
@@ -111,31 +119,46 @@ class PlanCache:
         elements, assemble = flatten(self._graph, fetches)
         watched = watched or _NOTHING
         asking = [i for i, asked in enumerate(watched.fetches) if asked is not None]
-        now, late = ([i for i in asking if (i in watched.late) is is_late] for is_late in (False, True))
-        wanted, assemble_now = flatten(self._graph, [watched.fetches[i] for i in now])
-        waiting, assemble_late = flatten(self._graph, [watched.fetches[i] for i in late])
-        by_hook = [flatten(self._graph, watched.fetches[i])[0] for i in asking]
+        of_kind = lambda is_late, in_rows: [  # noqa: E731
+            i for i in asking if (i in watched.late) is is_late and (i in watched.rows and capacity > 1) is in_rows
+        ]
+        now = [self._flattened(watched, of_kind(False, in_rows)) for in_rows in (False, True)]
+        late = [self._flattened(watched, of_kind(True, in_rows)) for in_rows in (False, True)]
+        by_hook = [flatten(self._graph, watched.fetches[i])[0] for i in (*now[0].places, *late[0].places)]
         flat = flat_feeds(feed_dict)
         fed = resolve_feeds(self._graph, flat or {})
 
         def of_hooks(values: Sequence[Any], run: Run | None) -> tuple[Any, ...]:
             results: list[Any] = [None] * len(watched.fetches)
-            if now:
-                for place, result in zip(now, assemble_now(values[len(elements) :]), strict=True):
-                    results[place] = result
-            if late and run is not None:
-                whole = step.late_results(run, assemble_late)
-                for part, place in enumerate(late):
-                    results[place] = whole.part(part)
+            start = len(elements)
+            for part in now:
+                end = start + len(part.elements)
+                part.put(values[start:end], results)
+                start = end
+            if late_places and run is not None:
+                whole = step.late_results(run, all_late)
+                for place in late_places:
+                    results[place] = whole.part(place)
             return tuple(results)
 
+        late_places = [place for part in late for place in part.places]
+
+        def all_late(values: Sequence[Any]) -> list[Any]:
+            results: list[Any] = [None] * len(watched.fetches)
+            middle = len(late[0].elements)
+            late[0].put(values[:middle], results)
+            late[1].put(values[middle:], results)
+            return results
+
+        wanted, rows, waiting, late_rows = (part.elements for part in (*now, *late))
         nothing = None
-        if isinstance(fetches, Operation) and not late and all(_is_constant(watched.fetches[i]) for i in now):
-            nothing = None, of_hooks([None] * (1 + len(wanted)), None)
+        asked_now = [watched.fetches[i] for part in now for i in part.places]
+        if isinstance(fetches, Operation) and not late_places and all(map(_is_constant, asked_now)):
+            nothing = None, of_hooks([None] * (1 + len(wanted) + len(rows)), None)
         kind = CachedStep if capacity == 1 else RepeatedStep
         step = kind(
             session,
-            Request(elements, wanted, waiting, by_hook, fed),
+            Request(elements, wanted, waiting, by_hook, fed, rows, late_rows),
             self._programs,
             lambda values, run: (assemble(values), of_hooks(values, run)),
             nothing,
@@ -145,9 +168,17 @@ class PlanCache:
         self._warn_of_unknown_step(step)
         self._warn_of_lost_updates(step)
         self._warn_of_many(
-            {"fetches": elements, "what hooks fetch": [*wanted, *waiting], "the tensors that are fed": fed}
+            {
+                "fetches": elements,
+                "what hooks fetch": [*wanted, *waiting, *rows, *late_rows],
+                "the tensors that are fed": fed,
+            }
         )
         return step
+
+    def _flattened(self, watched: Watched, places: Sequence[int]) -> _Part:
+        elements, assemble = flatten(self._graph, [watched.fetches[i] for i in places])
+        return _Part(places, elements, assemble)
 
     def _warn_of_many(self, asked: dict[str, Sequence[Tensor | Operation]]) -> None:
         self._made += 1
@@ -189,6 +220,20 @@ class PlanCache:
                 update.node_def,
                 ", ".join(repr(variable.op.name) for variable in update.variables),
             )
+
+
+class _Part(NamedTuple):
+    """What some hooks fetch: their places, the elements, and what makes results of the values of these."""
+
+    places: Sequence[int]
+    elements: Sequence[Tensor | Operation]
+    assemble: Callable[[Sequence[Any]], Any]
+
+    def put(self, values: Sequence[Any], results: list[Any]) -> None:
+        """Puts the results where they belong."""
+        if self.places:
+            for place, result in zip(self.places, self.assemble(values), strict=True):
+                results[place] = result
 
 
 def _is_constant(fetches: Any) -> bool:

@@ -128,14 +128,19 @@ class Program:
         self._dry: Any = None
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
-        """Returns where the outputs are that a run with this mask computes."""
-        places = {tensor.key: i for i, tensor in enumerate(self._unmasked)}
+        """Returns where the outputs are that a run with this mask computes; of several steps, those of the last one."""
+        places = {} if self._capacity > 1 else self.row_places
         start = len(self._unmasked)
         for watch, wanted in zip(self._watches, mask, strict=True):
             if wanted:
                 places |= {tensor.key: start + i for i, tensor in enumerate(watch)}
             start += len(watch)
         return places
+
+    @property
+    def row_places(self) -> dict[Key, int]:
+        """Where the outputs are that each step computes."""
+        return {tensor.key: i for i, tensor in enumerate(self._unmasked)}
 
     @property
     def dry(self) -> Any:
@@ -293,13 +298,15 @@ class Program:
         self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, span: jax.Array
     ) -> Traced:
         """Makes steps in a loop; `span` is how many, and of each input that is a block where in it the first one is."""
-        read_values = dict(zip(self.read, read, strict=True))
+        read_values, rows = dict(zip(self.read, read, strict=True)), len(self._unmasked)
 
-        def step(number: Any, groups: tuple[Flat, Flat, Flat], latched: Any) -> Any:
+        def step(number: Any, groups: tuple[Flat, Flat, Flat], latched: Any, kept: Any) -> Any:
             changing = zip((*self.taken, *self.counted), (*groups[0], *groups[1]), strict=True)
             batch = self._batch_at([start + number for start in span[1:]], inputs)
-            groups, outputs, _, latched = self._traced({**dict(changing), **read_values}, batch, latched, mask)
-            return groups, outputs, latched
+            wanted = [jnp.logical_and(each, number == span[0] - 1) for each in mask]
+            old = {**dict(changing), **read_values}
+            groups, outputs, _, latched = self._traced(old, batch, latched, wanted, kept)
+            return groups, outputs[:rows], outputs[rows:], latched
 
         groups, outputs, latched = repeated(step, span[0], self._capacity, (taken, counted), latched, self.written)
         return groups, outputs, (), latched
@@ -307,16 +314,24 @@ class Program:
     def _batch_at(self, places: Iterable[Any], inputs: Sequence[Any]) -> list[Any]:
         """Returns the inputs of one step: what it takes out of each block, and the rest."""
         at = iter(places)
-        return [
-            jax.tree.map(lambda leaf, at=next(at): jax.lax.dynamic_index_in_dim(leaf, at, keepdims=False), value)
-            if isinstance(tensor.op, Source)
-            else value
-            for tensor, value in zip(self.inputs, inputs, strict=True)
-        ]
+
+        def of(tensor: Tensor, value: Any) -> Any:
+            if not isinstance(tensor.op, Source):
+                return value
+            place = next(at)
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), value)
+
+        return [of(tensor, value) for tensor, value in zip(self.inputs, inputs, strict=True)]
 
     def _traced(
-        self, old: dict[Variable, Leaves], inputs: Sequence[Any], latched: Sequence[Latched], mask: Sequence[Any]
+        self,
+        old: dict[Variable, Leaves],
+        inputs: Sequence[Any],
+        latched: Sequence[Latched],
+        mask: Sequence[Any],
+        kept: Sequence[Any] | None = None,
     ) -> Traced:
+        """Traces a step. `kept` is what the outputs under the mask are where they are not wanted; else nothing."""
         state = {variable: jax.tree.unflatten(self.structure_in(variable), leaves) for variable, leaves in old.items()}
         frame = Trace(self.plan, self.watched, state, self._keyed(inputs))
         frame.compute([operation for operation in self.plan.device if operation in self._always])
@@ -340,8 +355,10 @@ class Program:
             new.append(tuple(distinct(leaf) for leaf in leaves))
             structures.append(structure)
         outputs = tuple(self._output(tensor, frame.output(tensor), distinct) for tensor in self._unmasked)
+        left = None if kept is None else iter(kept)
         for watch, wanted in zip(self._watches, mask, strict=True):
-            outputs += self._masked(frame, watch, wanted, distinct)
+            others = None if left is None else tuple(itertools.islice(left, len(watch)))
+            outputs += self._masked(frame, watch, wanted, distinct, others)
         sent = tuple(frame.arguments(update) for update in self.plan.remote)
         conditions = [frame.value(latch) for latch in self.latches if isinstance(latch, Latch)]
         if self.faults:
@@ -352,7 +369,9 @@ class Program:
         groups = new[:first], new[first:rest], new[rest:]
         return groups, outputs, sent, tuple(map(after, latched, conditions))
 
-    def _masked(self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def _masked(
+        self, frame: Trace, watch: Watch, wanted: Any, distinct: Callable[[Any], Any], others: tuple[Any, ...] | None
+    ) -> tuple[Any, ...]:
         """Returns what a hook watches, computed only where the run wants it; numbers that it has anyway, always."""
         needed = set(self.plan.needed(watch)) - self._always - self._left_to_host
         operations = [operation for operation in self.plan.device if operation in needed]
@@ -366,8 +385,10 @@ class Program:
 
         if _waits_in_branches(self._home):
             return compute()
-        like = jax.eval_shape(compute)
-        return jax.lax.cond(wanted, compute, lambda: jax.tree.map(blank, like))
+        if others is None:
+            like = jax.eval_shape(compute)
+            return jax.lax.cond(wanted, compute, lambda: jax.tree.map(blank, like))
+        return jax.lax.cond(wanted, compute, lambda: others)
 
     def _check_alike(self, variable: Variable, old: Sequence[Any], new: Sequence[Any], structure: Any) -> None:
         """Checks that either value may be the one that stays."""

@@ -31,6 +31,8 @@ class Request(NamedTuple):
         late: By hooks, whenever it has arrived.
         by_hook: By each hook, of both kinds.
         fed: What is fed.
+        rows: By hooks, of each of several steps; the others then have those of the last one.
+        late_rows: The same, whenever it has arrived.
     """
 
     fetched: Sequence[Tensor | Operation]
@@ -38,6 +40,8 @@ class Request(NamedTuple):
     late: Sequence[Tensor | Operation]
     by_hook: Sequence[Sequence[Tensor | Operation]]
     fed: tuple[Tensor, ...]
+    rows: Sequence[Tensor | Operation] = ()
+    late_rows: Sequence[Tensor | Operation] = ()
 
 
 class Programs:
@@ -59,25 +63,33 @@ class Programs:
         """Returns the program for the plan of a request, if the device has anything to do, made now or before.
 
         `pulled` is what the host takes of it, and `capacity` how many steps it makes at most. Behind the program comes
-        a mask: of what hooks may watch in it, which is wanted in this run.
+        a mask: of what hooks may watch in it, which is wanted in this run. There is no program of several steps that
+        computes what is watched for the last one, where that is more than a look.
         """
         outputs = _from_device(plan, request.fetched)
         late = {tensor.key: tensor for tensor in pulled}
-        # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
-        callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
-        outputs |= {key: tensor for key, tensor in late.items() if key in callers}
+        if capacity == 1:
+            # What a host operation of the caller's needs is the caller's; what one of a hook's needs is watched.
+            callers = {t.key for o in plan.late if o in plan.trained for t in o.inputs}
+            outputs |= {key: tensor for key, tensor in late.items() if key in callers}
         watching = _from_device(plan, [*request.watched, *request.late]) | late
-        watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
+        rows = _from_device(plan, [*request.rows, *request.late_rows])
+        if capacity == 1:  # With several steps an output has those of all, and what is watched that of the last.
+            watching = {key: tensor for key, tensor in watching.items() if key not in outputs}
         if not plan.device and not plan.remote and not outputs and not watching:
             return None, ()
         shared = None
-        if watching and capacity == 1:
-            shared = self.sharing.shared(plan, request.fetched, request.by_hook, request.fed, outputs, store)
+        if watching:
+            steady = [*request.rows, *request.late_rows]
+            known = outputs if capacity == 1 else ()
+            shared = self.sharing.shared(plan, request.fetched, steady, request.by_hook, request.fed, known, store)
         if shared is None:
-            return self._program(plan, request.fed, outputs, watching, store, capacity=capacity), ()
+            if watching and capacity > 1:
+                return None, ()
+            return self._program(plan, request.fed, outputs, watching | rows, store, capacity=capacity), ()
         mask = placement.put_all(tuple(map(jnp.asarray, shared.mask)), store.home)
-        extra = shared.always, shared.watches
-        return self._program(shared.plan, request.fed, outputs, watching, store, *extra), mask
+        extra = shared.always, shared.watches, capacity
+        return self._program(shared.plan, request.fed, outputs, rows, store, *extra), mask
 
     def _program(
         self,
@@ -93,7 +105,7 @@ class Programs:
         inputs = input_tensors((*plan.device, *plan.remote), lambda tensor: _is_input(plan, tensor))
         inputs += [tensor for tensor in (*outputs.values(), *watching.values()) if _is_input(plan, tensor)]
         inputs = _in_order({_input_key(plan, tensor): _as_input(plan, tensor, fed) for tensor in inputs}.values())
-        out, watch = _in_order(outputs.values()), [] if watches else _in_order(watching.values())
+        out, watch = _in_order(outputs.values()), _in_order(watching.values())
         key = (
             tuple(operation.index for operation in (*plan.device, *plan.remote)),
             tuple(operation.index for operation in plan.device if operation in plan.trained),

@@ -16,7 +16,7 @@ Groups = tuple[Flat, Flat, Flat]
 
 
 def repeated(
-    step: Callable[[Any, Groups, Any], tuple[Groups, Any, Any]],
+    step: Callable[[Any, Groups, Any, Any], tuple[Groups, Any, Any, Any]],
     count: Any,
     capacity: int,
     given: tuple[Flat, Flat],
@@ -26,10 +26,11 @@ def repeated(
     """Makes a step `count` times, each on what the one before has left.
 
     Args:
-        step: From its number (from 0 on), the values of variables and what latches hold to the new values, the outputs
-            and the latches.
+        step: From its number (from 0 on), the values of variables, what latches hold, and what the step before has left
+            of what only the last one computes; to the new values, the outputs, what it leaves, and the latches.
         count: How often; at least once.
         capacity: How often at most: of each output the result has as many rows. Those behind `count` mean nothing.
+            Behind the outputs comes what the last step has left.
         given: The values of the variables, without those whose old value nobody looks at.
         latched: What the latches hold.
         written: The variables, in the order of the new values.
@@ -38,19 +39,21 @@ def repeated(
         InvalidArgumentError: A step leaves a variable in another form than it found it.
     """
     begin: Groups = (*given, ())
-    like, outputs, _ = jax.eval_shape(lambda: step(0, begin, latched))
+    # Once without a look at what is left: nobody knows yet what that is.
+    like, outputs, last, _ = jax.eval_shape(lambda: step(0, begin, latched, None))
     _check_alike(given, like, written)
     # Nobody looks at those before the first step has written them.
-    alone = jax.tree.map(blank, like[2])
+    alone, left = jax.tree.map(blank, like[2]), jax.tree.map(blank, last)
     kept = jax.tree.map(lambda leaf: _rows(capacity, leaf), outputs)
 
     def body(number: Any, carry: Any) -> Any:
-        groups, kept, latched = carry
-        groups, outputs, latched = step(number, groups, latched)
+        groups, kept, left, latched = carry
+        groups, outputs, left, latched = step(number, groups, latched, left)
         kept = jax.tree.map(lambda rows, row: rows.at[number].set(row), kept, outputs)
-        return tuple(groups), kept, latched
+        return tuple(groups), kept, left, latched
 
-    return jax.lax.fori_loop(0, count, body, ((*given, alone), kept, latched))
+    groups, kept, left, latched = jax.lax.fori_loop(0, count, body, ((*given, alone), kept, left, latched))
+    return groups, (*kept, *left), latched
 
 
 def blank(like: Any) -> Any:

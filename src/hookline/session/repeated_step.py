@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,14 +11,35 @@ import numpy as np
 from hookline.graph import spec as specs
 from hookline.graph.nodes import Source
 from hookline.session.cached_step import CHANGED, CachedStep
-from hookline.session.getters import Run
+from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
+from hookline.session.programs import Request
 
 
 class RepeatedStep(CachedStep):
     """A step whose program makes as many as it is told to, at most `capacity`; the arguments are of `CachedStep`.
 
-    Its results have a row for each step. Batches come in blocks, each of one form.
+    What its caller fetches has a row for each step, and so has what hooks ask for in rows; what they watch otherwise is
+    computed in the last step alone. Batches come in blocks, each of one form.
     """
+
+    def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
+        plan, in_rows = self.plan, self.program.row_places if self.program else {}
+        return (
+            [
+                *[rows_getter(plan, element, in_rows) for element in request.fetched],
+                *[fetch_getter(plan, element, places) for element in request.watched],
+                *[rows_getter(plan, element, in_rows) for element in request.rows],
+            ],
+            [
+                *[fetch_getter(plan, element, places) for element in request.late],
+                *[rows_getter(plan, element, in_rows, on_host=True) for element in request.late_rows],
+            ],
+        )
+
+    @property
+    def holds_watch(self) -> bool:
+        """Whether what hooks watch of the last step can be computed with the others; else it takes a run of its own."""
+        return self.program is not None and not self.hosts.early
 
     def check(self) -> None:
         """Raises `ValueError` where the step is more than a program and batches."""
@@ -34,7 +56,7 @@ class RepeatedStep(CachedStep):
             return f"it is fed {', '.join(repr(tensor.name) for tensor in self.fed_tensors)}"
         if self.exchanges:
             return "its variables live on parameter servers"
-        if hosts := [*plan.early, *plan.late]:
+        if hosts := [operation for operation in (*plan.early, *plan.late) if operation in plan.trained]:
             return f"{hosts[0].node_def} runs on the host"
         if self.gain is None:
             return "only the device knows how far it advances the global step"
@@ -47,12 +69,23 @@ class RepeatedStep(CachedStep):
                     return f"the structure of {variable.op.name!r} is not known beforehand"
         return None
 
-    def run_several(self, most: int, expected: int | None = None) -> Any:
+    def available(self, most: int) -> int:
+        """Waits for the next batches; returns how many of one form are there in a row, at most `most`."""
+        while True:
+            with self._lock:
+                self._session.check_usable()
+                awaited, count = self._sources.available(self.plan.sources, most)
+            if awaited is None:
+                return count
+            awaited.wait(most)  # As in `run`.
+
+    def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
 
         Args:
             most: At most `capacity`.
             expected: As of `run`.
+            exactly: Whether fewer will not do.
 
         Returns:
             How many, and the results as of `run`; or `CHANGED`.
@@ -66,8 +99,12 @@ class RepeatedStep(CachedStep):
                     session.check_usable()
                     awaited, run.count = self._sources.available(nodes, most)
                     if awaited is None:
+                        if exactly and run.count < most:
+                            self._sources.check(nodes)
+                            return CHANGED
                         for variable in self.counters:
-                            run.counters[variable] = self._store.counter(variable)
+                            before_last = (self.plan.gain(variable) or 0) * (run.count - 1)
+                            run.counters[variable] = self._store.counter(variable) + before_last
                         if self._dispatch_several(run, expected) is CHANGED:
                             return CHANGED
                         break
@@ -76,6 +113,8 @@ class RepeatedStep(CachedStep):
             ahead.left -= run.count
             if ahead.left <= 0:
                 ahead.look(self, run)
+            if self.hosts.after:
+                self.hosts.compute(self.hosts.after, run, session)
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         return run.count, self.results(run)

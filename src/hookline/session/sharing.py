@@ -57,6 +57,7 @@ class Sharing:
         self,
         plan: Plan,
         fetched: Sequence[Tensor | Operation],
+        steady: Sequence[Tensor | Operation],
         watched: Sequence[Sequence[Tensor | Operation]],
         fed: Sequence[Tensor],
         outputs: Iterable[Key],
@@ -64,12 +65,13 @@ class Sharing:
     ) -> Shared | None:
         """Returns how a watched run shares a program; None where it cannot, or has nothing to share.
 
-        `watched` is what each hook asks for, and `outputs` what the program returns for the caller.
+        `watched` is what each hook asks for, `steady` what hooks want of each step, and `outputs` what the program
+        returns for the caller.
         """
         if plan.remote:
             return None
         every = (element for elements in watched for element in elements)
-        carried = list(dict.fromkeys(element for element in every if isinstance(element, Operation)))
+        carried = [*dict.fromkeys(element for element in every if isinstance(element, Operation)), *steady]
         always = plan.needed([*fetched, *carried])
         known = set(outputs)
 
@@ -94,7 +96,7 @@ class Sharing:
         base = set(always)
         if not all(map(is_pure, wanted)):
             return None
-        family = (*(_key(e) for e in fetched), None, *carried, None, *(tensor.key for tensor in fed))
+        family = (*(_key(e) for e in fetched), None, *map(_key, carried), None, *(tensor.key for tensor in fed))
         if family not in self._families:
             self._families[family] = found = []
             for elements in self._declared:

@@ -134,6 +134,13 @@ class Sources:
                 return source, 0
         return None, most
 
+    def check(self, nodes: Iterable[Source]) -> list[OpenSource]:
+        """Returns the sources; raises what stands in place of the next batch of one."""
+        sources = [self.of(node) for node in nodes]
+        for source in sources:
+            source.check()
+        return sources
+
     def feed(
         self,
         nodes: Sequence[Source],
@@ -155,9 +162,7 @@ class Sources:
         Raises:
             OutOfRangeError: One has come to its end. Nothing is taken of the others.
         """
-        sources = [self.of(node) for node in nodes]
-        for source in sources:
-            source.check()
+        sources = self.check(nodes)
         if capacity == 1:
             items = [source.take() for source in sources]
         else:

@@ -14,6 +14,7 @@ class Watched:
     Attributes:
         fetches: For each hook a fetch structure, or None.
         late: The places in `fetches` whose results come as `LateResults`.
+        rows: The places whose results have a row for each step, where a run holds several.
         once: Whether it was made for a single run, so that nothing need be remembered for it.
         key: What two of them have in common that one plan serves.
 
@@ -22,15 +23,22 @@ class Watched:
         True
     """
 
-    __slots__ = ("fetches", "key", "late", "once")
+    __slots__ = ("fetches", "key", "late", "once", "rows")
     key: Hashable
 
-    def __init__(self, fetches: tuple[Any, ...], late: frozenset[int] = frozenset(), *, once: bool = False) -> None:
-        self.fetches, self.late, self.once = fetches, late, once
+    def __init__(
+        self,
+        fetches: tuple[Any, ...],
+        late: frozenset[int] = frozenset(),
+        rows: frozenset[int] = frozenset(),
+        *,
+        once: bool = False,
+    ) -> None:
+        self.fetches, self.late, self.rows, self.once = fetches, late, rows, once
 
     def __getattr__(self, name: str) -> Any:
         # Not in the constructor, where whoever asks for what cannot be fetched would not be told by the run.
         if name != "key":
             raise AttributeError(name)
-        self.key = (self.late, *[None if item is None else fetch_key(item) for item in self.fetches])
+        self.key = (self.late, self.rows, *[None if item is None else fetch_key(item) for item in self.fetches])
         return self.key
