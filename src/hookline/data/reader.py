@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -151,20 +150,20 @@ class _Ahead:
                     is_block = read.size is not None
                     if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
                         begun, row = row, []
-                        self._put(begun)
+                        self._put(begun, most)
                         row = [read]
                         break
                     row.append(read)
                     if is_block:
                         break
                 done, row = row, []
-                self._put(done)
+                self._put(done, most)
                 return True
             except BrokenOff:
                 self._stream = None  # A reader that continues after the stop begins again.
             except BaseException as error:
                 if row:
-                    self._put(row)
+                    self._put(row, most)
                 # A Ctrl-C is meant for the run that waits, whatever was read before it came.
                 is_now = isinstance(error, KeyboardInterrupt)
                 self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=is_now)
@@ -185,22 +184,25 @@ class _Ahead:
     def _timed(self) -> Read:
         """Returns what comes next, and notes how long its source has waited."""
         assert self._stream is not None, "It has been begun."
-        start, computed = time.perf_counter(), time.thread_time()
+        start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
-        idle = time.perf_counter() - start - (time.thread_time() - computed)
+        idle = clock.monotonic() - start - (clock.processor_time() - computed)
         # One long wait is not a source that waits: something else has had the processor.
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
         return read
 
-    def _put(self, row: list[Read]) -> None:
-        """Puts what was read where runs take it, as one item: a block, or batches of one form."""
+    def _put(self, row: list[Read], most: int) -> None:
+        """Puts what was read where runs take it, as one item: a block; or batches of one form.
+
+        A batch that was wanted alone stays so, unless it is put on a device: it could be stacked there only again.
+        """
         value, position, size = row[0]
         one, count, capacity = None, len(row), 0
         is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
         if size is not None:
             count, capacity = size, self.demand.capacity
             one = jax.tree.map(_one, value) if is_placed else None
-        elif self.demand.capacity > 1 and self._form.why_no_blocks is None:
+        elif most > 1 or (is_placed and self.demand.capacity > 1 and self._form.why_no_blocks is None):
             capacity, positions = self.demand.capacity, [read.position for read in row]
             value, one = batches.stacked([read.batch for read in row], capacity), jax.tree.map(outline, value)
             position = lambda place: positions[place](0)  # noqa: E731
