@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -21,7 +22,7 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.places import Places, outline
 from hookline.data.sequences import START, BrokenOff, Demand, Read, Sequence
-from hookline.errors import OutOfRangeError
+from hookline.errors import InvalidArgumentError, OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
 from hookline.session import Position
@@ -105,6 +106,7 @@ class _Ahead:
         self.items: deque[Item] = deque()
         self.thread: threading.Thread | None = None
         self.home: Any = None
+        self._on_one_cpu = places.on_one_cpu
         # How long a read waits for something else than the processor, on average of the last ones.
         self._idle_secs = 2 * _HANDOVER_SECS
 
@@ -115,7 +117,7 @@ class _Ahead:
         Where the program runs on the processor, it does so beside the host. What a thread gains is the time in which a
         source waits, for a disk or a network; one that computes is slower in a thread, by the handover.
         """
-        return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._places.on_one_cpu)
+        return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
     @property
     def has_stopped(self) -> bool:
@@ -174,8 +176,15 @@ class _Ahead:
         if self._stream is None:
             self._stream = self._begin(self._reached(), self.demand)
         while True:
-            read = self._timed() if self._limit else next(self._stream)
-            value = self._form.fit(read.batch, read.size)
+            read = self._timed() if self._limit and self._on_one_cpu else next(self._stream)
+            try:
+                value = self._form.fit(read.batch, read.size)
+            except InvalidArgumentError:
+                if read.size is None:
+                    raise
+                # Only the batch that does not fit is an error.
+                self._stream = itertools.chain(_rows(read, read.size), self._stream)
+                continue
             if value is read.batch:
                 return read
             if value is not None:
@@ -200,10 +209,11 @@ class _Ahead:
         one, count, capacity = None, len(row), 0
         is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
         if size is not None:
-            count, capacity = size, self.demand.capacity
+            count, capacity = size, len(jax.tree.leaves(value)[0])
             one = jax.tree.map(_one, value) if is_placed else None
         elif most > 1 or (is_placed and self.demand.capacity > 1 and self._form.why_no_blocks is None):
-            capacity, positions = self.demand.capacity, [read.position for read in row]
+            # Who takes them may want blocks of another size by now.
+            capacity, positions = max(self.demand.capacity, count), [read.position for read in row]
             value, one = batches.stacked([read.batch for read in row], capacity), jax.tree.map(outline, value)
             position = lambda place: positions[place](0)  # noqa: E731
         if is_placed:
@@ -254,8 +264,10 @@ class _Ahead:
             self._tell()
         if not item.capacity:
             return item
-        position = item.place
-        return dataclasses.replace(item, value=item.batch(0), start=0, capacity=0, position=lambda _: position())
+        value, position = item.batch(0), item.place
+        if not self._places.stay_on_host:
+            value = self._places.put(value)
+        return dataclasses.replace(item, value=value, start=0, capacity=0, position=lambda _: position())
 
     def take_block(self, count: int, capacity: int) -> Item:
         with self._changed:
@@ -326,6 +338,12 @@ class _Ahead:
         with self._starting:
             self.items.popleft()
             self._stream = self.thread = None
+
+
+def _rows(read: Read, size: int) -> Iterator[Read]:
+    """Yields the batches of a block, alone."""
+    for place in range(size):
+        yield Read(batches.row(read.batch, place), lambda _, place=place: read.position(place))
 
 
 def _shapes(batch: Any) -> list[Any]:
