@@ -473,3 +473,5 @@ def test_on_one_processor_the_program_gets_what_the_source_gave_and_the_caller_a
     assert (x.dtype, y.dtype, float(total)) == (np.float32, np.int32, 1.0)
     assert isinstance(x, jax.Array)
     assert isinstance(session.run(batch[0]), jax.Array)
+    kinds = hl.host_op(lambda x: isinstance(x, jax.Array))(batch[0])
+    assert session.run(kinds), "a host operation cannot change what the program reads"

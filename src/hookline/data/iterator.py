@@ -39,8 +39,8 @@ def iterator(
 
     On an accelerator a thread reads ahead and puts the batches on the device, so that runs do not wait for the host.
     Checkpoints hold the position of the runs, not of the thread: a restored session continues with the batch that an
-    uninterrupted one would have had. A run uses up its batch once it has been applied. If it fails before that, or if `RunOptions.last_step`
-    refuses it, the next run gets the batch.
+    uninterrupted one would have had. A run uses up its batch once it has been applied. If it fails before that, or if
+    `RunOptions.last_step` refuses it, the next run gets the batch.
 
     How a source reaches a position: a source with a state (`get_state` and `set_state`, or `state_dict` and
     `load_state_dict`: `arrays`, a Grain dataset or loader, a loader of torchdata) is set to it. Any other function or
