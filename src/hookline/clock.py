@@ -95,6 +95,16 @@ def time() -> float:
     return _installed.time()
 
 
+def processor_time() -> float:
+    """Returns for how many seconds the calling thread has computed, also where the clock is another.
+
+    Example:
+        >>> processor_time() <= processor_time()
+        True
+    """
+    return _time.thread_time()
+
+
 def sleep(secs: float) -> None:
     """Sleeps.
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from hookline import arguments
+from hookline.data.batches import room
 
 
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
@@ -119,7 +120,7 @@ class ArraysIterator:
         source = self._source
         whole = min(source.batch_size, source.examples)
         size = min(whole, source.examples - self._example)
-        buffers = [np.empty((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
+        buffers = [room((capacity, size, *leaf.shape[1:]), leaf.dtype) for leaf in self._leaves]
         done = 0
         while done < count and not self._has_ended:
             batches = min((source.examples - self._example) // size, count - done)
@@ -130,7 +131,7 @@ class ArraysIterator:
                 rows = buffer[done : done + batches].reshape(batches * size, *leaf.shape[1:])
                 if order is None:
                     rows[...] = leaf[part]
-                else:  # NumPy would make a copy of its own to be able to raise; no index is out of bounds here.
+                else:  # No index is out of bounds; where NumPy has to look for one, it gathers into a copy first.
                     leaf.take(order[part], 0, out=rows, mode="clip")
             done += batches
             self._move(batches * size)

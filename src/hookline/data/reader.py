@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -21,12 +22,14 @@ from hookline.coordination import Coordinator
 from hookline.data import batches
 from hookline.data.places import Places, outline
 from hookline.data.sequences import START, BrokenOff, Demand, Read, Sequence
-from hookline.errors import OutOfRangeError
+from hookline.errors import InvalidArgumentError, OutOfRangeError
 from hookline.graph import placement
 from hookline.graph.nodes import Source
 from hookline.session import Position
 
 _EXIT_SECS = 1.0
+# To hand a batch from thread to thread takes about so long, where both share the processor.
+_HANDOVER_SECS = 1e-4
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,6 +106,18 @@ class _Ahead:
         self.items: deque[Item] = deque()
         self.thread: threading.Thread | None = None
         self.home: Any = None
+        self._on_one_cpu = places.on_one_cpu
+        # How long a read waits for something else than the processor, on average of the last ones.
+        self._idle_secs = 2 * _HANDOVER_SECS
+
+    @property
+    def pays(self) -> bool:
+        """Whether the thread shortens the wait of the runs.
+
+        Where the program runs on the processor, it does so beside the host. What a thread gains is the time in which a
+        source waits, for a disk or a network; one that computes is slower in a thread, by the handover.
+        """
+        return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
 
     @property
     def has_stopped(self) -> bool:
@@ -112,42 +127,48 @@ class _Ahead:
 
     def run(self) -> None:
         with placement.inside(self.home):
-            while self._wait_for_room() and self.read(self.demand.capacity):
+            while self._wait_for_room() and self.read(self.demand.capacity, ahead=True):
                 pass
 
     def _wait_for_room(self) -> bool:
         with self._changed:
-            while not self.has_stopped and len(self.items) >= self._limit:
-                clock.wait_for(self._changed, lambda: self.has_stopped or len(self.items) < self._limit)
+            while not (self.has_stopped or self._has_room()):
+                clock.wait_for(self._changed, lambda: self.has_stopped or self._has_room())
             return not self.has_stopped
 
-    def read(self, most: int) -> bool:
-        """Reads up to `most` batches in a row, and returns whether there may be more."""
+    def _has_room(self) -> bool:
+        return len(self.items) < self._limit and self.pays
+
+    def read(self, most: int, *, ahead: bool = False) -> bool:
+        """Reads up to `most` batches in a row, if none are there or `ahead`; returns whether there may be more."""
         with self._reading:
-            if self.items and self.items[-1].error is not None:
-                return False
+            if self.items and (not ahead or self.items[-1].error is not None):
+                return self.items[-1].error is None
             row: list[Read] = []
             try:
-                while len(row) < most and not (row and self.has_stopped):
+                while len(row) < most and not (row and self.demand.is_over):
                     self.demand.count = most - len(row)
                     read = self._next()
-                    is_last = read.size is not None
-                    if row and (is_last or _shapes(read.batch) != _shapes(row[0].batch)):
-                        self._put(row)
-                        is_last = True
-                    row.append(read)
-                    if is_last:
+                    is_block = read.size is not None
+                    if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
+                        begun, row = row, []
+                        self._put(begun, most)
+                        row = [read]
                         break
-                self._put(row)
+                    row.append(read)
+                    if is_block:
+                        break
+                done, row = row, []
+                self._put(done, most)
                 return True
             except BrokenOff:
                 self._stream = None  # A reader that continues after the stop begins again.
-            except KeyboardInterrupt as error:  # Meant for the run that waits, whatever was read before it came.
-                self._put(row)
-                self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=True)
             except BaseException as error:
-                self._put(row)
-                self._add(Item(self, self._count, error=error, trace=error.__traceback__))
+                if row:
+                    self._put(row, most)
+                # A Ctrl-C is meant for the run that waits, whatever was read before it came.
+                is_now = isinstance(error, KeyboardInterrupt)
+                self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=is_now)
             return False
 
     def _next(self) -> Read:
@@ -155,28 +176,48 @@ class _Ahead:
         if self._stream is None:
             self._stream = self._begin(self._reached(), self.demand)
         while True:
-            read = next(self._stream)
-            value = self._form.fit(read.batch, read.size)
+            read = self._timed() if self._limit and self._on_one_cpu else next(self._stream)
+            try:
+                value = self._form.fit(read.batch, read.size)
+            except InvalidArgumentError:
+                if read.size is None:
+                    raise
+                # Only the batch that does not fit is an error.
+                self._stream = itertools.chain(_rows(read, read.size), self._stream)
+                continue
+            if value is read.batch:
+                return read
             if value is not None:
                 return read._replace(batch=value)
 
-    def _put(self, row: list[Read]) -> None:
-        """Puts batches where runs take them, as one item."""
-        if not row:
-            return
-        reads = row[:]
-        row.clear()
-        value, position, count = reads[0]
-        capacity = 0 if count is None else self.demand.capacity
-        if count is None and self.demand.capacity > 1:
-            positions = [read.position for read in reads]
-            capacity, count, position = self.demand.capacity, len(reads), lambda place: positions[place](0)
-            value, one = batches.stacked([read.batch for read in reads], capacity), jax.tree.map(outline, value)
-        else:
-            one = jax.tree.map(_one, value) if capacity else None
-        if not (self._places.stay_on_host and self._form.why_no_blocks is None):
+    def _timed(self) -> Read:
+        """Returns what comes next, and notes how long its source has waited."""
+        assert self._stream is not None, "It has been begun."
+        start, computed = clock.monotonic(), clock.processor_time()
+        read = next(self._stream)
+        idle = clock.monotonic() - start - (clock.processor_time() - computed)
+        # One long wait is not a source that waits: something else has had the processor.
+        self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
+        return read
+
+    def _put(self, row: list[Read], most: int) -> None:
+        """Puts what was read where runs take it, as one item: a block; or batches of one form.
+
+        A batch that was wanted alone stays so, unless it is put on a device: it could be stacked there only again.
+        """
+        value, position, size = row[0]
+        one, count, capacity = None, len(row), 0
+        is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
+        if size is not None:
+            count, capacity = size, len(jax.tree.leaves(value)[0])
+            one = jax.tree.map(_one, value) if is_placed else None
+        elif most > 1 or (is_placed and self.demand.capacity > 1 and self._form.why_no_blocks is None):
+            # Who takes them may want blocks of another size by now.
+            capacity, positions = max(self.demand.capacity, count), [read.position for read in row]
+            value, one = batches.stacked([read.batch for read in row], capacity), jax.tree.map(outline, value)
+            position = lambda place: positions[place](0)  # noqa: E731
+        if is_placed:
             value = self._places.put(value, one)
-        count = count or 1
         self._count += count
         item = Item(self, self._count, value, 0, count, capacity, position)
         self._reached = item.place
@@ -185,7 +226,7 @@ class _Ahead:
     def _add(self, item: Item, *, in_front: bool = False) -> None:
         with self._changed:
             (self.items.appendleft if in_front else self.items.append)(item)
-            self._changed.notify_all()
+            self._tell()
 
     # By the runs ------------------------------------------------------------------------------------------------
 
@@ -207,25 +248,33 @@ class _Ahead:
         return count
 
     def wait(self) -> None:
+        """Blocks until there is something, or nobody reads ahead."""
         with self._changed:
-            while not (self.items or self.has_stopped):
-                clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped)
+            while self.pays and not (self.items or self.has_stopped):
+                clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped or not self.pays)
+
+    def _tell(self) -> None:
+        """Wakes the thread if there is something to do for it, and whoever waits for the thread."""
+        if self.thread is not None and (self.pays or threading.current_thread() is self.thread):
+            self._changed.notify_all()
 
     def take(self) -> Item:
         with self._changed:
             item = self._pop(1)
-            self._changed.notify_all()
+            self._tell()
         if not item.capacity:
             return item
-        position = item.place
-        return dataclasses.replace(item, value=item.batch(0), start=0, capacity=0, position=lambda _: position())
+        value, position = item.batch(0), item.place
+        if not self._places.stay_on_host:
+            value = self._places.put(value)
+        return dataclasses.replace(item, value=value, start=0, capacity=0, position=lambda _: position())
 
     def take_block(self, count: int, capacity: int) -> Item:
         with self._changed:
             parts = [self._pop(count)]
             while sum(part.count for part in parts) < count:
                 parts.append(self._pop(1))
-            self._changed.notify_all()
+            self._tell()
         if parts[0].capacity == capacity:
             return parts[0]
         # They were read before it was known that they would be taken so.
@@ -289,6 +338,12 @@ class _Ahead:
         with self._starting:
             self.items.popleft()
             self._stream = self.thread = None
+
+
+def _rows(read: Read, size: int) -> Iterator[Read]:
+    """Yields the batches of a block, alone."""
+    for place in range(size):
+        yield Read(batches.row(read.batch, place), lambda _, place=place: read.position(place))
 
 
 def _shapes(batch: Any) -> list[Any]:
@@ -357,11 +412,12 @@ class Reader:
             return
         if ahead.has_stopped:
             ahead.read_on(most)
-        elif not self._prefetch:
-            ahead.read(most)
-        else:
+            return
+        if ahead.pays:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
+        if not (ahead.items or ahead.has_stopped):
+            ahead.read(most)
 
     def _has_room(self, capacity: int) -> None:
         self._capacity = self._ahead.demand.capacity = capacity

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 from hookline.data import batches
 from hookline.errors import FailedPreconditionError
@@ -140,10 +141,9 @@ class Resumable(Sequence):
         for done in range(position.get("skip", 0)):
             if demand.is_over:
                 raise BrokenOff
-            if next(iterator, _END) is _END:
-                raise refusal(
-                    f"{self._who}: its source ended {done} batches after a state; a batch after that was used."
-                )
+            with self._lock:
+                if next(iterator, _END) is _END:
+                    raise refusal(f"{self._who}: its source ended {done} batches after a state, and more were used.")
         state = None
         while True:
             with self._lock:
@@ -157,7 +157,7 @@ class Resumable(Sequence):
                         batch = next(iterator)
                     else:
                         before = copy.deepcopy(self._get()) if before is None else before
-                        batch, size = read_many(demand.count, demand.capacity)
+                        batch, size = self._many(read_many, demand.count, max(demand.count, demand.capacity))
                 except StopIteration:
                     return
                 state = copy.deepcopy(self._get())
@@ -167,6 +167,17 @@ class Resumable(Sequence):
             else:
                 yield self._block(batch, count, size, before, state)
                 count += size
+
+    def _many(self, read_many: Callable[[int, int], Any], count: int, capacity: int) -> tuple[Any, int]:
+        block, size = read_many(count, capacity)
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(block)}
+        if lengths != {(capacity,)} or not 1 <= size <= count:
+            raise ValueError(
+                f"{self._who}: read_many({count}, {capacity}) of its source, a {type(self._source).__name__}, must "
+                f"return arrays of length {capacity} and how many batches are in them, from 1 to {count}; it returned "
+                f"arrays of the lengths {sorted(lengths)}, and {size}."
+            )
+        return block, size
 
     def _go_to(self, state: Any) -> None:
         try:

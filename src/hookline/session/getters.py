@@ -67,13 +67,19 @@ def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, i
         value = take_path(element.op.on_device(), element.path)
         return lambda run: value
     get = _getter(plan, element, places)
-    if isinstance(element, Tensor) and isinstance(element.op, Source) and plan.fed_place(element) is None:
-        return lambda run: jax.tree.map(_as_array, get(run))
-    return get
+    return _of_jax(get) if isinstance(element, Tensor) and _is_read(plan, element) else get
 
 
-def _as_array(leaf: Any) -> Any:
-    """Returns numbers as an array of JAX."""
+def _is_read(plan: Plan, tensor: Tensor) -> bool:
+    return isinstance(tensor.op, Source) and plan.fed_place(tensor) is None
+
+
+def _of_jax(get: Getter) -> Getter:
+    """Returns a getter of the same value in arrays of JAX, which nobody can change: the program may still read it."""
+    return lambda run: jax.tree.map(_array, get(run))
+
+
+def _array(leaf: Any) -> Any:
     return jax.device_put(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU" else leaf
 
 
@@ -129,7 +135,8 @@ def argument_getter(plan: Plan, tensor: Tensor, reader: Operation, pulled: Seque
     if tensor.key in pulled:
         place = pulled.index(tensor.key)
         return lambda run: run.pulled[place]
-    return _getter(plan, tensor, {}, reader)
+    get = _getter(plan, tensor, {}, reader)
+    return _of_jax(get) if _is_read(plan, tensor) else get
 
 
 def _getter(
