@@ -247,3 +247,27 @@ def test_it_keeps_the_contract_of_hooks(tmp_path):
         return hl.train.Evaluate(loss, [{}, {}], every=2, output_dir=str(tmp_path))
 
     check_hook(tensors)
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+def test_several_batches_a_run_give_the_means_of_single_ones(last_batch):
+    def eval_step(state, batch):
+        batch, mask = batch if last_batch == "pad" else (batch, 1.0)
+        return {"loss": (abs(batch - state["w"]) * mask).mean(), "norm/sum": (batch * state["w"]).sum()}
+
+    examples = np.random.default_rng(0).normal(size=101).astype("float32")
+    found = []
+    for steps_per_run in (1, 3, 16, 1000):
+        batches = hl.data.arrays(examples, batch_size=7)
+        evaluate = train.Evaluate(eval_step, batches, 2, steps_per_run=steps_per_run, last_batch=last_batch)
+        loop = train.Loop(lambda state, _: ({"w": state["w"] + 1.0}, {}), {"w": 0.0}, [1.0] * 6)
+        loop.run(hooks=[evaluate], progress=False)
+        found.append((evaluate.values, evaluate.step))
+    assert found == [found[0]] * 4
+
+
+def test_several_batches_a_run_are_for_functions():
+    with pytest.raises(ValueError, match="takes batch_sharding, last_batch and steps_per_run with a function"):
+        train.Evaluate(hl.constant(1.0), [{}], 1, steps_per_run=4)
+    with pytest.raises(ValueError, match="Evaluate requires steps_per_run >= 1, got 0"):
+        train.Evaluate(lambda state, batch: {}, [1.0], 1, steps_per_run=0)

@@ -50,6 +50,8 @@ class Evaluate(SessionRunHook):
             state.
         last_batch: As of `Loop`. With "pad" `eval_step` gets a pair of the batch and a mask of its real examples, and
             its metrics count for as many as these are.
+        steps_per_run: How many batches go through a function in one run at most, in one compiled loop. The values are
+            those of single ones.
 
     Attributes:
         values: The means of the last evaluation, by name.
@@ -95,9 +97,12 @@ class Evaluate(SessionRunHook):
         output_dir: str | None = None,
         batch_sharding: Any = None,
         last_batch: LastBatch = "keep",
+        steps_per_run: int = 1,
     ) -> None:
         self.trigger = every if isinstance(every, Trigger) else every_steps(every)
-        self._evaluation = Evaluation(f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch)
+        self._evaluation = Evaluation(
+            f"Evaluate {name!r}", eval_step, batches, batch_sharding, last_batch, steps_per_run
+        )
         self.name, self._output_dir = name, output_dir
         self._keep_best = arguments.text("Evaluate", "keep_best", keep_best, optional=True)
         if mode is not None and keep_best is None:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from hookline.data.batches import Form, LastBatch, check_last_batch
-from hookline.data.places import Places
+from hookline import arguments
+from hookline.data.batches import Form, LastBatch, check_last_batch, stacked
+from hookline.data.places import Places, outline
 from hookline.data.sequences import START, Demand
 from hookline.data.sources import is_one_shot, sequence_of
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
@@ -38,14 +40,24 @@ class Evaluation:
         batches: The source.
         sharding: As `batch_sharding` of `Evaluate`.
         last_batch: As of `Evaluate`.
+        steps_per_run: How many batches one run takes at most.
 
     Raises:
         TypeError: It is neither; or `batches` is not a source of batches.
         ValueError: `batches` can be gone through once only.
     """
 
-    def __init__(self, who: str, what: Any, batches: Any, sharding: Any = None, last_batch: LastBatch = "keep") -> None:
+    def __init__(
+        self,
+        who: str,
+        what: Any,
+        batches: Any,
+        sharding: Any = None,
+        last_batch: LastBatch = "keep",
+        steps_per_run: int = 1,
+    ) -> None:
         self._who, self._what = who, what
+        self._most = arguments.whole("Evaluate", "steps_per_run", steps_per_run, at_least=1)
         self._tensors = _tensors(what) if isinstance(what, Tensor | Mapping) else None
         if self._tensors is None:
             required(who, what)
@@ -55,10 +67,10 @@ class Evaluation:
                 f"{who} goes through its batches each time, and a {type(batches).__name__} gives each once. Give a "
                 f"function that makes it, a list, or hookline.data.arrays."
             )
-        if self._tensors is not None and (sharding is not None or last_batch != "keep"):
+        if self._tensors is not None and (sharding is not None or last_batch != "keep" or self._most > 1):
             raise ValueError(
-                f"{who} takes batch_sharding and last_batch with a function. With tensors its batches are feeds, which "
-                f"are fed as the source gives them: have it put them where they go."
+                f"{who} takes batch_sharding, last_batch and steps_per_run with a function. With tensors its batches "
+                f"are feeds, which are fed as the source gives them: have it put them where they go."
             )
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding
@@ -69,6 +81,7 @@ class Evaluation:
         self._graph: Graph | None = None
         self._fetches: dict[str, Tensor] = {}
         self._fed: list[Tensor] = []
+        self._count: Tensor | None = None
         self._checks: list[Callable[[Any], Any]] = []
         self._structure: Any = None
 
@@ -94,20 +107,18 @@ class Evaluation:
     def means(self, session: Session) -> dict[str, float]:
         """Returns the mean of each metric over all batches, weighted by how many examples each has."""
         totals, weight = dict.fromkeys(self._fetches, 0.0), 0
-        unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
+        unread: collections.deque[tuple[list[int], dict[str, Any]]] = collections.deque()
 
         def read() -> None:
-            size, values = unread.popleft()
+            sizes, values = unread.popleft()
             for name, value in values.items():
-                totals[name] += size * float(np.asarray(value))
+                for size, number in zip(sizes, np.asarray(value).reshape(-1), strict=False):
+                    totals[name] += size * float(number)
 
-        for batch in self._batches():
-            feeds = self._feeds(batch)
-            if feeds is None:
-                continue
-            size = self._size(batch)
-            weight += size
-            unread.append((size, session.run(self._fetches, feeds)))
+        for row in self._rows():
+            sizes = [self._size(batch) for batch in row]
+            weight += sum(sizes)
+            unread.append((sizes, session.run(self._fetches, self._feeds(row))))
             if len(unread) > _MAX_UNREAD:
                 read()
         while unread:
@@ -155,29 +166,52 @@ class Evaluation:
         # Any shape will do: evaluation batches, the last one above all, are of several sizes.
         self._fed = [placeholder(leaf.dtype, name="evaluated") for leaf in leaves]
         self._checks = [feeder(tensor) for tensor in self._fed]
-        told = op(evaluate)(loop.state, jax.tree.unflatten(self._structure, self._fed))
+        batch = jax.tree.unflatten(self._structure, self._fed)
+        if self._most == 1:
+            told = op(evaluate)(loop.state, batch)
+        else:
+            self._count = placeholder("int32", [], name="count")
+            told = op(_in_loop(evaluate, self._most))(loop.state, batch, self._count)
         return {name: told[name] for name in metrics}
 
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
-    def _feeds(self, batch: Any) -> Mapping[Any, Any] | None:
-        """Returns what is fed for a batch; `None` for one that is left out."""
+    def _rows(self) -> Iterator[list[Any]]:
+        """Yields the batches, several of one form together where a run takes several."""
+        row: list[Any] = []
+        shapes: Any = None
+        for batch in self._batches():
+            if self._form is not None:
+                batch = self._form.fit(batch)
+                if batch is None:  # One that is left out.
+                    continue
+            if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
+                raise ValueError(
+                    f"{self._who} requires batches of one structure: the first is {self._structure}, another "
+                    f"{structure}."
+                )
+            last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+            if row and (len(row) == self._most or shapes != last):
+                yield row
+                row = []
+            row.append(batch)
+        if row:
+            yield row
+
+    def _feeds(self, row: list[Any]) -> Mapping[Any, Any]:
+        """Returns what is fed for batches of one form."""
         if self._tensors is not None:
-            return batch
-        if self._form is not None:
-            batch = self._form.fit(batch)
-            if batch is None:
-                return None
-        leaves, structure = jax.tree.flatten(batch)
-        if structure != self._structure:
-            raise ValueError(
-                f"{self._who} requires batches of one structure: the first is {self._structure}, another {structure}."
-            )
+            return row[0]
+        leaves = jax.tree.leaves(row[0] if self._count is None else stacked(row, self._most))
         if self._places.sharding is not None:
             leaves = [check(leaf) for check, leaf in zip(self._checks, leaves, strict=True)]
-            leaves = jax.tree.leaves(self._places.put(jax.tree.unflatten(structure, leaves)))
-        return dict(zip(self._fed, leaves, strict=True))
+            one = None if self._count is None else jax.tree.map(outline, row[0])
+            leaves = jax.tree.leaves(self._places.put(jax.tree.unflatten(self._structure, leaves), one))
+        feeds: dict[Any, Any] = dict(zip(self._fed, leaves, strict=True))
+        if self._count is not None:
+            feeds[self._count] = np.int32(len(row))
+        return feeds
 
     def _size(self, batch: Any) -> int:
         arrays = batch.values() if self._tensors is not None else [batch]
@@ -191,6 +225,26 @@ class Evaluation:
 
     def _empty(self) -> ValueError:
         return ValueError(f"{self._who} requires a batch or more, and there is none.")
+
+
+def _in_loop(evaluate: Callable[[Any, Any], dict[str, Any]], most: int) -> Callable[[Any, Any, Any], dict[str, Any]]:
+    """Returns the evaluation of so many of a block's batches in one compiled loop; of each metric it gives rows."""
+
+    def evaluate_rows(values: Any, block: Any, count: Any) -> dict[str, Any]:
+        def one(place: Any) -> dict[str, Any]:
+            return evaluate(
+                values, jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), block)
+            )
+
+        def body(place: Any, rows: dict[str, Any]) -> dict[str, Any]:
+            return jax.tree.map(lambda row, value: row.at[place].set(value), rows, one(place))
+
+        like = jax.eval_shape(one, 0)
+        rows = {name: jnp.zeros((most, *value.shape), value.dtype) for name, value in like.items()}
+        return jax.lax.fori_loop(0, count, body, rows)
+
+    evaluate_rows.__name__ = evaluate.__name__
+    return evaluate_rows
 
 
 def _tensors(what: Any, name: str = "") -> dict[str, Tensor]:
