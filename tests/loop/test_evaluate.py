@@ -259,8 +259,8 @@ def test_several_batches_a_run_give_the_means_of_single_ones(last_batch):
     found = []
     for steps_per_run in (1, 3, 16, 1000):
         batches = hl.data.arrays(examples, batch_size=7)
-        evaluate = train.Evaluate(eval_step, batches, 2, steps_per_run=steps_per_run, last_batch=last_batch)
-        loop = train.Loop(lambda state, _: ({"w": state["w"] + 1.0}, {}), {"w": 0.0}, [1.0] * 6)
+        evaluate = hl.train.Evaluate(eval_step, batches, 2, steps_per_run=steps_per_run, last_batch=last_batch)
+        loop = hl.train.Loop(lambda state, _: ({"w": state["w"] + 1.0}, {}), {"w": 0.0}, [1.0] * 6)
         loop.run(hooks=[evaluate], progress=False)
         found.append((evaluate.values, evaluate.step))
     assert found == [found[0]] * 4
@@ -268,6 +268,6 @@ def test_several_batches_a_run_give_the_means_of_single_ones(last_batch):
 
 def test_several_batches_a_run_are_for_functions():
     with pytest.raises(ValueError, match="takes batch_sharding, last_batch and steps_per_run with a function"):
-        train.Evaluate(hl.constant(1.0), [{}], 1, steps_per_run=4)
+        hl.train.Evaluate(hl.constant(1.0), [{}], 1, steps_per_run=4)
     with pytest.raises(ValueError, match="Evaluate requires steps_per_run >= 1, got 0"):
-        train.Evaluate(lambda state, batch: {}, [1.0], 1, steps_per_run=0)
+        hl.train.Evaluate(lambda state, batch: {}, [1.0], 1, steps_per_run=0)

@@ -370,7 +370,7 @@ def test_evaluation_batches_of_several_structures_are_refused():
 
 def test_an_evaluation_of_tensors_feeds_what_it_is_given():
     for arguments in ({"batch_sharding": jax.devices()[0]}, {"last_batch": "drop"}):
-        with pytest.raises(ValueError, match="takes batch_sharding and last_batch with a function"):
+        with pytest.raises(ValueError, match="takes batch_sharding, last_batch and steps_per_run with a function"):
             hl.train.Evaluate(hl.constant(1.0), [{}], every=1, **arguments)
     with pytest.raises(ValueError, match="Evaluate 'eval' requires one of keep, drop, pad as last_batch, got 'cut'"):
         hl.train.Evaluate(lambda state, batch: {}, [np.ones(2)], every=1, last_batch="cut")
