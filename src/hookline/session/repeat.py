@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 from hookline.errors import InvalidArgumentError
 from hookline.graph.variable import Variable
 from hookline.session.slots import Flat
+
+_logger = logging.getLogger(__name__)
 
 Groups = tuple[Flat, Flat, Flat]
 
@@ -40,7 +44,9 @@ def repeated(
     """
     begin: Groups = (*given, ())
     # Once without a look at what is left: nobody knows yet what that is.
-    like, outputs, last, _ = jax.eval_shape(lambda: step(0, begin, latched, None))
+    traced, found = jax.make_jaxpr(lambda: step(0, begin, latched, None), return_shape=True)()
+    like, outputs, last, _ = found
+    _warn_of_convolutions(traced.jaxpr)
     _check_alike(given, like, written)
     # Nobody looks at those before the first step has written them.
     alone, left = jax.tree.map(blank, like[2]), jax.tree.map(blank, last)
@@ -62,6 +68,22 @@ def blank(like: Any) -> Any:
         key = jax.random.key(0, impl=jax.random.key_impl(like))
         return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
     return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
+
+
+def _warn_of_convolutions(jaxpr: Any) -> None:
+    if jax.default_backend() == "cpu" and _computes(jaxpr, "conv_general_dilated"):
+        _logger.warning(
+            "The step has convolutions, which XLA computes slowly in a loop on a processor: several steps a run may "
+            "take longer than single ones. Measure it, or leave out steps_per_run."
+        )
+
+
+def _computes(jaxpr: Any, primitive: str) -> bool:
+    return any(
+        equation.primitive.name == primitive
+        or any(_computes(inner, primitive) for inner in jaxprs_in_params(equation.params))
+        for equation in jaxpr.eqns
+    )
 
 
 def _rows(count: int, like: Any) -> Any:
