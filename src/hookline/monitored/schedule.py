@@ -284,6 +284,7 @@ class Schedule:
         """Takes note that the run held so many steps, each of which counts as a run."""
         self._made, more = steps, steps - 1
         self._run += more
+        self._free -= more
         gained = more * (self._planned_gain or 0)
         self._reach += gained
         self._last_step += gained
