@@ -302,6 +302,7 @@ class Schedule:
     def let_pass(self, passed: int) -> None:
         """Counts runs that were `foreseen`, and have been made."""
         self._last_step += passed * (self._planned_gain or 0)
+        self._short_runs = 0
         for rider in self._riders:
             if rider.binding is not None and rider.bit & self._here:
                 rider.binding.runs += passed
