@@ -444,13 +444,23 @@ class Watched:
             yield np.float32(number)
 
 
-@pytest.mark.parametrize(("prefetch", "secs", "reads_ahead"), [(None, 0.01, False), (2, 0.01, True), (2, 0, False)])
-def test_a_thread_reads_where_it_is_asked_for_and_its_source_waits(prefetch, secs, reads_ahead, session):
+@pytest.mark.parametrize(
+    ("prefetch", "secs", "reads_ahead"), [(None, 0.01, True), (2, 0.01, True), (2, 0, False), (0, 0.01, False)]
+)
+def test_on_one_processor_a_thread_reads_where_its_source_waits(prefetch, secs, reads_ahead, session):
     with FakeClock() as clock:
         source = Watched(clock, secs)
         batch = hl.data.iterator(source, prefetch=prefetch, spec=np.float32(0))
         assert [float(session.run(batch)) for _ in range(200)] == list(range(200))
     assert {name.startswith("hookline-data") for name in source.readers[100:]} == {reads_ahead}
+
+
+@pytest.mark.parametrize(("prefetch", "has_thread"), [(None, False), (1, True)])
+@pytest.mark.parametrize("source", [[np.float32(1)] * 4, hl.data.arrays(np.arange(4), 1)], ids=["list", "arrays"])
+def test_what_is_at_hand_has_a_thread_only_where_it_is_asked_for(source, prefetch, has_thread, session):
+    session.run(hl.data.iterator(source, prefetch=prefetch, name="at_hand"))
+    names = [thread.name for thread in threading.enumerate()]
+    assert ("hookline-data-at_hand" in names) == has_thread
 
 
 def test_a_thread_reads_again_when_its_source_begins_to_wait(session):

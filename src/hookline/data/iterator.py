@@ -37,7 +37,7 @@ def iterator(
 ) -> Tensor:
     """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
 
-    On an accelerator a thread reads ahead and puts the batches on the device, so that runs do not wait for the host.
+    Where that helps, a thread reads ahead and puts the batches on the device, so that runs do not wait for the host.
     Checkpoints hold the position of the runs, not of the thread: a restored session continues with the batch that an
     uninterrupted one would have had. A run uses up its batch once it has been applied. If it fails before that, or if
     `RunOptions.last_step` refuses it, the next run gets the batch.
@@ -53,9 +53,9 @@ def iterator(
             are pytrees of arrays and numbers, all of one form; text and objects stay on the host. At its end a run
             raises `OutOfRangeError`. If the source raises an error, the run that needed the batch raises it.
         prefetch: The number of batches kept ready beside the one in use; where runs take blocks of batches, the number
-            of blocks. With 0 there is no thread, and the run reads. By default 0 on a single CPU device, and else 2. On
-            a single CPU device a thread that is asked for reads as long as the source waits for something: a disk, a
-            network, other processes. While it only computes, the runs read.
+            of blocks. With 0 there is no thread, and the run reads. By default 2; but 0 on a single CPU device for
+            `arrays` and lists. For other sources there, the thread reads as long as the source waits for something: a
+            disk, a network, other processes. While it only computes, the runs read.
         last_batch: What to do with a batch of fewer examples than the first: `"keep"` it, which compiles the step once
             more; `"drop"` it; or `"pad"` it with zeros. With `"pad"` the value is a pair of the batch and a mask of
             booleans, which are true for real examples.
@@ -135,7 +135,8 @@ def iterator(
                 last.reopen()
                 return last
             given, begun = begun, None
-            ahead = prefetch if prefetch is not None else 0 if places.on_one_cpu else 2
+            is_at_hand = places.on_one_cpu and isinstance(source, Arrays | list | tuple)
+            ahead = prefetch if prefetch is not None else 0 if is_at_hand else 2
             reader = Reader(node, sequence, form, ahead, places, given)
             last = reader if shared else None
             return reader

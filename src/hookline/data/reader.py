@@ -196,8 +196,12 @@ class _Ahead:
         start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
         idle = clock.monotonic() - start - (clock.processor_time() - computed)
+        paid = self.pays
         # One long wait is not a source that waits: something else has had the processor.
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
+        if paid and not self.pays:
+            with self._changed:
+                self._changed.notify_all()  # Runs that wait for the thread are to read themselves.
         return read
 
     def _put(self, row: list[Read], most: int) -> None:
@@ -254,8 +258,8 @@ class _Ahead:
                 clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped or not self.pays)
 
     def _tell(self) -> None:
-        """Wakes the thread if there is something to do for it, and whoever waits for the thread."""
-        if self.thread is not None and (self.pays or threading.current_thread() is self.thread):
+        """Wakes the thread, if there is something to do for it, and the runs that wait for it."""
+        if self.thread is not None and self.pays:
             self._changed.notify_all()
 
     def take(self) -> Item:
