@@ -301,7 +301,7 @@ def test_arrays_of_jax_and_random_keys_are_stacked_too(prefetch):
 )
 def test_who_gives_no_blocks_says_why_and_is_read_batch_by_batch(source, said):
     batch = hl.data.iterator(source)
-    why = batch.op.why_no_blocks()
+    why = batch.op.why_no_blocks
     assert why is None if said is None else said in why
     reader = batch.op.open_for(batch.op, False)
     reader.wait(8)

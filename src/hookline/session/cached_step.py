@@ -14,7 +14,7 @@ import numpy as np
 from hookline.errors import FailedPreconditionError
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
-from hookline.graph.nodes import Constant
+from hookline.graph.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
@@ -25,7 +25,7 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.programs import Programs, Request
 from hookline.session.slots import Block, Slot
-from hookline.session.sources import Sources
+from hookline.session.sources import OpenSource, available, feed
 
 CHANGED = object()
 """In place of results: nothing was run, for the global step is not where it was expected."""
@@ -103,7 +103,8 @@ class CachedStep:
         more = self.exchanges or plan.early or hosts.after or self.counters
         self.is_program = program is not None and not more
         self._is_bare = self.is_program and capacity == 1 and not plan.sources
-        self._sources: Sources = session.staged.sources
+        self._nodes: Sequence[Source] = plan.sources
+        self._opened: Sequence[OpenSource] = ()
         self.is_kept = True
         if program is None:
             return
@@ -150,25 +151,27 @@ class CachedStep:
         """
         session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
-        nodes = self.plan.sources
-        if nodes:
+        sources = self._opened
+        if self._nodes:
             run.begin()
+            sources = sources or self.open()
         try:
             while True:
+                for source in sources:  # Not under the lock: a batch may take its time.
+                    if not source.ready():
+                        source.wait()
                 with self._lock:
                     if not session.usable:
                         session.check_usable()
-                    awaited = self._sources.awaited(nodes) if nodes else None
-                    if awaited is None:
-                        if not nodes:
-                            made = self.dispatch(run, expected)
-                        else:
-                            made = self._sources.feed(nodes, run, lambda _: self.dispatch(run, expected))
-                        if made is CHANGED:
-                            return CHANGED
-                        break
-                # Not under the lock: a batch may take its time.
-                awaited.wait()
+                    if not sources:
+                        made = self.dispatch(run, expected)
+                    elif available(sources, 1):
+                        made = feed(self._nodes, sources, run, lambda _: self.dispatch(run, expected))
+                    else:
+                        continue
+                if made is CHANGED:
+                    return CHANGED
+                break
             ahead = session.ahead
             ahead.left -= 1
             if ahead.left <= 0:
@@ -176,6 +179,13 @@ class CachedStep:
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         return self._nothing if self._nothing is not None and not session.checks_runs else self.results(run)
+
+    def open(self) -> Sequence[OpenSource]:
+        """Returns what it takes its batches from."""
+        with self._lock:
+            self._session.check_usable()
+            self._opened = self._session.staged.sources.opened(self._nodes)
+            return self._opened
 
     def new_run(self, values: Iterable[Any]) -> Run:
         """Returns a run that is fed these values, once they are checked."""

@@ -93,9 +93,8 @@ def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, in
         return get
     variable = counter(plan, element)
     if variable is not None:
-        gain = np.dtype(variable.dtype).type(
-            plan.gain(variable) or 0
-        )  # What the run knows is from before its last step.
+        gain = np.dtype(variable.dtype).type(plan.gain(variable) or 0)
+        # What the run knows is from before its last step.
         return lambda run: get(run) + np.arange(1 - run.count, 1, dtype=variable.dtype) * gain
     if element.key in places:
         read = np.asarray if on_host and _is_plain(element.spec) else lambda rows: rows
@@ -103,7 +102,7 @@ def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, in
     if isinstance(element.op, Source):
         op, block = element.op, _getter(plan, element, places)
         part = lambda run: slice(run.starts[op], run.starts[op] + run.count)  # noqa: E731
-        return lambda run: jax.tree.map(lambda rows: _as_array(rows[part(run)]), block(run))
+        return lambda run: jax.tree.map(lambda rows: _array(rows[part(run)]), block(run))
     return lambda run: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (run.count, *np.shape(leaf))), get(run))
 
 

@@ -13,6 +13,7 @@ from hookline.graph.nodes import Source
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.programs import Request
+from hookline.session.sources import available, feed
 
 
 class RepeatedStep(CachedStep):
@@ -46,8 +47,8 @@ class RepeatedStep(CachedStep):
         obstacle = self._obstacle()
         if obstacle is not None:
             raise ValueError(
-                f"steps_per_run={self.capacity} needs a run that is a program and takes its batches from iterators, and "
-                f"nothing else; but {obstacle}. Leave out steps_per_run."
+                f"steps_per_run={self.capacity} needs a run that is a program and takes its batches from iterators, "
+                f"and nothing else; but {obstacle}. Leave out steps_per_run."
             )
 
     def _obstacle(self) -> str | None:
@@ -71,13 +72,15 @@ class RepeatedStep(CachedStep):
 
     def available(self, most: int) -> int:
         """Waits for the next batches; returns how many of one form are there in a row, at most `most`."""
+        sources = self._opened or (self.open() if self._nodes else ())
         while True:
+            for source in sources:
+                if not source.ready(most):
+                    source.wait(most)
             with self._lock:
                 self._session.check_usable()
-                awaited, count = self._sources.available(self.plan.sources, most)
-            if awaited is None:
-                return count
-            awaited.wait(most)  # As in `run`.
+                if count := available(sources, most):
+                    return count
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
@@ -90,25 +93,26 @@ class RepeatedStep(CachedStep):
         Returns:
             How many, and the results as of `run`; or `CHANGED`.
         """
-        session, run, nodes = self._session, Run(), self.plan.sources
+        session, run = self._session, Run()
         run.feeds = ()
         run.begin()
         try:
-            while True:
+            run.count = 0
+            while not run.count:
+                self.available(most)
                 with self._lock:
                     session.check_usable()
-                    awaited, run.count = self._sources.available(nodes, most)
-                    if awaited is None:
-                        if exactly and run.count < most:
-                            self._sources.check(nodes)
-                            return CHANGED
+                    run.count = available(self._opened, most)
+                    if exactly and run.count < most:
+                        for source in self._opened:
+                            source.check()
+                        return CHANGED
+                    if run.count:
                         for variable in self.counters:
                             before_last = (self.plan.gain(variable) or 0) * (run.count - 1)
                             run.counters[variable] = self._store.counter(variable) + before_last
                         if self._dispatch_several(run, expected) is CHANGED:
                             return CHANGED
-                        break
-                awaited.wait(most)  # As in `run`.
             ahead = session.ahead
             ahead.left -= run.count
             if ahead.left <= 0:
@@ -120,7 +124,7 @@ class RepeatedStep(CachedStep):
         return run.count, self.results(run)
 
     def _dispatch_several(self, run: Run, expected: int | None) -> Any:
-        nodes = self.plan.sources
+        nodes = self._nodes
         if not nodes:
             return self.dispatch(run, expected, None, run.count, (np.array([run.count], np.int32),))
 
@@ -130,4 +134,4 @@ class RepeatedStep(CachedStep):
             places = [run.starts[tensor.op] for tensor in self.program.inputs if isinstance(tensor.op, Source)]
             return self.dispatch(run, expected, None, run.count, (np.array([run.count, *places], np.int32),))
 
-        return self._sources.feed(nodes, run, start, capacity=self.capacity)
+        return feed(nodes, self._opened, run, start, capacity=self.capacity)

@@ -90,6 +90,51 @@ class OpenSource(Protocol):
         ...
 
 
+def available(sources: Iterable[OpenSource], most: int) -> int:
+    """Returns for how many runs each has what they take, at most `most`; 0 where one must be awaited."""
+    for source in sources:
+        most = min(most, source.ready(most))
+    return most
+
+
+def feed(
+    nodes: Sequence[Source],
+    sources: Sequence[OpenSource],
+    run: Run,
+    make: Callable[[Sequence[Any]], T],
+    *,
+    is_used: Callable[[], bool] | None = None,
+    capacity: int = 1,
+) -> T:
+    """Has a run made with a batch of each source, which is used up if the run is applied, and otherwise is not.
+
+    Args:
+        nodes: The nodes of the sources.
+        sources: The sources. None of them is awaited.
+        run: The run, which gets to know the batches.
+        make: Makes it; it is given what was taken of each.
+        is_used: Whether the batches were used up; by default if it is applied.
+        capacity: Above 1: how long the blocks are in which its batches come, `run.count` of them.
+
+    Raises:
+        OutOfRangeError: One has come to its end. Nothing is taken of the others.
+    """
+    for source in sources:
+        source.check()
+    run.applied = False
+    items: list[tuple[OpenSource, Any]] = []
+    try:
+        for node, source in zip(nodes, sources, strict=True):
+            item = source.take() if capacity == 1 else source.take_block(run.count, capacity)
+            items.append((source, item))
+            run.hosts[node] = item.value
+        return make([item for _, item in items])
+    finally:
+        used = run.applied if is_used is None else is_used()
+        for source, item in items:
+            source.use(item) if used else source.give_back(item)
+
+
 class Sources:
     """The sources of a graph as one session has them open: each from the first run, or the restore, that needs it.
 
@@ -119,63 +164,9 @@ class Sources:
         for source in self._open.values():
             source.serve(coord)
 
-    def awaited(self, nodes: Iterable[Source]) -> OpenSource | None:
-        """Returns a source that has nothing ready yet, if there is one."""
-        for node in nodes:
-            if not (source := self.of(node)).ready():
-                return source
-        return None
-
-    def available(self, nodes: Iterable[Source], most: int) -> tuple[OpenSource | None, int]:
-        """Returns a source to wait for, if there is one, and else how many steps each has batches for."""
-        for node in nodes:
-            most = min(most, (source := self.of(node)).ready(most))
-            if not most:
-                return source, 0
-        return None, most
-
-    def check(self, nodes: Iterable[Source]) -> list[OpenSource]:
-        """Returns the sources; raises what stands in place of the next batch of one."""
-        sources = [self.of(node) for node in nodes]
-        for source in sources:
-            source.check()
-        return sources
-
-    def feed(
-        self,
-        nodes: Sequence[Source],
-        run: Run,
-        make: Callable[[Sequence[Any]], T],
-        *,
-        is_used: Callable[[], bool] | None = None,
-        capacity: int = 1,
-    ) -> T:
-        """Has a run made with a batch of each, which is used up if the run is applied, and otherwise is not.
-
-        Args:
-            nodes: The sources. None of them is awaited.
-            run: The run, which gets to know the batches.
-            make: Makes it; it is given what was taken of each.
-            is_used: Whether the batches were used up; by default if it is applied.
-            capacity: Above 1: how long the blocks are in which its batches come, `run.count` of them.
-
-        Raises:
-            OutOfRangeError: One has come to its end. Nothing is taken of the others.
-        """
-        sources = self.check(nodes)
-        if capacity == 1:
-            items = [source.take() for source in sources]
-        else:
-            items = [source.take_block(run.count, capacity) for source in sources]
-        run.applied = False
-        for node, item in zip(nodes, items, strict=True):
-            run.hosts[node] = item.value
-        try:
-            return make(items)
-        finally:
-            used = run.applied if is_used is None else is_used()
-            for source, item in zip(sources, items, strict=True):
-                source.use(item) if used else source.give_back(item)
+    def opened(self, nodes: Iterable[Source]) -> list[OpenSource]:
+        """Returns what the session reads from for nodes."""
+        return [self.of(node) for node in nodes]
 
     def positions(self, names: Iterable[str]) -> dict[str, Position]:
         """Returns the position in each source that resumes and is named, by the node's name."""

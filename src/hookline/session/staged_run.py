@@ -14,7 +14,7 @@ from hookline.session.cached_step import CachedStep, explained
 from hookline.session.getters import Run
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.retry import RETRY
-from hookline.session.sources import Sources
+from hookline.session.sources import Sources, feed
 
 
 class StagedRuns:
@@ -73,7 +73,7 @@ class StagedRuns:
         while True:
             with self._session.lock, contextlib.ExitStack() as entered:
                 self._session.check_usable()
-                awaited: Any = self.sources.awaited(plan.sources)
+                awaited: Any = next((s for s in self.sources.opened(plan.sources) if not s.ready()), None)
                 if awaited is None and hosts.early_is_inside:
                     awaited = self._enter(plan.early, entered)
                 if awaited is None:
@@ -88,8 +88,9 @@ class StagedRuns:
         nodes = step.plan.sources
         if not nodes:
             return self._exchange_now(step, run, options, metadata)
-        return self.sources.feed(
+        return feed(
             nodes,
+            self.sources.opened(nodes),
             run,
             lambda _: self._exchange_now(step, run, options, metadata),
             is_used=lambda: run.applied and not self._counted_before(step),
