@@ -184,6 +184,10 @@ class Source(Operation):
         with get_default_graph().control_dependencies(None):
             super().__init__(name, spec=spec)
 
+    def why_no_blocks(self) -> str | None:
+        """Returns why a run cannot take several of its values stacked; `None` where it can."""
+        return "it is not of hookline.data.iterator"
+
 
 class Group(Operation):
     """A node without a value, which waits for its control inputs."""
