@@ -187,7 +187,7 @@ class Source(Operation):
     @property
     def why_no_blocks(self) -> str | None:
         """Why several of its values cannot be stacked for one run; `None` where they can."""
-        return None
+        return "is not of hookline.data.iterator"
 
 
 class Group(Operation):
