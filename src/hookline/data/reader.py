@@ -195,9 +195,11 @@ class _Ahead:
         assert self._stream is not None, "It has been begun."
         start, computed = clock.monotonic(), clock.processor_time()
         read = next(self._stream)
-        idle = clock.monotonic() - start - (clock.processor_time() - computed)
+        took, computed = clock.monotonic() - start, clock.processor_time() - computed
+        # Others may have had the processor: that is not a wait which a thread would shorten. So a part of what the read
+        # computes is allowed for, and one long wait counts little.
+        idle = max(took - 1.25 * computed, 0)
         paid = self.pays
-        # One long wait is not a source that waits: something else has had the processor.
         self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
         if paid and not self.pays:
             with self._changed:
