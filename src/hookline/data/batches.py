@@ -75,7 +75,10 @@ def _stacked(leaves: tuple[Any, ...], capacity: int) -> Any:
 
 def row(block: Any, place: int) -> Any:
     """Returns a batch out of a block."""
-    return jax.tree.map(lambda leaf: leaf[place] if isinstance(leaf, np.ndarray) else _picked(leaf, place), block)
+    leaves, structure = jax.tree.flatten(block)
+    return structure.unflatten(
+        [leaf[place] if isinstance(leaf, np.ndarray) else _picked(leaf, place) for leaf in leaves]
+    )
 
 
 @jax.jit

@@ -30,6 +30,8 @@ from hookline.session import Position
 _EXIT_SECS = 1.0
 # To hand a batch from thread to thread takes about so long, where both share the processor.
 _HANDOVER_SECS = 1e-4
+# Of a source that gives many at once so many are read for runs that take one each, unless they are large.
+_AT_ONCE, _AT_ONCE_BYTES = 16, 2**18
 
 
 @dataclasses.dataclass(slots=True)
@@ -73,6 +75,13 @@ class Item:
     def batch(self, place: int) -> Any:
         """Returns one of its batches, alone."""
         return batches.row(self.value, self.start + place) if self.capacity else self.value
+
+    def take_first(self) -> Item:
+        """Takes its first batch out of it."""
+        position, place = self.position, self.start
+        first = Item(self.way, self.number - self.count + 1, self.batch(0), position=lambda _: position(place))
+        self.start, self.count = place + 1, self.count - 1
+        return first
 
 
 class _Ahead:
@@ -139,15 +148,18 @@ class _Ahead:
     def _has_room(self) -> bool:
         return len(self.items) < self._limit and self.pays
 
-    def read(self, most: int, *, ahead: bool = False) -> bool:
-        """Reads up to `most` batches in a row, if none are there or `ahead`; returns whether there may be more."""
+    def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:
+        """Reads up to `most` batches in a row, if none are there or `ahead`; returns whether there may be more.
+
+        `at_once` is how many a source gives that gives many: those that are not wanted yet cost hardly more.
+        """
         with self._reading:
             if self.items and (not ahead or self.items[-1].error is not None):
                 return self.items[-1].error is None
             row: list[Read] = []
             try:
                 while len(row) < most and not (row and self.demand.is_over):
-                    self.demand.count = most - len(row)
+                    self.demand.count = most - len(row) if row else max(most, at_once)
                     read = self._next()
                     is_block = read.size is not None
                     if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
@@ -266,14 +278,17 @@ class _Ahead:
 
     def take(self) -> Item:
         with self._changed:
-            item = self._pop(1)
+            item = self.items[0]
+            if item.capacity:
+                found = item.take_first()
+            if not item.capacity or not item.count:
+                self.items.popleft()
             self._tell()
         if not item.capacity:
             return item
-        value, position = item.batch(0), item.place
         if not self._places.stay_on_host:
-            value = self._places.put(value)
-        return dataclasses.replace(item, value=value, start=0, capacity=0, position=lambda _: position())
+            found.value = self._places.put(found.value)
+        return found
 
     def take_block(self, count: int, capacity: int) -> Item:
         with self._changed:
@@ -346,6 +361,15 @@ class _Ahead:
             self._stream = self.thread = None
 
 
+def _at_once(form: batches.Form) -> int:
+    """Returns how many batches of a form are read at once for runs that take one each."""
+    leaves = [] if form.why_no_blocks is not None else jax.tree.leaves(form.example)
+    if not leaves or not all(isinstance(dim, int) for leaf in leaves for dim in leaf.shape):
+        return 1
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(size, 1)))
+
+
 def _rows(read: Read, size: int) -> Iterator[Read]:
     """Yields the batches of a block, alone."""
     for place in range(size):
@@ -383,6 +407,7 @@ class Reader:
         # The source is read in the mesh in which the session was made, also by a thread of ours.
         self._home = placement.current()
         self._capacity = 1
+        self._at_once = _at_once(form) if places.stay_on_host else 1
         self._set_out(begun)
 
     def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
@@ -404,7 +429,7 @@ class Reader:
         """Returns how many batches a run may take now, or 1 for an error in place of the next one; 0 for none."""
         ahead = self._ahead
         if ahead.items:
-            return ahead.in_row(most)
+            return 1 if most == 1 else ahead.in_row(most)
         return int(ahead.has_stopped and not preemption.must_finish())
 
     def wait(self, most: int = 1) -> None:
@@ -423,7 +448,7 @@ class Reader:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
         if not (ahead.items or ahead.has_stopped):
-            ahead.read(most)
+            ahead.read(most, at_once=self._at_once if self._capacity == 1 else 1)
 
     def _has_room(self, capacity: int) -> None:
         self._capacity = self._ahead.demand.capacity = capacity
