@@ -343,8 +343,7 @@ def test_a_session_of_ones_own_makes_one_step_a_run():
 
     session = train.MonitoredSession(Creator(), steps_per_run=4)
     with pytest.raises(ValueError, match="a ScriptedSession does not"):
-        for _ in range(2):
-            session.run("train")
+        [session.run("train") for _ in range(2)]
     session.close()
 
 
