@@ -279,14 +279,11 @@ class _Ahead:
     def take(self) -> Item:
         with self._changed:
             item = self.items[0]
-            if item.capacity:
-                found = item.take_first()
-            if not item.capacity or not item.count:
+            found = item.take_first() if item.capacity else item
+            if found is item or not item.count:
                 self.items.popleft()
             self._tell()
-        if not item.capacity:
-            return item
-        if not self._places.stay_on_host:
+        if found is not item and not self._places.stay_on_host:
             found.value = self._places.put(found.value)
         return found
 

@@ -25,7 +25,7 @@ UNREAD = {
         "_up_to_all: _", "call: taken",
         "last_starts: begin", "is_settled: args",
         "said: at, place, shape, size", "said: at, shape",
-        "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: is_wanted, position",
+        "_cast_dims: _", "_three: _", "_two: _", "_unstacked: num", "unstacked: num", "read: demand, position",
         "saved: position", "_look: run_values",
     },
     "of a method that a subclass overrides": {
