@@ -146,7 +146,7 @@ def test_a_forgotten_writer_gives_its_thread_and_file_back(tmp_path: Path, steps
     assert not thread.is_alive()
     assert steps(tmp_path) == [1]
     del thread
-    assert queues() == before
+    assert queues() <= before
 
 
 def test_run_metadata_is_text_for_a_dataclass_and_a_message_for_a_message(tmp_path: Path, accumulate: Accumulate):

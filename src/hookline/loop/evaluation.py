@@ -115,8 +115,7 @@ class Evaluation:
                 for size, number in zip(sizes, np.asarray(value).reshape(-1), strict=False):
                     totals[name] += size * float(number)
 
-        for row in self._rows():
-            sizes = [self._size(batch) for batch in row]
+        for sizes, row in self._rows():
             weight += sum(sizes)
             unread.append((sizes, session.run(self._fetches, self._feeds(row))))
             if len(unread) > _MAX_UNREAD:
@@ -177,15 +176,15 @@ class Evaluation:
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
-    def _rows(self) -> Iterator[list[Any]]:
-        """Yields the batches, several of one form together where a run takes several."""
+    def _rows(self) -> Iterator[tuple[list[int], list[Any]]]:
+        """Yields how many examples batches have, and the batches: several of one form where a run takes several."""
+        sizes: list[int] = []
         row: list[Any] = []
         shapes: Any = None
-        for batch in self._batches():
-            if self._form is not None:
-                batch = self._form.fit(batch)
-                if batch is None:  # One that is left out.
-                    continue
+        for given in self._batches():
+            batch = given if self._form is None else self._form.fit(given)
+            if batch is None:  # One that is left out.
+                continue
             if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
                 raise ValueError(
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
@@ -193,11 +192,12 @@ class Evaluation:
                 )
             last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
             if row and (len(row) == self._most or shapes != last):
-                yield row
-                row = []
+                yield sizes, row
+                sizes, row = [], []
+            sizes.append(self._size(given))
             row.append(batch)
         if row:
-            yield row
+            yield sizes, row
 
     def _feeds(self, row: list[Any]) -> Mapping[Any, Any]:
         """Returns what is fed for batches of one form."""
