@@ -287,7 +287,9 @@ class Loop:
         _refuse_arguments(progress, log_steps, keywords)
         logdir = arguments.path("Loop", "logdir", logdir, optional=True)
         hooks, finish = checked_hooks(hooks), _Finish(self, last_step)
-        keywords.setdefault("steps_per_run", self.steps_per_run)
+        steps_per_run = arguments.whole(
+            "Loop", "steps_per_run", keywords.setdefault("steps_per_run", self.steps_per_run), at_least=1
+        )
         own: list[Any] = []
         if progress and not any(isinstance(bare(hook), ProgressHook) for hook in hooks):
             own.append(ProgressHook(self.metrics, file=sys.stderr))
@@ -296,7 +298,7 @@ class Loop:
         if watch is not None:
             own += self._watching(watch, on_nan)
         if log_steps is not None and self.metrics:
-            rows = log_steps < keywords["steps_per_run"]
+            rows = log_steps < steps_per_run
             own.append((_MetricsRows if rows else _MetricsLog)(self.metrics, trigger=spaced(log_steps)))
         if self._counter is not None:
             own.append(self._counter)

@@ -32,10 +32,14 @@ from hookline.session.store import VariableStore
 from hookline.session.trace import Trace
 
 _LARGE_BYTES = 32 * 2**20
+_DISABLED = "xla_disable_hlo_passes"
 _MEMORY_FIRST = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 # XLA on CPU multiplies bfloat16 and float16 in float32. Merging equal expressions would make the float32 copy of each
 # weight, made for the forward pass, live until the backward pass reads it: two copies of the model.
-_HALVES_APART = {**_MEMORY_FIRST, "xla_disable_hlo_passes": "cse"}
+_HALVES_APART = {**_MEMORY_FIRST, _DISABLED: "cse"}
+# What is the same in each step is computed in each, as it is in a single one: moved out of the loop, it would leave the
+# rest to be fused otherwise, and the last bits of some models with that (of an attention over few places, say).
+_NOTHING_MOVED_OUT = "while-loop-invariant-code-motion"
 
 Traced = tuple[tuple[Flat, Flat, Flat], tuple[Any, ...], tuple[Any, ...], tuple[Latched, ...]]
 
@@ -120,6 +124,8 @@ class Program:
         steps = f"up to {capacity} steps; " if capacity > 1 else ""
         self.compilations = Compilations(f"{steps}outputs {names}{watching}; writes {writes}")
         self._compiler_options = _compiler_options([*updates, *self._read_by_callers(reads)])
+        if capacity > 1 and jax.default_backend() == "cpu":
+            self._compiler_options = _with_nothing_moved_out(self._compiler_options or {})
         # Loose: of unknown structure. JAX takes two trees with the same leaves for alike, for it sees the leaves alone.
         self._is_loose = any(v.spec is specs.UNKNOWN for v in (*updates, *reads))
         # Where variables live somewhere, a first look says whether this program moves them.
@@ -449,6 +455,12 @@ def _compiler_options(variables: Sequence[Variable]) -> dict[str, Any] | None:
     halves = [leaf for leaf in known if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize == 2]
     options = _HALVES_APART if _bytes(halves) >= _LARGE_BYTES else _MEMORY_FIRST
     return options if _is_accepted(tuple(options.items())) else None
+
+
+def _with_nothing_moved_out(options: dict[str, Any]) -> dict[str, Any] | None:
+    disabled = ",".join(filter(None, [options.get(_DISABLED), _NOTHING_MOVED_OUT]))
+    found = options | {_DISABLED: disabled}
+    return found if _is_accepted(tuple(found.items())) else options or None
 
 
 def _bytes(leaves: Sequence[Any]) -> int:

@@ -1,0 +1,684 @@
+"""Several steps in one run come to what single steps come to: the same bits, points, batches and ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from tests.resume.events import shown
+
+import hookline as hl
+from hookline import train
+from hookline.testing import FakeClock
+
+from .devices import run as run_on_devices
+from .killed_steps import LAST_STEP, WHOLE
+from .steps import WRITTEN, X, Y, batches, mse
+
+FORMS = ["nnx", "nnx, functional", "equinox, filter_jit", "linen, jitted"]
+MANY = [4, 16, 64]
+
+
+def bits(state):
+    """Returns all numbers of a state, also those of the objects in it."""
+    leaves = jax.tree.leaves(nnx.state(state) if isinstance(state, tuple) and _has_objects(state) else state)
+    arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+    return [np.asarray(jax.random.key_data(a) if _is_key(a) else a).tobytes() for a in arrays]
+
+
+def _has_objects(state):
+    return isinstance(state[0], nnx.Module)
+
+
+def _is_key(leaf):
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def saved(caplog):
+    """Returns the steps of the checkpoints that the log names."""
+    return [int(line.rpartition("-")[2].rstrip(".")) for line in caplog.messages if line.startswith("Saved checkpoint")]
+
+
+def ended(caplog):
+    """Returns the lines that say which metrics there were at which step, without the times."""
+    lines = [re.sub(r" \([\d.]+ sec\)", "", line) for line in caplog.messages if line.startswith("step ")]
+    caplog.clear()
+    return lines
+
+
+# The same bits -----------------------------------------------------------------------------------------------------
+
+
+def mlp(key):
+    one, other = jax.random.split(key)
+    return {"w": jax.random.normal(one, (4, 33)) / 2, "b": jnp.zeros(33), "v": jax.random.normal(other, (33,)) / 6}
+
+
+def mlp_loss(params, batch):
+    x, y = batch
+    return mse(jnp.tanh(x @ params["w"] + params["b"]) @ params["v"], y)
+
+
+def transformer(key):
+    keys = iter(jax.random.split(key, 10))
+    make = lambda *shape: jax.random.normal(next(keys), shape) / shape[0] ** 0.5  # noqa: E731
+    blocks = [{"qkv": make(32, 96), "out": make(32, 32), "up": make(32, 64), "down": make(64, 32)} for _ in range(2)]
+    return {"places": make(4, 32), "inner": make(1, 32), "blocks": blocks[:2]}
+
+
+def transformer_loss(params, batch):
+    x, y = batch
+    seen = x[..., None] @ params["inner"] + params["places"]
+    for block in params["blocks"]:
+        q, k, v = jnp.split((jax.nn.standardize(seen) @ block["qkv"]).reshape(*seen.shape[:2], 12, 8), 3, axis=2)
+        seen += jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(seen.shape) @ block["out"]
+        seen += jax.nn.gelu(jax.nn.standardize(seen) @ block["up"]) @ block["down"]
+    return mse(seen[:, -1].mean(axis=-1), y)
+
+
+SCHEDULE = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 10, 100)
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.05),
+    "adam": optax.adam(SCHEDULE),
+    "clipped adamw": optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(SCHEDULE)),
+}
+
+
+def plain_step(loss_fn, optimizer):
+    def step(state, batch, key):
+        loss, slope = jax.value_and_grad(loss_fn)(state["params"], batch)
+        changes, slots = optimizer.update(slope, state["slots"], state["params"])
+        params = optax.apply_updates(state["params"], changes)
+        average = optax.incremental_update(params, state["average"], 0.1)
+        noise = 1e-3 * jax.random.normal(key)
+        return {"params": params, "slots": slots, "average": average, "noise": state["noise"] + noise}, {
+            "loss": loss,
+            "norm": optax.tree.norm(slope),
+        }
+
+    return step
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("make", "loss_fn"), [(mlp, mlp_loss), (transformer, transformer_loss)])
+def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer):
+    params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
+    state = {"params": params, "slots": chosen.init(params), "average": params, "noise": jnp.zeros(())}
+    step = plain_step(loss_fn, chosen)
+
+    def trained(steps_per_run):
+        loop = train.Loop(step, state, batches(), seed=7, steps_per_run=steps_per_run)
+        return bits(loop.run(last_step=90, progress=False))
+
+    single = trained(1)
+    assert single != bits(state)
+    for steps_per_run in MANY:
+        assert trained(steps_per_run) == single
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hookline")
+
+    def trained(steps_per_run):
+        directory = str(tmp_path / str(steps_per_run))
+        job = WRITTEN[kind]()
+        evaluate = train.Evaluate(lambda *state_and_batch: {"one": 1.0}, [(X[:4], Y[:4])], 30)
+        state = train.Loop(job.step, job.state, batches(), steps_per_run=steps_per_run).run(
+            directory,
+            last_step=100,
+            hooks=[evaluate],
+            save_checkpoint_steps=10,
+            save_summaries_steps=7,
+            log_steps=5,
+            log_step_count_steps=20,
+        )
+        loaded = bits([train.load_variable(directory, name) for name in names_in(directory)])
+        return bits(state), loaded, shown(directory), saved(caplog), ended(caplog)
+
+    single = trained(1)
+    for steps_per_run in MANY if kind == FORMS[0] else [16]:
+        several = trained(steps_per_run)
+        for one, other in zip(several, single, strict=True):
+            assert one == other
+    assert single[3] == [*range(0, 101, 10)]
+    assert len(single[4]) == 20
+    assert [step for step, _ in single[2]["loss"]] == [*range(1, 101, 7)]
+
+
+def names_in(directory):
+    path = train.latest_checkpoint(directory)
+    return [name for name, _ in train.list_variables(path) if name.startswith(("state/", "global_step"))]
+
+
+def counting(state, batch):
+    """The step of the tests that look at what came when: it is not the same in another order."""
+    seen = sum(leaf.sum() for leaf in jax.tree.leaves(batch))
+    total = state["total"] * 1.01 + seen
+    return {"total": total, "n": state["n"] + 1}, {"loss": total, "seen": seen}
+
+
+def start():
+    return {"total": jnp.zeros(()), "n": jnp.zeros((), int)}
+
+
+ROWS = np.arange(230, dtype="float32").reshape(115, 2)
+
+
+def endless(steps_per_run, step=counting):
+    return train.Loop(step, start(), hl.data.arrays(ROWS[:100], 10, 1, epochs=None), steps_per_run=steps_per_run)
+
+
+def runs_of(loop, fetches=None, **keywords):
+    """Returns what each run of a training gave."""
+    with loop.session(progress=False, **keywords) as session:
+        found = []
+        while not session.should_stop():
+            found.append(session.run(loop.train_op if fetches is None else fetches))
+    return found
+
+
+def test_lines_in_the_log_end_no_run(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    assert len(runs_of(endless(64), last_step=64 * 5, log_steps=3, log_step_count_steps=None)) == 5 + 2, (
+        "the first; the target"
+    )
+    lines = ended(caplog)
+    assert len(lines) == 107
+    runs_of(endless(1), last_step=64 * 5, log_steps=3, log_step_count_steps=None)
+    assert ended(caplog) == lines
+
+
+def test_a_run_that_has_news_for_hooks_goes_no_further_than_the_next_one_who_is_due():
+    """What came late is delivered in it, and it holds several steps itself."""
+
+    class Late(train.SessionRunHook):
+        late = True
+
+        def __init__(self, loop):
+            self.trigger, self.fetches, self.seen = train.at_steps(5), loop.metrics["loss"], []
+
+        def on_trigger(self, firing):
+            self.seen.append(firing.global_step)
+
+    loop = endless(16)
+    late = Late(loop)
+    with loop.session(
+        last_step=100, hooks=[late], progress=False, log_steps=None, log_step_count_steps=None
+    ) as session:
+        while not session.should_stop():
+            session.run(loop.train_op)
+            jax.block_until_ready(session.raw_session().snapshot())  # So that it has arrived.
+    assert late.seen == [5]
+    assert loop.result["n"] == 100
+
+
+def test_two_programs_for_all_hooks_and_one_more_for_a_smaller_batch(caplog):
+    caplog.set_level(logging.INFO, "hookline.session.compilation")
+
+    class Each(train.SessionRunHook):
+        def __init__(self, loop, steps):
+            self.trigger, self.fetches = train.every(steps), loop.metrics
+
+        def on_trigger(self, firing):
+            pass
+
+    def programs(data, log_steps, last_step=10_000):
+        caplog.clear()
+        loop = train.Loop(counting, start(), data, steps_per_run=64)
+        hooks = [Each(loop, steps) for steps in (7, 11, 13, 100)]
+        loop.run(last_step=last_step, hooks=hooks, progress=False, log_steps=log_steps)
+        told = [line for line in caplog.messages if line.startswith("Compiling a program")]
+        return len([line for line in told if "outputs none" not in line or "up to" in line])
+
+    even, ragged = hl.data.arrays(ROWS[:100], 10, epochs=None), hl.data.arrays(ROWS, 10, epochs=None)
+    assert programs(even, None) == 2
+    assert programs(even, 10, 1000) == 2
+    assert programs(ragged, None, 1000) <= 4, "of each of the two"
+
+
+# Batches -----------------------------------------------------------------------------------------------------------
+
+
+class Seen(train.SessionRunHook):
+    """Keeps what each step has seen."""
+
+    stacked = True
+
+    def __init__(self, loop):
+        self._args, self.seen, self.rows = train.SessionRunArgs(loop.metrics), [], []
+
+    def before_run(self, run_context):
+        return self._args
+
+    def after_run(self, run_context, run_values):
+        seen = np.asarray(run_values.results["seen"]).tolist()
+        self.seen += seen
+        self.rows.append(len(seen))
+
+
+def came_to(source, steps_per_run, **keywords):
+    """Returns the end of a training on a source, what each step has seen, the error, and how long runs were."""
+    loop = train.Loop(counting, start(), source(), steps_per_run=steps_per_run, **keywords)
+    seen, error = Seen(loop), None
+    try:
+        loop.run(hooks=[seen], progress=False, log_steps=None)
+    except Exception as raised:
+        error = repr(raised)
+    return loop.result and bits(loop.result), seen.seen, error, seen.rows
+
+
+def lists(size=5, rows=ROWS):
+    return [rows[at : at + size] for at in range(0, len(rows), size)]
+
+
+def failing():
+    def batches():
+        yield from lists()[:9]
+        raise OSError("the disk is away")
+
+    return batches
+
+
+def misfit():
+    return lambda: (batch if at != 9 else batch[:, :1] for at, batch in enumerate(lists()))
+
+
+def buffered():
+    def batches():
+        buffer = np.empty((5, 2), "float32")
+        for batch in lists():
+            buffer[...] = batch
+            yield buffer
+
+    return batches
+
+
+class Loader:
+    def __init__(self):
+        self._at = 0
+
+    def __iter__(self):
+        while self._at < 23:
+            self._at += 1
+            yield lists()[self._at - 1]
+
+    def state_dict(self):
+        return {"at": self._at}
+
+    def load_state_dict(self, state):
+        self._at = state["at"]
+
+
+def two(one, other):
+    """Two iterators, of which one may end first."""
+
+    def make():
+        with hl.Graph().as_default():
+            x = hl.data.iterator(lists()[:one], name="x")
+            y = hl.data.iterator(lists(2)[:other], name="y")
+            return hl.op(lambda x, y: (x, y))(x, y)
+
+    return make
+
+
+def iterator(**keywords):
+    def make():
+        with hl.Graph().as_default():
+            return hl.data.iterator(hl.data.arrays(ROWS, 10, epochs=2), **keywords)
+
+    return make
+
+
+SOURCES = {
+    "shuffled arrays": lambda: hl.data.arrays(ROWS, 10, 1, epochs=3),
+    "arrays": lambda: hl.data.arrays(ROWS, 10, epochs=2),
+    "generator function": lambda: lambda: iter(lists()),
+    "one-shot iterator": lambda: iter(lists()),
+    "list": lists,
+    "list with smaller ones inside": lambda: [batch[: 5 if at % 5 else 3] for at, batch in enumerate(lists())],
+    "loader": Loader,
+    "arrays on the device": lambda: lambda: map(jnp.asarray, lists()),
+    "structures": lambda: lambda: ({"x": batch, "n": (np.int64(1), np.bool_(True), 0.5)} for batch in lists()),
+    "keys": lambda: lambda: map(jax.random.key_data, map(jax.random.key, range(20))),
+    "the same buffer": buffered,
+    "an error": failing,
+    "one of another form": misfit,
+    "two iterators": two(20, 9),
+    "two iterators, the other way round": two(7, 19),
+    "an iterator": iterator(),
+    "read ahead": iterator(prefetch=2),
+    "not read ahead": iterator(prefetch=0),
+    "padded": iterator(prefetch=2, last_batch="pad"),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_steps_see_the_same_batches_from_any_source(kind):
+    single = came_to(SOURCES[kind], 1)
+    assert len(single[1]) >= 7
+    assert (single[2] is not None) == (kind in ("an error", "one of another form"))
+    for steps_per_run in (4, 64):
+        *several, rows = came_to(SOURCES[kind], steps_per_run)
+        assert several == [*single[:3]]
+        assert max(rows) == 4 or steps_per_run > 4
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("shuffle_seed", [None, 1])
+def test_smaller_last_batches_are_kept_dropped_and_padded_alike(shuffle_seed, last_batch):
+    source = lambda: hl.data.arrays(ROWS, 10, shuffle_seed, epochs=3)  # noqa: E731
+    single = came_to(source, 1, last_batch=last_batch)
+    assert len(single[1]) == (33 if last_batch == "drop" else 36)
+    for steps_per_run in (4, 64):
+        assert came_to(source, steps_per_run, last_batch=last_batch)[:3] == single[:3]
+
+
+@pytest.mark.parametrize("last_step", [1, 2, 22, 23, 24])
+def test_an_end_of_the_data_in_the_middle_of_a_run(last_step, caplog):
+    found = [train.Loop(counting, start(), lists(), steps_per_run=n).run(last_step=last_step) for n in (1, 16)]
+    assert found[0] == found[1]
+    assert found[1]["n"] == min(last_step, 23)
+    told = [line for line in caplog.messages if "the data ended at global step 23" in line]
+    assert len(told) == 2 * (last_step > 23)
+
+
+def test_text_and_objects_are_refused_with_the_reason():
+    with pytest.raises(TypeError, match=r"text at \['name'\]: 'zero'"):
+        train.Loop(counting, start(), [{"x": ROWS[:5], "name": "zero"}], steps_per_run=8)
+    with hl.Graph().as_default():
+        batch = hl.data.iterator([{"x": ROWS[:5], "name": "zero"}] * 9)
+        step = train.get_or_create_global_step()
+        total = hl.Variable(0.0, name="total")
+        train_op = hl.group(total.assign_add(hl.op(lambda x: x.sum())(batch["x"])), step.assign_add(1))
+        session = train.MonitoredTrainingSession(steps_per_run=8)
+        refused = pytest.raises(ValueError, match="batches hold text or objects. Leave out steps_per_run")
+        with refused, session:
+            session.run(train_op)
+            session.run(train_op)
+
+
+# Interruptions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kills", "sources"),
+    [(2, ["arrays"]), pytest.param(12, ["arrays", "generators"], marks=pytest.mark.campaign)],
+)
+def test_killed_at_any_time_and_started_with_another_number_of_steps_it_ends_alike(kills, sources, tmp_path):
+    command = [sys.executable, "-m", "tests.loop.killed_steps", str(tmp_path), str(kills), *sources]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = shown(str(tmp_path / WHOLE))
+    assert [step for step, _ in expected["loss"]] == [*range(1, LAST_STEP + 1, 7)]
+    assert [job["source"] for job in jobs] == sources
+    for job in jobs:
+        assert len(job["killed_at"]) == kills + 1
+        assert job["outcome"] == whole["outcome"], job
+        assert shown(str(tmp_path / job["source"])) == expected
+
+
+class Signal(train.SessionRunHook):
+    """Sends this process a signal from inside of a training, at the end of a run."""
+
+    stacked = True
+
+    def __init__(self, number, at):
+        self.number, self.at, self.sent_at = number, at, None
+
+    def after_run(self, run_context, run_values):
+        step = run_context.session.global_step
+        if step >= self.at and self.sent_at is None:
+            self.sent_at = step
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_loses_nothing_and_what_is_saved_is_the_end_of_a_run(number, tmp_path):
+    whole = endless(1).run(last_step=300, progress=False)
+    for steps_per_run, at in [(16, 50), (64, 100), (7, 200), (1, 250)]:
+        loop, sender = endless(steps_per_run), Signal(number, at)
+        with pytest.raises(train.Preempted):
+            loop.run(str(tmp_path), 300, hooks=[sender], progress=False)
+        step = int(loop.result["n"])
+        assert at <= sender.sent_at <= step <= at + 2 * steps_per_run
+        assert train.latest_checkpoint(str(tmp_path)).endswith(f"-{step}")
+    assert endless(64).run(str(tmp_path), 300, progress=False) == whole
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 16, 64])
+def test_a_session_that_is_lost_on_the_way_is_made_again_and_ends_alike(steps_per_run, tmp_path):
+    class Fail(train.SessionRunHook):
+        trigger = train.every(10)
+
+        def __init__(self):
+            self.left = [30, 70, 200]
+
+        def on_trigger(self, firing):
+            if firing.global_step in self.left:
+                self.left.remove(firing.global_step)
+                raise hl.errors.UnavailableError(None, None, "away")
+
+    def run(n, directory, hooks):
+        recovery = train.RecoveryPolicy(initial_backoff_secs=0)
+        keywords = {"save_checkpoint_steps": 25, "save_summaries_steps": 7, "recovery": recovery, "progress": False}
+        return endless(n).run(str(directory), 250, hooks=hooks, **keywords), shown(str(directory))["loss"]
+
+    failing = Fail()
+    assert run(steps_per_run, tmp_path / "lost", [failing]) == run(1, tmp_path / "whole", [])
+    assert not failing.left
+
+
+@pytest.mark.parametrize("steps_per_run", [16, 64])
+def test_a_rollback_comes_at_the_same_step_whatever_clocks_and_restarts_end_runs(steps_per_run, tmp_path):
+    bad = [
+        float(batch.sum()) for _, batch in zip(range(130), hl.data.arrays(ROWS[:100], 10, 1, epochs=None), strict=False)
+    ]
+
+    def step(state, batch):
+        state, metrics = counting(state, batch)
+        is_bad = (state["n"] == 130) & (metrics["seen"] == bad[-1])
+        return state, metrics | {"loss": jnp.where(is_bad, jnp.nan, metrics["loss"])}
+
+    class Ticks(train.SessionRunHook):
+        trigger = train.every(secs=1)
+
+        def on_trigger(self, firing):
+            pass
+
+    def run(name, secs=0.0, last_steps=(200,)):
+        with FakeClock() as clock:
+
+            class Passes(train.SessionRunHook):
+                stacked = True
+
+                def after_run(self, run_context, run_values):
+                    clock.advance(secs)
+
+            for last_step in last_steps:
+                state = endless(steps_per_run, step).run(
+                    str(tmp_path / name),
+                    last_step,
+                    hooks=[Passes(), Ticks()],
+                    progress=False,
+                    save_checkpoint_steps=100,
+                    save_checkpoint_secs=None,
+                    on_nan="rollback",
+                )
+        return state
+
+    whole = run("whole")
+    assert 100 <= whole["n"] < 200, "some were undone"
+    assert run("clocked", 0.3) == run("clocked more", 0.7) == run("parts", 0.3, (37, 200)) == whole
+
+
+# On a mesh ---------------------------------------------------------------------------------------------------------
+
+QUICK_LAYOUTS = ["parallel, explicit", "fsdp, ragged"]
+OTHER_LAYOUTS = ["parallel", "fsdp", "fsdp, explicit"]
+
+
+@pytest.mark.parametrize("layouts", [QUICK_LAYOUTS, pytest.param(OTHER_LAYOUTS, marks=pytest.mark.campaign)])
+def test_on_a_mesh_it_has_the_bits_of_single_steps_there(layouts, environment):
+    command = [sys.executable, "-m", "tests.loop.several_steps", *layouts]
+    for name, (single, several) in json.loads(run_on_devices(4, command, environment()).stdout).items():
+        assert len(single["points"]) == 9
+        for what in ("values", "specs", "points"):
+            assert several[what] == single[what], (name, what)
+        assert several["programs"] <= single["programs"], "none is compiled anew for another layout"
+
+
+# What somebody tries -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "error"), [(0, ValueError), (-1, ValueError), ("8", TypeError), (True, TypeError)])
+def test_what_is_no_number_of_steps_is_refused(given, error):
+    with pytest.raises(error, match="Loop requires .*steps_per_run"):
+        endless(given)
+    with pytest.raises(error, match="steps_per_run"):
+        endless(4).session(steps_per_run=given)
+
+
+def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing():
+    single = train.Loop(counting, start(), hl.data.arrays(ROWS, 10)).run(progress=False)
+    assert train.Loop(counting, start(), hl.data.arrays(ROWS, 10), steps_per_run=5000).run(progress=False) == single
+    assert endless(5000).run(last_step=3, progress=False)["n"] == 3
+
+
+def test_metrics_that_a_run_is_asked_for_come_in_rows():
+    loop = endless(8)
+    found = runs_of(loop, [loop.train_op, loop.metrics], last_step=20, log_steps=None)
+    rows = [np.asarray(metrics["loss"]) for _, metrics in found]
+    assert [len(row) for row in rows] == [1, 8, 8, 2, 1]
+    single = endless(1)
+    told = runs_of(single, [single.train_op, single.metrics], last_step=20, log_steps=None)
+    assert np.concatenate(rows).tolist() == [float(metrics["loss"]) for _, metrics in told]
+
+
+def test_what_a_run_is_asked_for_that_trains_nothing_is_one_value():
+    loop = endless(8)
+    with loop.session(last_step=20, progress=False) as session:
+        session.run(loop.train_op)
+        assert session.run(loop.state)["n"].shape == ()
+        assert session.run(loop.metrics)["loss"].shape == ()
+        session.run(loop.train_op)
+        assert session.run(loop.state)["n"] == 9
+
+
+def test_a_run_with_metadata_is_refused_and_the_training_goes_on():
+    loop = endless(8)
+    with loop.session(last_step=20, progress=False) as session:
+        session.run(loop.train_op)
+        with pytest.raises(ValueError, match="takes no run_metadata. Leave out steps_per_run"):
+            session.run(loop.train_op, run_metadata=hl.RunMetadata())
+        while not session.should_stop():
+            session.run(loop.train_op)
+    assert loop.result["n"] == 20
+
+
+def test_a_hook_of_an_old_script_gets_each_step_and_is_named_once(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+
+    class Old(train.SessionRunHook):
+        def __init__(self, loop):
+            self.loss, self.seen = loop.metrics["loss"], []
+
+        def before_run(self, run_context):
+            return train.SessionRunArgs(self.loss)
+
+        def after_run(self, run_context, run_values):
+            self.seen.append(float(run_values.results))
+
+    found = []
+    for steps_per_run in (1, 8):
+        loop = endless(steps_per_run)
+        old = Old(loop)
+        loop.run(last_step=40, hooks=[old], progress=False)
+        found.append(old.seen)
+    assert found[0] == found[1]
+    assert len(found[1]) == 40
+    (line,) = [line for line in caplog.messages if "each run holds one step" in line]
+    assert "the hook Old" in line
+
+
+def test_hooks_that_fire_now_and_then_are_not_said_to_cut_runs(caplog):
+    caplog.set_level(logging.INFO, "hookline")
+    endless(8).run(last_step=600, progress=False, log_steps=20, log_step_count_steps=30)
+    assert not [line for line in caplog.messages if "each run holds one step" in line]
+
+
+class Notes(train.SessionRunHook):
+    def __init__(self, trigger):
+        self.trigger, self.seen = trigger, []
+
+    def on_trigger(self, firing):
+        self.seen.append(firing.global_step)
+
+
+def test_a_hook_that_is_added_on_the_way_fires_from_there_on():
+    loop, first, added = endless(8), Notes(train.every(7)), Notes(train.every(5))
+    with loop.session(last_step=60, hooks=[first], progress=False) as session:
+        session.run(loop.train_op)
+        session.run(loop.train_op)
+        at = session.raw_session().global_step
+        session.add_hook(added)
+        while not session.should_stop():
+            session.run(loop.train_op)
+    assert first.seen == [*range(7, 60, 7)]
+    assert added.seen == [step for step in range(5, 61, 5) if step > at]
+    assert loop.result["n"] == 60
+
+
+def test_a_stop_holds_after_the_run():
+    loop = endless(8)
+    with loop.session(last_step=60, progress=False) as session:
+        session.run(loop.train_op)
+        session.run(loop.train_op)
+        session.request_stop()
+        assert session.should_stop()
+    assert loop.result["n"] == 9
+
+
+def test_a_step_function_makes_a_whole_run():
+    loop = endless(8)
+    with loop.session(last_step=60, progress=False) as session:
+        session.run(loop.train_op)
+        session.run_step_fn(lambda step_context: step_context.run_with_hooks(loop.train_op))
+        assert session.raw_session().global_step == 9
+
+
+def test_a_raw_session_that_another_thread_asks_sees_the_ends_of_runs():
+    loop, seen, problems = endless(8), set(), []
+    with loop.session(last_step=800, progress=False, log_steps=None) as session:
+
+        def look():
+            try:
+                while not session.should_stop():
+                    seen.add(int(session.raw_session().run(loop.state)["n"]))
+            except BaseException as error:
+                problems.append(error)
+
+        looker = threading.Thread(target=look)
+        looker.start()
+        while not session.should_stop():
+            session.run(loop.train_op)
+        looker.join()
+    assert not problems
+    assert loop.result == endless(1).run(last_step=800, progress=False)
+    assert seen
