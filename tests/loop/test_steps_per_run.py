@@ -565,7 +565,7 @@ def test_metrics_that_a_run_is_asked_for_come_in_rows():
     loop = endless(8)
     found = runs_of(loop, [loop.train_op, loop.metrics], last_step=20, log_steps=None)
     rows = [np.asarray(metrics["loss"]) for _, metrics in found]
-    assert [len(row) for row in rows] == [1, 8, 8, 2, 1]
+    assert [len(row) for row in rows] == [1, 8, 8, 3]
     single = endless(1)
     told = runs_of(single, [single.train_op, single.metrics], last_step=20, log_steps=None)
     assert np.concatenate(rows).tolist() == [float(metrics["loss"]) for _, metrics in told]

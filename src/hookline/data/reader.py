@@ -429,13 +429,13 @@ class Reader:
             return 1 if most == 1 else ahead.in_row(most)
         return int(ahead.has_stopped and not preemption.must_finish())
 
-    def wait(self, most: int = 1) -> None:
+    def wait(self, most: int = 1, capacity: int = 1) -> None:
         """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`."""
         if self._form.why_no_blocks is not None:
             most = 1
         ahead = self._ahead
-        if most > self._capacity:
-            self._has_room(most)
+        if max(most, capacity) > self._capacity:
+            self._has_room(max(most, capacity))
         if ahead.items or self.ready():
             return
         if ahead.has_stopped:

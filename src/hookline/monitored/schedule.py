@@ -260,7 +260,7 @@ class Schedule:
             self._free = self._runs_before(reach)
         bits = (self._calls | self._firing) & self._here
         if self._capacity > 1:
-            self._look_who_cuts(bits & ~self._stacked)
+            self._look_who_cuts(self._calls & ~self._stacked & self._here or self._firing)
         return self._riderships.get((bits, self._here)) or self._of(bits)
 
     def _make_room(self, fetches: Any, available: Callable[[Any, int], int]) -> None:

@@ -76,7 +76,7 @@ class RepeatedStep(CachedStep):
         while True:
             for source in sources:
                 if not source.ready(most):
-                    source.wait(most)
+                    source.wait(most, self.capacity)
             with self._lock:
                 self._session.check_usable()
                 if count := available(sources, most):

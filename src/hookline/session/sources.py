@@ -40,8 +40,11 @@ class OpenSource(Protocol):
         """
         ...
 
-    def wait(self, most: int = 1) -> None:
-        """Blocks until `ready` is not 0; raises nothing. Where nothing is read ahead it reads up to `most` values."""
+    def wait(self, most: int = 1, capacity: int = 1) -> None:
+        """Blocks until `ready` is not 0; raises nothing.
+
+        Where nothing is read ahead it reads up to `most` values, which will be taken in blocks of that capacity.
+        """
         ...
 
     def check(self) -> None:
