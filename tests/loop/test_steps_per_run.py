@@ -561,6 +561,15 @@ def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing
     assert endless(5000).run(last_step=3, progress=False)["n"] == 3
 
 
+def test_batches_that_no_memory_holds_are_said_to_be_of_so_many_steps():
+    """No process has addresses for so many."""
+    large = hl.data.arrays(np.zeros((64, 784), "float32"), 32, epochs=None)
+    loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
+    with pytest.raises(MemoryError) as raised:
+        loop.run(last_step=3, progress=False)
+    assert any("steps_per_run=2000000000 has so many batches read at once" in note for note in raised.value.__notes__)
+
+
 def test_metrics_that_a_run_is_asked_for_come_in_rows():
     loop = endless(8)
     found = runs_of(loop, [loop.train_op, loop.metrics], last_step=20, log_steps=None)

@@ -76,6 +76,9 @@ class RepeatedStep(CachedStep):
             ahead.left -= run.count
             if ahead.left <= 0:
                 ahead.look(self, run)
+        except MemoryError as error:
+            error.add_note(f"hookline: steps_per_run={self.capacity} has so many batches read at once. Choose less.")
+            raise
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         return run.count, self.results(run)
