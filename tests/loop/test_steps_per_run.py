@@ -112,8 +112,14 @@ def plain_step(loss_fn, optimizer):
     return step
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("make", "loss_fn"), [(mlp, mlp_loss), (transformer, transformer_loss)])
+@pytest.mark.parametrize(
+    ("make", "loss_fn", "optimizer"),
+    [
+        *[(mlp, mlp_loss, optimizer) for optimizer in OPTIMIZERS],
+        *[pytest.param(transformer, transformer_loss, name, marks=pytest.mark.campaign) for name in ("sgd", "adam")],
+        (transformer, transformer_loss, "clipped adamw"),
+    ],
+)
 def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer):
     params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
     state = {"params": params, "slots": chosen.init(params), "average": params, "noise": jnp.zeros(())}
@@ -129,7 +135,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer):
         assert trained(steps_per_run) == single
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", [FORMS[0], *[pytest.param(kind, marks=pytest.mark.campaign) for kind in FORMS[1:]]])
 def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
@@ -193,9 +199,8 @@ def runs_of(loop, fetches=None, **keywords):
 
 def test_lines_in_the_log_end_no_run(caplog):
     caplog.set_level(logging.INFO, "hookline")
-    assert len(runs_of(endless(64), last_step=64 * 5, log_steps=3, log_step_count_steps=None)) == 5 + 2, (
-        "the first; the target"
-    )
+    runs = runs_of(endless(64), last_step=64 * 5, log_steps=3, log_step_count_steps=None)
+    assert len(runs) == 1 + 5, "the first one asks everybody"
     lines = ended(caplog)
     assert len(lines) == 107
     runs_of(endless(1), last_step=64 * 5, log_steps=3, log_step_count_steps=None)
@@ -559,6 +564,15 @@ def test_a_number_that_is_larger_than_the_data_or_than_all_steps_changes_nothing
     single = train.Loop(counting, start(), hl.data.arrays(ROWS, 10)).run(progress=False)
     assert train.Loop(counting, start(), hl.data.arrays(ROWS, 10), steps_per_run=5000).run(progress=False) == single
     assert endless(5000).run(last_step=3, progress=False)["n"] == 3
+
+
+def test_batches_that_no_memory_holds_are_said_to_be_of_so_many_steps():
+    """No process has addresses for so many."""
+    large = hl.data.arrays(np.zeros((64, 784), "float32"), 32, epochs=None)
+    loop = train.Loop(lambda state, batch: (state, {"loss": batch.sum()}), start(), large, steps_per_run=2 * 10**9)
+    with pytest.raises(MemoryError) as raised:
+        loop.run(last_step=3, progress=False)
+    assert any("steps_per_run=2000000000 has so many batches read at once" in note for note in raised.value.__notes__)
 
 
 def test_metrics_that_a_run_is_asked_for_come_in_rows():

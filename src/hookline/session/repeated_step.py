@@ -119,6 +119,9 @@ class RepeatedStep(CachedStep):
                 ahead.look(self, run)
             if self.hosts.after:
                 self.hosts.compute(self.hosts.after, run, session)
+        except MemoryError as error:
+            error.add_note(f"hookline: steps_per_run={self.capacity} has so many batches read at once. Choose less.")
+            raise
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
         return run.count, self.results(run)
