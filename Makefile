@@ -79,6 +79,7 @@ bench: $(BENCH_READY)
 	@TF_PYTHON=$(TF_PYTHON) $(BIN)/python benchmarks/bench.py --results docs/bench
 	@$(BIN)/python benchmarks/growth.py --results docs/bench
 	@$(BIN)/python benchmarks/firing.py --results docs/bench
+	@$(BIN)/python benchmarks/several_steps.py --results docs/bench
 	@$(BIN)/python benchmarks/publish.py
 
 bench-quick: $(READY)

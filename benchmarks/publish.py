@@ -42,8 +42,8 @@ def put(path: Path, text: str) -> None:
 
 def main() -> None:
     put(ROOT / "README.md", "  " + sentence(json.loads((RESULTS / "bench.json").read_text())))
-    growth = (RESULTS / "growth.md").read_text().strip()
-    put(ROOT / "docs" / "performance.md", f"{(RESULTS / 'bench.md').read_text().strip()}\n\n{growth}")
+    parts = [(RESULTS / name).read_text().strip() for name in ("bench.md", "growth.md", "several_steps.md")]
+    put(ROOT / "docs" / "performance.md", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -206,9 +206,8 @@ def main() -> None:
                 f"{SINGLE}, all hooks, K = 64": of(hooks=True, steps_per_run=64),
             }
             rounds, steps = (args.long_rounds, args.long_steps) if number else (args.rounds, args.steps)
-            rows = interleaved.measure(
-                runs, rounds=rounds, steps=steps, references=(BARE, HAND, SCAN, SINGLE, f"{SINGLE}, all hooks")
-            )
+            references = (HAND, SINGLE, f"{SINGLE}, all hooks") if number else (BARE, HAND, SCAN)
+            rows = interleaved.measure(runs, rounds=rounds, steps=steps, references=references)
         found[name] = rows
         text += f"With batches from `hookline.data.arrays`, {name}:\n\n{interleaved.table(rows, errors=True)}\n\n"
     print(text)
