@@ -181,10 +181,10 @@ class HookedSession:
             foreseen = schedule.finish()
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
-            if foreseen is not None and options is None and not self._stop.requested:
+            capacity = self._steps_per_run if schedule.repeats else 1
+            if foreseen is not None and foreseen.runs >= capacity and options is None and not self._stop.requested:
                 idle = schedule.idle
                 watched = idle.watched if idle.watches else None
-                capacity = self._steps_per_run if schedule.repeats else 1
                 self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
