@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import sys
 import threading
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ import hookline as hl
 from hookline import errors
 from hookline.checkpoint import Saver
 from hookline.coordination import Coordinator
+from hookline.data import reader as reading_ahead
 from hookline.testing import FakeClock
 
 
@@ -485,3 +488,29 @@ def test_on_one_processor_the_program_gets_what_the_source_gave_and_the_caller_a
     assert isinstance(session.run(batch[0]), jax.Array)
     kinds = hl.host_op(lambda x: isinstance(x, jax.Array))(batch[0])
     assert session.run(kinds), "a host operation cannot change what the program reads"
+
+
+def test_a_session_that_has_come_to_the_end_of_its_data_is_let_go():
+    def trained():
+        with hl.Graph().as_default():
+            batch = hl.data.iterator([np.ones(3)] * 3)
+            session = hl.Session()
+            while True:
+                try:
+                    session.run(batch)
+                except errors.OutOfRangeError:
+                    return weakref.ref(session)
+
+    session = trained()
+    gc.collect()
+    assert session() is None
+
+
+def test_blocks_that_take_much_memory_are_said_once(monkeypatch, caplog):
+    monkeypatch.setattr(reading_ahead, "_LARGE_BYTES", 1000)
+    for steps_per_run in (1, 4, 40):
+        loop = hl.train.Loop(lambda state, _: (state + 1, {}), 0, [np.ones(10, "f4")] * 50, steps_per_run=steps_per_run)
+        loop.run(progress=False)
+    (line,) = [line for line in caplog.messages if "batches at once take" in line]
+    assert "40 batches at once take 0.0 GB" in line
+    assert "steps_per_run" in line

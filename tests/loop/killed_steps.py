@@ -27,7 +27,9 @@ def sources():
 
     examples = np.random.default_rng(0).normal(size=(130, 4)).astype("float32")
     shuffled = hl.data.arrays(examples, 4, shuffle_seed=7, epochs=5)
-    return {"arrays": shuffled, "generators": lambda: iter(list(shuffled))}
+    with hl.Graph().as_default():  # Read ahead in blocks, of which runs take parts.
+        ahead = hl.data.iterator(shuffled, prefetch=2)
+    return {"arrays": ahead, "generators": lambda: iter(list(shuffled))}
 
 
 def trained(directory, source, steps_per_run, points):

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import threading
 import weakref
 from collections import deque
@@ -27,11 +28,14 @@ from hookline.graph import placement
 from hookline.graph.nodes import Source
 from hookline.session import Position
 
+_logger = logging.getLogger(__name__)
+
 _EXIT_SECS = 1.0
 # To hand a batch from thread to thread takes about so long, where both share the processor.
 _HANDOVER_SECS = 1e-4
 # Of a source that gives many at once so many are read for runs that take one each, unless they are large.
 _AT_ONCE, _AT_ONCE_BYTES = 16, 2**18
+_LARGE_BYTES = 2**30
 
 
 @dataclasses.dataclass(slots=True)
@@ -180,6 +184,8 @@ class _Ahead:
                     self._put(row, most)
                 # A Ctrl-C is meant for the run that waits, whatever was read before it came.
                 is_now = isinstance(error, KeyboardInterrupt)
+                if isinstance(error, StopIteration):  # Its frames would keep the session that has read to the end.
+                    error = StopIteration()
                 self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=is_now)
             return False
 
@@ -360,11 +366,16 @@ class _Ahead:
 
 def _at_once(form: batches.Form) -> int:
     """Returns how many batches of a form are read at once for runs that take one each."""
+    size = _size(form)
+    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size)) if size else 1
+
+
+def _size(form: batches.Form) -> int:
+    """Returns the bytes of a batch; 0 where that is not known."""
     leaves = [] if form.why_no_blocks is not None else jax.tree.leaves(form.example)
-    if not leaves or not all(isinstance(dim, int) for leaf in leaves for dim in leaf.shape):
-        return 1
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(size, 1)))
+    if not all(isinstance(dim, int) for leaf in leaves for dim in leaf.shape):
+        return 0
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def _rows(read: Read, size: int) -> Iterator[Read]:
@@ -403,7 +414,7 @@ class Reader:
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by a thread of ours.
         self._home = placement.current()
-        self._capacity = 1
+        self._capacity, self._is_told = 1, False
         self._at_once = _at_once(form) if places.stay_on_host else 1
         self._set_out(begun)
 
@@ -449,6 +460,16 @@ class Reader:
 
     def _has_room(self, capacity: int) -> None:
         self._capacity = self._ahead.demand.capacity = capacity
+        size = capacity * _size(self._form)
+        if size > _LARGE_BYTES and not self._is_told:
+            self._is_told = True
+            _logger.warning(
+                "%s: %d batches at once take %.1f GB, and several such blocks may be there at a time. Lower "
+                "steps_per_run if that is too much.",
+                self._node.node_def,
+                capacity,
+                size / 1e9,
+            )
 
     def check(self) -> None:
         """Raises the error in place of the next batch, if any.
