@@ -419,7 +419,7 @@ def test_text_and_objects_are_refused_with_the_reason():
         total = hl.Variable(0.0, name="total")
         train_op = hl.group(total.assign_add(hl.op(lambda x: x.sum())(batch["x"])), step.assign_add(1))
         session = train.MonitoredTrainingSession(steps_per_run=8)
-        refused = pytest.raises(ValueError, match="batches hold text or objects. Leave out steps_per_run")
+        refused = pytest.raises(ValueError, match="gives text or objects. Leave out steps_per_run")
         with refused, session:
             session.run(train_op)
             session.run(train_op)

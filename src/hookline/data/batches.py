@@ -158,9 +158,7 @@ class Form:
         self.why_no_blocks: str | None = None
         if self._fixed is specs.UNKNOWN:
             self.why_no_blocks = (
-                "its batches hold text or objects"
-                if any(texts)
-                else "the form of its batches is not known before the first run"
+                "gives text or objects" if any(texts) else "gives batches whose form is not known before the first run"
             )
         if self._size is None and (last_batch == "pad" or (last_batch == "drop" and is_text)):
             raise InvalidArgumentError(

@@ -87,7 +87,7 @@ class Places:
         """Why blocks cannot be put there; `None` where they can."""
         for place in jax.tree.leaves(self.sharding):
             if not isinstance(place, jax.Device | NamedSharding | SingleDeviceSharding):
-                return f"its batches are put over {place}, which cannot be said of several at once"
+                return f"puts its batches over {place}, which cannot be said of several at once"
         return None
 
     def put(self, batch: Any, one: Any = None) -> Any:

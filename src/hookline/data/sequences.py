@@ -157,7 +157,16 @@ class Resumable(Sequence):
                         batch = next(iterator)
                     else:
                         before = copy.deepcopy(self._get()) if before is None else before
-                        batch, size = self._many(read_many, demand.count, max(demand.count, demand.capacity))
+                        wanted = demand.count, max(demand.count, demand.capacity)
+                        try:
+                            found = read_many(*wanted)
+                        except StopIteration:
+                            raise
+                        except Exception:  # Only the batch that cannot be read is an error: the others come alone.
+                            self._go_to(copy.deepcopy(before))
+                            read_many, batch = None, batches.owned(next(iterator))
+                        else:
+                            batch, size = self._many(found, *wanted)
                 except StopIteration:
                     return
                 state = copy.deepcopy(self._get())
@@ -168,8 +177,8 @@ class Resumable(Sequence):
                 yield self._block(batch, count, size, before, state)
                 count += size
 
-    def _many(self, read_many: Callable[[int, int], Any], count: int, capacity: int) -> tuple[Any, int]:
-        block, size = read_many(count, capacity)
+    def _many(self, found: tuple[Any, int], count: int, capacity: int) -> tuple[Any, int]:
+        block, size = found
         lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(block)}
         if lengths != {(capacity,)} or not 1 <= size <= count:
             raise ValueError(

@@ -97,7 +97,9 @@ class NanTensorHook(SessionRunHook):
         self._given_saver = saver
         self._latches = not strict and self._reaction in (RAISE, STOP)
         self.late = not strict and {SKIP: True, ROLLBACK: _ROLLBACK_LAG_RUNS}.get(self._reaction, False)
-        self.stacked = not self._latches
+        kind = type(self)
+        is_own = kind.before_run is SessionRunHook.before_run and kind.after_run is SessionRunHook.after_run
+        self.stacked = not self._latches and is_own  # Whoever adds to them looks at one step.
         if self._reaction == ROLLBACK:
             self.comes_after = CheckpointSaverHook
         self._loss_name = ""
@@ -167,7 +169,7 @@ class NanTensorHook(SessionRunHook):
             return
         # Where the run before it had led to.
         began, self._last_step = self._last_step, step
-        rows = np.asarray(firing.values)
+        rows = np.atleast_1d(firing.values)
         gain = (step - began) // len(rows)
         for number, is_bad in enumerate(rows, start=1):
             self._check(firing.context, began + gain * (number - 1), began + gain * number, is_bad)

@@ -190,6 +190,9 @@ class Evaluation:
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
                     f"{structure}."
                 )
+            if self._most > 1:  # Each for itself: what is behind them in a block is no number.
+                leaves = [check(leaf) for check, leaf in zip(self._checks, jax.tree.leaves(batch), strict=True)]
+                batch = jax.tree.unflatten(self._structure, leaves)
             last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
             if row and (len(row) == self._most or shapes != last):
                 yield sizes, row

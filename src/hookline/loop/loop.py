@@ -39,7 +39,6 @@ from hookline.hooks import (
     StepCounterHook,
     StopAtStepHook,
     Trigger,
-    every,
     spaced,
 )
 from hookline.hooks.when import bare
@@ -298,8 +297,7 @@ class Loop:
         if watch is not None:
             own += self._watching(watch, on_nan)
         if log_steps is not None and self.metrics:
-            rows = log_steps < steps_per_run
-            own.append((_MetricsRows if rows else _MetricsLog)(self.metrics, trigger=spaced(log_steps)))
+            own.append(_MetricsLog(self.metrics, spaced(log_steps), in_rows=log_steps < steps_per_run))
         if self._counter is not None:
             own.append(self._counter)
         if logdir is None and not keywords.get("summary_dir"):
@@ -372,42 +370,60 @@ class _Finish(SessionRunHook):
 
 
 class _MetricsLog(LoggingTensorHook):
-    """Logs metrics with the step after the run, on the runs that summaries are written of."""
+    """Logs metrics with the step after the run, on the runs that summaries are written of.
+
+    Where a run holds more steps than are between two lines, it logs those of a run together (`in_rows`).
+    """
+
+    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
+        super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
+        self._points, self.stacked = trigger, in_rows
 
     def on_trigger(self, firing: Firing) -> None:
-        self._step = firing.global_step
-        super().on_trigger(firing)
+        last = firing.global_step
+        assert last is not None, "a loop has one"
+        if not self.stacked:
+            self._step = last
+            super().on_trigger(firing)
+            return
+        count, found = len(jax.tree.leaves(firing.values)[0]), []
+        for row, step in enumerate(range(last - count + 1, last + 1)):
+            if self._points.should_trigger_for_step(step):
+                found.append((row, step, self._points.update_last_triggered_step(step)[0]))
+        # They come at once; each has its share of the time since the line before.
+        secs = [elapsed for *_, elapsed in found if elapsed is not None]
+        share = sum(secs) / len(secs) if secs else None
+        for row, self._step, elapsed in found:
+            values = jax.tree.map(lambda leaf, row=row: leaf[row], firing.values)
+            self._log(values, None if elapsed is None else share)
 
     def format_line(self, values: dict[str, Any], elapsed_secs: float | None) -> str:
         return f"step {self._step}: {super().format_line(values, elapsed_secs)}"
 
 
-class _MetricsRows(_MetricsLog):
-    """Does the same where a run holds more steps than are between two lines: it logs those of a run together."""
+class _EachRun(Trigger):
+    """Fires on each run, and keeps the phase of a trigger that its hook asks itself."""
 
-    stacked = True
+    def __init__(self, points: Trigger) -> None:
+        self._points = points
 
-    def __init__(self, metrics: dict[str, Tensor], trigger: Trigger) -> None:
-        super().__init__(metrics, trigger=every(runs=1))
-        self._points = trigger
+    def next_step(self, after: int) -> int:
+        return after + 1
 
-    def get_state(self) -> Any:
+    def should_trigger_for_step(self, step: int) -> bool:
+        return True
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        return None, None
+
+    def start(self, step: int) -> None:
+        self._points.start(step)
+
+    def get_state(self) -> dict[str, Any]:
         return self._points.get_state()
 
     def set_state(self, state: Any) -> None:
         self._points.set_state(state)
-
-    def after_create_session(self, session: Session, coord: Any) -> None:
-        self._points.start(session.global_step)
-
-    def on_trigger(self, firing: Firing) -> None:
-        assert firing.global_step is not None, "a loop has one"
-        rows = len(jax.tree.leaves(firing.values)[0])
-        for row, step in enumerate(range(firing.global_step - rows + 1, firing.global_step + 1)):
-            if self._points.should_trigger_for_step(step):
-                self._step = step
-                elapsed_secs, _ = self._points.update_last_triggered_step(step)
-                self._log(jax.tree.map(lambda leaf, row=row: leaf[row], firing.values), elapsed_secs)
 
 
 def loop_of(graph: Graph) -> Loop | None:

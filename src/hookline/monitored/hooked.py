@@ -169,7 +169,7 @@ class HookedSession:
             if has_news or riders.riding or schedule.overdue:
                 result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
             elif schedule.repeats:
-                result, _ = self._run_several(schedule, riders, fetches, None, None)
+                result, _ = self._run_several(schedule, riders, fetches, schedule.limited(None), None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
                 if riders.watches:
@@ -291,35 +291,42 @@ class HookedSession:
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
         """Makes the steps that the schedule has room for; returns both results."""
-        watched, steps = riders.watched if riders.watches else None, schedule.room
+        watched = riders.watched if riders.watches else None
         try:
             step = self._low.repeated_step(fetches, watched, self._steps_per_run)
-            if options is None and step.holds_watch:
-                found = step.run_several(steps, exactly=True)
+            if options is None and step.holds_watch and not schedule.is_called:
+                found = step.run_several(schedule.room, schedule.begins_at, exactly=True)
                 if found is not CHANGED:
                     _, (result, results) = found
                     return result, results if riders.watches else riders.watched.fetches
-            return self._run_apart(riders, steps, fetches, options, run_metadata)
+            if self._low.known_step != schedule.begins_at:  # A hook, or another thread, has moved the step.
+                schedule.shorten()
+                options = schedule.limited(options)
+            return self._run_apart(schedule, riders, fetches, options, run_metadata)
         except (KeyError, TypeError) as exc:
             riders.blame(exc, self.raw.graph)
             raise
 
     def _run_apart(
         self,
+        schedule: Schedule,
         riders: Ridership,
-        steps: int,
         fetches: Any,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
     ) -> tuple[Any, Sequence[Any]]:
         """Makes the last of some steps in a run of its own: what is asked of that takes more than a look."""
-        of_each, parts = riders.of_each_step, []
-        while steps > 1:
-            step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
-            made, results = step.run_several(steps - 1)
-            parts.append(results)
-            steps -= made
-        result, watched = self._low.run_watched(fetches, riders.watched, None, options, run_metadata)
+        of_each, parts, left = riders.of_each_step, [], schedule.room - 1
+        try:
+            while left:
+                step = self._low.repeated_step(fetches, of_each, self._steps_per_run)
+                made, results = step.run_several(left)
+                parts.append(results)
+                left -= made
+            result, watched = self._low.run_watched(fetches, riders.watched, None, options, run_metadata)
+        except BaseException:
+            self._stop.runs += schedule.let_fail(schedule.room - 1 - left)
+            raise
         parts.append((rows_of_one(result), riders.in_rows(watched)))
         in_rows = [rider.stacked for rider in riders.riders]
         of_hooks = [

@@ -127,7 +127,8 @@ class Ridership:
                 _check(rider.hook, "before_trigger" if rider.before is None else "before_run", args)
         asked = [None if args is None else args.fetches for args in self._asked]
         late = frozenset(place for place, args in enumerate(self._asked) if args and self.riders[place].late)
-        rows = frozenset(place for place, rider in enumerate(self.riders) if rider.stacked)
+        # What every run carries, behind the riders, is of each step.
+        rows = frozenset([*(place for place, rider in enumerate(self.riders) if rider.stacked), len(asked)])
         self.watched = Watched((*asked, self.standing) if self.standing else tuple(asked), late, rows)
         only_rows = [fetches if rider.stacked else None for rider, fetches in zip(self.riders, asked, strict=True)]
         self.of_each_step = Watched((*only_rows, self.standing) if self.standing else tuple(only_rows), late, rows)

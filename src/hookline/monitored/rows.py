@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hookline.session import LateResults
@@ -25,4 +26,4 @@ def joined(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], LateResults):
         *others, last = parts
         return last.then(lambda values: joined([*(part.get() for part in others), values]))
-    return jax.tree.map(lambda *rows: np.concatenate([np.asarray(part) for part in rows]), *parts)
+    return jax.tree.map(lambda *rows: (jnp if isinstance(rows[0], jax.Array) else np).concatenate(rows), *parts)

@@ -67,6 +67,8 @@ class Schedule:
         waits: Whether a late hook waits for values, or for a run.
         repeats: Whether the run may hold several steps.
         room: How many it may hold.
+        begins_at: The global step before it, as far as that is known.
+        is_called: Whether somebody is called on it who sees one step.
         still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
     """
 
@@ -90,7 +92,9 @@ class Schedule:
         self._riders = [Rider(hook, place, session.graph) for place, hook in enumerate(hooks.hooks)]
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
-        self._short_runs = 0
+        self.begins_at: int | None = None
+        self.is_called = False
+        self._short_runs = self._cutters = 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
         # What comes some runs late comes where a full run ends, and full runs end at multiples: whatever else ends runs
         # (a clock, say), it then comes at the same steps.
@@ -250,7 +254,8 @@ class Schedule:
         # Where the device alone knows how far the run leads, it is asked after the run.
         is_open = self._counts_steps and self._planned_gain is None
         if self._capacity > 1:
-            self.repeats, self.room = self._planned_gain != 0, 1
+            self.repeats, self.room, self.begins_at = self._planned_gain != 0, 1, known
+            self.is_called = bool(self._calls & ~self._stacked & self._here)
             if self.repeats and not everyone and known is not None:
                 self._make_room(fetches, available)
             run, reach = self._run, self._reach
@@ -266,7 +271,7 @@ class Schedule:
     def _make_room(self, fetches: Any, available: Callable[[Any, int], int]) -> None:
         """Decides how many steps the run holds: it ends where somebody is due, and with the data."""
         gain, run, reach = self._planned_gain, self._run, self._reach
-        if not gain or self._calls & ~self._stacked & self._here:
+        if not gain or self.is_called:
             return
         limit = math.inf if self._session.step_limit is None else self._session.step_limit
         more = min((min(self._due_step, limit) - reach) / gain, min(self._asked_run, self._late_run) - run)
@@ -279,17 +284,34 @@ class Schedule:
             self._reach += (self.room - 1) * gain
             self._last_step += (self.room - 1) * gain
 
+    def shorten(self) -> None:
+        """Has the run hold one step, from where the global step is by now."""
+        gain, step = self._planned_gain or 0, self._low.known_step
+        self._run -= self.room - 1
+        self.room, self.begins_at = 1, step
+        if step is not None:
+            self._reach, self._last_step = step + gain, step
+
+    def let_fail(self, made: int) -> int:
+        """Takes note that the run has failed behind so many steps, which count as runs; returns them."""
+        for rider in self._riders:
+            if rider.binding is not None and rider.bit & self._here:
+                rider.binding.runs += made
+        return made
+
     def _steps_left(self, number: int) -> int:
         """Returns how many steps from the one of a number on there are until a full run ends."""
         return self._capacity - (number - 1) % self._capacity
 
     def _look_who_cuts(self, bits: int) -> None:
         """Says who is called so often that no run holds several steps."""
-        self._short_runs = self._short_runs + 1 if bits and self.repeats and self.room == 1 else 0
+        is_short = self.repeats and self.room == 1
+        self._cutters = bits & (self._cutters if self._short_runs else bits) if is_short else 0
+        self._short_runs = self._short_runs + 1 if self._cutters else 0
         if self._short_runs <= _MANY_SHORT_RUNS:
             return
         for rider in self._riders:
-            if rider.bit & bits and f"cuts {rider.bit}" not in self._warned:
+            if rider.bit & self._cutters and f"cuts {rider.bit}" not in self._warned:
                 self._warned.add(f"cuts {rider.bit}")
                 _logger.info(
                     "steps_per_run=%d: each run holds one step, for the %s is called on each. Let it fire less often: "
@@ -454,20 +476,21 @@ class Schedule:
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
         if late := rider.late:
-            due_run = math.inf if late is True else self._run + self._lag(late)
+            due_run = math.inf if late is True else self._run + self._lag(rider, late)
             results = results if isinstance(results, LateResults) else LateResults.of(results)
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))
             self.waits = True
         else:
             rider.on_trigger(Firing(results, *about, options, run_metadata, context))
 
-    def _lag(self, late: int) -> int:
+    def _lag(self, rider: Rider, late: int) -> int:
         """Returns after how many runs what is `late` runs late is delivered: where a run ends, if they hold several."""
         gain = self._planned_gain
         if not self._has_lag or not gain:
             return late
         number = self._reach // gain
-        here = self._steps_left(number) - 1  # The full run's end comes first: this one may have ended before it.
+        # Rows may come where something else has ended the run, before the full run's end.
+        here = self._steps_left(number) - 1 if rider.stacked else 0
         after = here + late
         return after + self._steps_left(number + after) - 1
 

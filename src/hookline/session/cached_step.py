@@ -73,7 +73,7 @@ class CachedStep:
         has_structures: bool,
         capacity: int = 1,
     ) -> None:
-        fetched = request.fetched
+        self._request, fetched = request, request.fetched
         watched, late = [*request.watched, *request.rows], [*request.late, *request.late_rows]
         store = session.store
         self._session, self._store, self._local, self._lock = session, store, store.local, session.lock

@@ -65,8 +65,7 @@ def repeated(
 def blank(like: Any) -> Any:
     """Returns nothing of a type. Explicit axes are a part of that."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        key = jax.random.key(0, impl=jax.random.key_impl(like))
-        return jnp.broadcast_to(key, like.shape, out_sharding=like.sharding)
+        return jnp.broadcast_to(jnp.zeros((), like.dtype), like.shape, out_sharding=like.sharding)
     return jnp.zeros(like.shape, like.dtype, out_sharding=like.sharding)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,13 @@ import jax
 import numpy as np
 
 from hookline.graph import spec as specs
-from hookline.graph.nodes import Source
+from hookline.graph.graph import Tensor
+from hookline.graph.nodes import HostCall, Source
 from hookline.session.cached_step import CHANGED, CachedStep
 from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
+from hookline.session.plan import input_tensors
 from hookline.session.programs import Request
+from hookline.session.sharing import PURE
 from hookline.session.sources import available, feed
 
 
@@ -37,10 +41,22 @@ class RepeatedStep(CachedStep):
             ],
         )
 
-    @property
+    @functools.cached_property
     def holds_watch(self) -> bool:
-        """Whether what hooks watch of the last step can be computed with the others; else it takes a run of its own."""
-        return self.program is not None and not self.hosts.early
+        """Whether what hooks watch of the last step can be computed with the others; else it takes a run of its own.
+
+        It cannot where it does something, or takes a batch: each of the steps would do that.
+        """
+        of_each = set(self.plan.needed([*self._request.fetched, *self._request.rows, *self._request.late_rows]))
+        more = [operation for operation in self.plan.operations if operation not in of_each]
+        looks = all(type(operation) in (*PURE, HostCall) and operation.fault is None for operation in more)
+        takes_batch = any(isinstance(t.op, Source) for t in self._looked_at() if self.plan.fed_place(t) is None)
+        return self.program is not None and not self.hosts.early and looks and not takes_batch
+
+    def _looked_at(self) -> list[Tensor]:
+        """Returns what is looked at outside of the program for the last step alone."""
+        asked = [e for e in (*self._request.watched, *self._request.late) if isinstance(e, Tensor)]
+        return [*asked, *input_tensors(self.plan.late, lambda tensor: True)]
 
     def check(self) -> None:
         """Raises `ValueError` where the step is more than a program and batches."""

@@ -23,7 +23,7 @@ Watch = tuple[Tensor, ...]
 
 # What computes and leaves no trace: no update, no latch, no draw of a random key, nothing that comes from outside. (Nor
 # may it have a fault, which is a latch.)
-_PURE = (Function, Gradient, VariableRead, Constant, Group)
+PURE = (Function, Gradient, VariableRead, Constant, Group)
 
 
 class Shared(NamedTuple):
@@ -91,7 +91,7 @@ class Sharing:
         def is_pure(watch: Watch) -> bool:
             extra = [o for o in plan_for([watch]).operations if o not in base]
             reads = [o.variable for o in extra if isinstance(o, VariableRead)]
-            return all(type(o) in _PURE and o.fault is None for o in extra) and not store.uninitialized(reads)
+            return all(type(o) in PURE and o.fault is None for o in extra) and not store.uninitialized(reads)
 
         base = set(always)
         if not all(map(is_pure, wanted)):
