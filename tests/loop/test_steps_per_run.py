@@ -112,6 +112,7 @@ def plain_step(loss_fn, optimizer):
     return step
 
 
+@pytest.mark.parametrize("many", [[16], pytest.param(MANY, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize(
     ("make", "loss_fn", "optimizer"),
     [
@@ -120,7 +121,7 @@ def plain_step(loss_fn, optimizer):
         (transformer, transformer_loss, "clipped adamw"),
     ],
 )
-def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer):
+def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
     params, chosen = make(jax.random.key(0)), OPTIMIZERS[optimizer]
     state = {"params": params, "slots": chosen.init(params), "average": params, "noise": jnp.zeros(())}
     step = plain_step(loss_fn, chosen)
@@ -131,7 +132,7 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer):
 
     single = trained(1)
     assert single != bits(state)
-    for steps_per_run in MANY:
+    for steps_per_run in many:
         assert trained(steps_per_run) == single
 
 
