@@ -112,10 +112,11 @@ def loop(job: Job, state: Any, train_step: Any, stack: contextlib.ExitStack, *, 
     else:
         quiet = {"progress": False, "log_steps": None, "watch": None, "log_step_count_steps": 0}
         session = stack.enter_context(made.session(**quiet))
-    raw = session.raw_session()
+    raw, last = session.raw_session(), 0
 
     def run(steps: int) -> None:
-        last = raw.global_step + steps
+        nonlocal last
+        last += steps  # What a run makes beyond this, the next round need not make.
         while raw.global_step < last:
             session.run(made.train_op)
         jax.block_until_ready(jax.live_arrays())

@@ -60,13 +60,13 @@ class RepeatedStep(CachedStep):
 
     def check(self) -> None:
         """Raises `ValueError` where the step is more than a program and batches."""
-        obstacle = self._obstacle()
-        if obstacle is not None:
+        if (obstacle := self._obstacle) is not None:
             raise ValueError(
                 f"steps_per_run={self.capacity} needs a run that is a program and takes its batches from iterators, "
                 f"and nothing else; but {obstacle}. Leave out steps_per_run."
             )
 
+    @functools.cached_property
     def _obstacle(self) -> str | None:
         plan, program = self.plan, self.program
         if self.fed_tensors:
@@ -113,14 +113,16 @@ class RepeatedStep(CachedStep):
         run.feeds = ()
         run.begin()
         try:
-            run.count = 0
+            run.count, sources = 0, self._opened or (self.open() if self._nodes else ())
             while not run.count:
-                self.available(most)
+                for source in sources:  # As in `run`.
+                    if not source.ready(most):
+                        source.wait(most, self.capacity)
                 with self._lock:
                     session.check_usable()
-                    run.count = available(self._opened, most)
+                    run.count = available(sources, most)
                     if exactly and run.count < most:
-                        for source in self._opened:
+                        for source in sources:
                             source.check()
                         return CHANGED
                     if run.count:
