@@ -19,6 +19,6 @@ def test_the_readme_and_the_page_say_what_make_bench_has_found():
     found = json.loads((results / "bench.json").read_text())
     assert publish.sentence(found) in (ROOT / "README.md").read_text()
     page = (ROOT / "docs" / "performance.md").read_text()
-    for name in ("bench.md", "growth.md"):
+    for name in ("bench.md", "growth.md", "several_steps.md"):
         assert (results / name).read_text().strip() in page
     assert f"{found['rows']['Session.run']['micros']:.1f}" in page
