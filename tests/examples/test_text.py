@@ -17,6 +17,7 @@ import hookline as hl
 from hookline.testing import read_events
 
 pytest.importorskip("grain")
+pytestmark = pytest.mark.campaign  # The digits are killed and started again in `make test`.
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "text.py"
 STEPS = 16  # evaluated and saved each 2 steps

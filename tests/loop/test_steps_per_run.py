@@ -136,8 +136,10 @@ def test_the_state_has_the_bits_of_single_steps(make, loss_fn, optimizer, many):
         assert trained(steps_per_run) == single
 
 
-@pytest.mark.parametrize("kind", [FORMS[0], *[pytest.param(kind, marks=pytest.mark.campaign) for kind in FORMS[1:]]])
-def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("kind", "many"), [(FORMS[0], [16]), *[pytest.param(kind, MANY, marks=pytest.mark.campaign) for kind in FORMS]]
+)
+def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, many, tmp_path, caplog):
     caplog.set_level(logging.INFO, "hookline")
 
     def trained(steps_per_run):
@@ -157,7 +159,7 @@ def test_with_all_usual_hooks_whatever_is_written_is_that_of_single_steps(kind, 
         return bits(state), loaded, shown(directory), saved(caplog), ended(caplog)
 
     single = trained(1)
-    for steps_per_run in MANY if kind == FORMS[0] else [16]:
+    for steps_per_run in many:
         several = trained(steps_per_run)
         for one, other in zip(several, single, strict=True):
             assert one == other
