@@ -79,6 +79,25 @@ def test_the_bound_holds_where_a_device_that_kept_up_becomes_slow(bound, others)
             assert bound // 2 <= most_ahead(lambda: run(20)) <= bound
 
 
+@pytest.mark.parametrize(("bound", "steps", "most"), [(2, 4, 1), (8, 4, 4), (28, 3, 10), (28, 16, 4), (28, 64, 4)])
+def test_several_steps_in_a_run_count_for_a_quarter_of_the_bound_at_most(bound, steps, most):
+    """So that a few runs wait behind the one that is computed, however many steps each has."""
+    weights = hl.Variable(jnp.ones((200, 200)), name="weights")
+    step = hl.train.get_or_create_global_step()
+    new = weights.assign(hl.op(slow)(weights))
+    train_op = hl.group(new, step.assign_add(1))
+    total = hl.op(jnp.sum)(new)
+    config = hl.SessionConfig(max_runs_ahead=bound)
+    creator = hl.train.ChiefSessionCreator(config=config)
+    with hl.train.MonitoredSession(creator, steps_per_run=steps) as session:
+        raw = session.raw_session()
+        fetches = [train_op, total]
+        repeated = raw.lowlevel.repeated_step(fetches, None, steps)
+        jax.block_until_ready(repeated.run_several(steps))
+        assert most // 2 < most_ahead(lambda: [repeated.run_several(steps)[1][0][1]]) <= most
+        assert raw.global_step % steps == 0
+
+
 def test_random_keys_are_looked_at_too():
     keys = hl.Variable(lambda: jax.random.key(1), name="keys")
     step = hl.train.get_or_create_global_step()

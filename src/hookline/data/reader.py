@@ -115,7 +115,8 @@ class _Ahead:
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._count = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # Longer to enter than its lock.
         self.items: deque[Item] = deque()
         self.thread: threading.Thread | None = None
         self.home: Any = None
@@ -248,7 +249,7 @@ class _Ahead:
         self._add(item)
 
     def _add(self, item: Item, *, in_front: bool = False) -> None:
-        with self._changed:
+        with self._lock:
             (self.items.appendleft if in_front else self.items.append)(item)
             self._tell()
 
@@ -283,7 +284,7 @@ class _Ahead:
             self._changed.notify_all()
 
     def take(self) -> Item:
-        with self._changed:
+        with self._lock:
             item = self.items[0]
             found = item.take_first() if item.capacity else item
             if found is item or not item.count:
@@ -294,9 +295,10 @@ class _Ahead:
         return found
 
     def take_block(self, count: int, capacity: int) -> Item:
-        with self._changed:
+        with self._lock:
             parts = [self._pop(count)]
-            while sum(part.count for part in parts) < count:
+            left = count - parts[0].count
+            for _ in range(left):  # They are alone, where the first is no block.
                 parts.append(self._pop(1))
             self._tell()
         if parts[0].capacity == capacity:
@@ -322,7 +324,7 @@ class _Ahead:
         return item
 
     def give_back(self, item: Item) -> None:
-        with self._changed:
+        with self._lock:
             front = self.items[0] if self.items else None
             if front is not None and front.value is item.value and item.start + item.count == front.start:
                 item = dataclasses.replace(front, start=item.start, count=item.count + front.count)
@@ -444,13 +446,12 @@ class Reader:
         """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`."""
         if self._form.why_no_blocks is not None:
             most = 1
+        if (capacity := max(most, capacity)) > self._capacity:
+            self._has_room(capacity)
         ahead = self._ahead
-        if max(most, capacity) > self._capacity:
-            self._has_room(max(most, capacity))
-        if ahead.items or self.ready():
-            return
-        if ahead.has_stopped:
-            ahead.read_on(most)
+        if ahead.demand.is_over:
+            if not self.ready():
+                ahead.read_on(most)
             return
         if ahead.pays:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
@@ -482,14 +483,15 @@ class Reader:
         if front is None:
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: a stop was requested; it reads no further.")
         error = front.error
+        if error is None:
+            return
         if isinstance(error, StopIteration):
             used = self._before + self._used
             raise OutOfRangeError(node.node_def, node, f"{node.node_def}: the data have ended after {used} batches.")
         if isinstance(error, KeyboardInterrupt):
             self._ahead.mend()  # The interrupt was meant for this run. The next run gets the batch.
-        if error is not None:
-            node.note(error)
-            raise error.with_traceback(front.trace)
+        node.note(error)
+        raise error.with_traceback(front.trace)
 
     @property
     def has_ended(self) -> bool:

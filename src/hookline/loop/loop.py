@@ -378,6 +378,7 @@ class _MetricsLog(LoggingTensorHook):
     def __init__(self, metrics: dict[str, Tensor], trigger: Trigger, *, in_rows: bool) -> None:
         super().__init__(metrics, trigger=_EachRun(trigger) if in_rows else trigger)
         self._points, self.stacked = trigger, in_rows
+        self._writes_own_lines = True  # Before a line of the base class stands the step, and nothing else.
 
     def on_trigger(self, firing: Firing) -> None:
         last = firing.global_step

@@ -160,10 +160,9 @@ class HookedSession:
             schedule = self._schedule or self.use(self._hooks)
             passed, self._passed = self._passed, 0
             riders = schedule.decide(fetches, feed_dict, self._stop.runs + 1, passed, self._available)
-            # A latch has latched, or late values have arrived.
-            has_news = self._low.alarms != schedule.alarms or (
-                schedule.awaited and any(results.is_ready() for results in schedule.awaited)
-            )
+            has_news = self._low.alarms != schedule.alarms  # A latch has latched, or late values have arrived.
+            for results in schedule.awaited:
+                has_news = has_news or results.is_ready()
             if schedule.repeats:
                 self._check_plain(feed_dict, options, run_metadata)
             if has_news or riders.riding or schedule.overdue:
@@ -218,7 +217,7 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
         *,
-        has_news: Any,
+        has_news: bool,
     ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
         context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
@@ -227,7 +226,8 @@ class HookedSession:
             if has_news:
                 schedule.deliver_late(context, self._stop.runs)
                 schedule.look_at_latches(context)
-            riders.ask(context)
+            if riders.may_ask:
+                riders.ask(context)
             self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
@@ -244,11 +244,10 @@ class HookedSession:
             else:
                 result = self.raw.run(fetches, feed_dict, options, run_metadata)
                 watched, merged = riders.watched.fetches, options
-            if not schedule.repeats:
+            if riders.stacked and not schedule.repeats:
                 watched = riders.in_rows(watched)
             self._at_callbacks = True
-            context.take(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
-            context.give_rest()
+            context.give(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
             if schedule.waits:
                 schedule.deliver_late(context, self._stop.runs + schedule.room)
         except BaseException:

@@ -22,6 +22,8 @@ class Ridership:
 
     Attributes:
         riding: Whether there are any riders.
+        may_ask: Whether any of them is to be asked for something.
+        stacked: Whether any takes rows.
         after: All of them, each with its place in `watched`.
         asks: Whether any asked for something, as of the last `ask`.
         watches: Whether there is anything in `watched`.
@@ -42,7 +44,8 @@ class Ridership:
         self.riders = riders
         self.after = list(enumerate(riders))
         self._asking = [(place, rider) for place, rider in self.after if rider.before is not None or rider.asks]
-        self.riding = bool(riders)
+        self.riding, self.may_ask = bool(riders), bool(self._asking)
+        self.stacked = any(rider.stacked for rider in riders)
         self._ask = ask
         self._asked: list[SessionRunArgs | None] = [None] * len(riders)
         self.stale = False
@@ -66,8 +69,6 @@ class Ridership:
 
     def in_rows(self, watched: Sequence[Any]) -> Sequence[Any]:
         """Returns the results of hooks in one step, in rows for those that take rows."""
-        if not any(rider.stacked for rider in self.riders):
-            return watched
         found = [
             rows_of_one(values) if rider.stacked else values
             for rider, values in zip(self.riders, watched, strict=False)  # What every run carries is behind.

@@ -571,10 +571,15 @@ class Schedule:
 
     def _await(self) -> None:
         """Looks what late hooks wait for."""
-        firsts = [rider.waiting[0] for rider in self._riders if rider.waiting]
-        self.waits = bool(firsts)
-        self.awaited = tuple([late.results for late in firsts if late.due_run == math.inf])
-        self._late_run = min([late.due_run for late in firsts], default=math.inf)
+        self.waits, self._late_run, awaited = False, math.inf, []
+        for rider in self._riders:
+            if rider.waiting:
+                first, self.waits = rider.waiting[0], True
+                if first.due_run == math.inf:
+                    awaited.append(first.results)
+                elif first.due_run < self._late_run:
+                    self._late_run = first.due_run
+        self.awaited = tuple(awaited)
 
     def look_at_latches(self, context: SessionRunContext, *, wait: bool = False) -> None:
         """Calls the hooks whose latch has latched; on demand it waits for all runs so far."""

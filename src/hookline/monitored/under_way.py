@@ -10,6 +10,9 @@ from hookline.monitored.rider import Rider
 from hookline.monitored.schedule import Schedule
 from hookline.session import RunMetadata, RunOptions, Session
 
+_Rest = tuple[Iterator[tuple[int, Rider]], Sequence[Any], RunOptions, RunMetadata]
+"""Who has not got the results yet, and what they get."""
+
 
 class UnderWay(SessionRunContext):
     """The context of one run on its way through the hooks; a run that a callback starts has its own."""
@@ -24,8 +27,7 @@ class UnderWay(SessionRunContext):
     ) -> None:
         super().__init__(original_args, session, runs=runs)
         self._schedule, self._settle = schedule, settle
-        self._rest: Iterator[tuple[int, Rider]] = iter(())
-        self._values: tuple[Sequence[Any], RunOptions, RunMetadata] | None = None
+        self._rest: _Rest | None = None
 
     @property
     def expected_step(self) -> int | None:
@@ -50,18 +52,19 @@ class UnderWay(SessionRunContext):
         """See `SessionRunContext`."""
         self._schedule.deliver(hook, self, run_values)
 
-    def take(
+    def give(
         self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
     ) -> None:
-        """Has the results at hand for the hooks; `give_rest` gives them."""
-        self._rest, self._values = iter(after), (watched, options, run_metadata)
+        """Gives the results to the hooks."""
+        self._rest = iter(after), watched, options, run_metadata
+        self.give_rest()
 
     def give_rest(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
-        if self._values is None:
+        if self._rest is None:
             return
-        watched, options, run_metadata = self._values
-        for place, rider in self._rest:
+        after, watched, options, run_metadata = self._rest
+        for place, rider in after:
             results = watched[place] if place >= 0 else None
             if rider.after is not None:
                 rider.after(self, SessionRunValues(results, options, run_metadata))
@@ -70,4 +73,4 @@ class UnderWay(SessionRunContext):
 
     def forget(self) -> None:
         """Lets go of the results, which must not outlive the run, though a hook may keep the context."""
-        self._values = None
+        self._rest = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,9 @@ from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.programs import Programs, Request
 from hookline.session.slots import Block, Slot
-from hookline.session.sources import OpenSource, available, feed
+from hookline.session.sources import OpenSource, feed
+
+T = TypeVar("T")
 
 CHANGED = object()
 """In place of results: nothing was run, for the global step is not where it was expected."""
@@ -149,29 +151,20 @@ class CachedStep:
         Returns:
             The results of the caller, and those of the hooks; or `CHANGED`.
         """
-        session, run = self._session, Run()
+        session, run, nodes = self._session, Run(), self._nodes
         run.feeds = [*map(called, self._feeders, values)] if values else ()
-        sources = self._opened
-        if self._nodes:
-            run.begin()
-            sources = sources or self.open()
         try:
-            while True:
-                for source in sources:  # Not under the lock: a batch may take its time.
-                    if not source.ready():
-                        source.wait()
+            if nodes:
+                run.begin()
+                dispatch = lambda _: self.dispatch(run, expected)  # noqa: E731
+                made = self.when_available(lambda _: feed(nodes, self._opened, run, dispatch))
+            else:
                 with self._lock:
                     if not session.usable:
                         session.check_usable()
-                    if not sources:
-                        made = self.dispatch(run, expected)
-                    elif available(sources, 1):
-                        made = feed(self._nodes, sources, run, lambda _: self.dispatch(run, expected))
-                    else:
-                        continue
-                if made is CHANGED:
-                    return CHANGED
-                break
+                    made = self.dispatch(run, expected)
+            if made is CHANGED:
+                return CHANGED
             ahead = session.ahead
             ahead.left -= 1
             if ahead.left <= 0:
@@ -180,12 +173,29 @@ class CachedStep:
             raise session.map_error(error) from error
         return self._nothing if self._nothing is not None and not session.checks_runs else self.results(run)
 
-    def open(self) -> Sequence[OpenSource]:
-        """Returns what it takes its batches from."""
-        with self._lock:
-            self._session.check_usable()
-            self._opened = self._session.staged.sources.opened(self._nodes)
-            return self._opened
+    def when_available(self, make: Callable[[int], T], most: int = 1) -> T:
+        """Waits for batches, and then calls a function with the session locked.
+
+        Args:
+            make: It is given for how many steps there are batches, each of one form: from 1 to `most`.
+            most: As above.
+        """
+        session = self._session
+        while True:
+            with self._lock:
+                if not session.usable:
+                    session.check_usable()
+                sources = self._opened
+                if not sources:
+                    sources = self._opened = session.staged.sources.opened(self._nodes)
+                count = most
+                for source in sources:
+                    count = min(count, source.ready(most))
+                if count:
+                    return make(count)
+            for source in sources:  # Not under the lock: a batch may take its time.
+                if not source.ready(most):
+                    source.wait(most, self.capacity)
 
     def new_run(self, values: Iterable[Any]) -> Run:
         """Returns a run that is fed these values, once they are checked."""

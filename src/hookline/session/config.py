@@ -15,8 +15,10 @@ class SessionConfig:
         max_runs_ahead: How many runs the host may be ahead of the device; from 2 on. Each of them holds its feeds and
             results. A signal, a NaN and a stop of the coordinator are acted on at most so many runs late. Where the
             device is slower than the host, the host sleeps until half of them are computed, and then starts as many in
-            a row. JAX itself lets 32 computations wait for a device, and then wakes the host for each, which takes more
-            of the processor. A run is one of them; conversions of feeds and copies of latches add some.
+            a row. With `steps_per_run` each step counts, but those of one run count for a quarter of the bound at most:
+            four runs may be on their way, however many steps they have. JAX itself lets 32 computations wait for a
+            device, and then wakes the host for each, which takes more of the processor. A run is one of them;
+            conversions of feeds and copies of latches add some.
         max_plans: How many different requests (of fetches and fed tensors) are remembered with their programs; those
             used least lately are forgotten first, and compiled anew when they come again.
 

@@ -174,9 +174,7 @@ class Engine(LowLevel):
         Raises:
             ValueError: The run is more than a program and batches.
         """
-        found = self._plans.find_repeated(self, fetches, watched, capacity)
-        found.check()
-        return found
+        return self._plans.find_repeated(self, fetches, watched, capacity)
 
     def gain(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> int | None:
         """Returns by how much a run of these fetches advances the global step; None if only the device knows."""

@@ -62,7 +62,11 @@ class PlanCache:
         return missing
 
     def find_repeated(self, session: Any, fetches: Any, watched: Watched | None, capacity: int) -> RepeatedStep:
-        """Returns the step of a request that can be made so often in one run, made now or before."""
+        """Returns the step of a request that can be made so often in one run, made now or before.
+
+        Raises:
+            ValueError: The run is more than a program and batches.
+        """
         latest = self._latest_repeated.get(watched)
         if latest is not None and latest[0] is fetches and latest[1] == capacity and session.usable:
             return latest[2]
@@ -73,6 +77,7 @@ class PlanCache:
             if found is None:
                 found = self._make(session, fetches, watched, None, capacity)
             assert isinstance(found, RepeatedStep), "No other has such a key."
+            found.check()
             self._keep(key, found)
         if isinstance(fetches, Tensor | Operation | str):  # As below.
             if len(self._latest_repeated) >= self._most_latest:

@@ -17,7 +17,7 @@ from hookline.session.getters import Getter, Run, fetch_getter, rows_getter
 from hookline.session.plan import input_tensors
 from hookline.session.programs import Request
 from hookline.session.sharing import PURE
-from hookline.session.sources import available, feed
+from hookline.session.sources import feed
 
 
 class RepeatedStep(CachedStep):
@@ -88,15 +88,7 @@ class RepeatedStep(CachedStep):
 
     def available(self, most: int) -> int:
         """Waits for the next batches; returns how many of one form are there in a row, at most `most`."""
-        sources = self._opened or (self.open() if self._nodes else ())
-        while True:
-            for source in sources:
-                if not source.ready(most):
-                    source.wait(most, self.capacity)
-            with self._lock:
-                self._session.check_usable()
-                if count := available(sources, most):
-                    return count
+        return self.when_available(lambda count: count, most)
 
     def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
@@ -112,27 +104,23 @@ class RepeatedStep(CachedStep):
         session, run = self._session, Run()
         run.feeds = ()
         run.begin()
+
+        def make(count: int) -> Any:
+            if exactly and count < most:
+                for source in self._opened:
+                    source.check()
+                return CHANGED
+            run.count = count
+            for variable in self.counters:
+                before_last = (self.plan.gain(variable) or 0) * (count - 1)
+                run.counters[variable] = self._store.counter(variable) + before_last
+            return self._dispatch_several(run, expected)
+
         try:
-            run.count, sources = 0, self._opened or (self.open() if self._nodes else ())
-            while not run.count:
-                for source in sources:  # As in `run`.
-                    if not source.ready(most):
-                        source.wait(most, self.capacity)
-                with self._lock:
-                    session.check_usable()
-                    run.count = available(sources, most)
-                    if exactly and run.count < most:
-                        for source in sources:
-                            source.check()
-                        return CHANGED
-                    if run.count:
-                        for variable in self.counters:
-                            before_last = (self.plan.gain(variable) or 0) * (run.count - 1)
-                            run.counters[variable] = self._store.counter(variable) + before_last
-                        if self._dispatch_several(run, expected) is CHANGED:
-                            return CHANGED
+            if self.when_available(make, most) is CHANGED:
+                return CHANGED
             ahead = session.ahead
-            ahead.left -= run.count
+            ahead.left -= min(run.count, ahead.heaviest)
             if ahead.left <= 0:
                 ahead.look(self, run)
             if self.hosts.after:

@@ -22,14 +22,19 @@ class RunAhead:
     bound in a row: that takes much less of the processor than to be woken for each run, as by JAX's own bound of 32
     computations.
 
+    Each of several steps in a run counts, but together they count for a quarter of the bound at most: the device would
+    stand still while the host is woken if there were not a few runs behind the one that it computes.
+
     Attributes:
         left: How many runs there may be until the next look; whoever makes a run counts.
+        heaviest: For how many a run of several steps counts at most.
         latches: What the latches of the session hold.
     """
 
     def __init__(self, session: Any, max_runs: int) -> None:
         self._session, self._half = session, max_runs // 2
         self.left = self._half
+        self.heaviest = max(1, self._half // 2)
         self.latches = Latches(session.graph)
         self._mark: jax.Array | None = None
 

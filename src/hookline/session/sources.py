@@ -93,13 +93,6 @@ class OpenSource(Protocol):
         ...
 
 
-def available(sources: Iterable[OpenSource], most: int) -> int:
-    """Returns for how many runs each has what they take, at most `most`; 0 where one must be awaited."""
-    for source in sources:
-        most = min(most, source.ready(most))
-    return most
-
-
 def feed(
     nodes: Sequence[Source],
     sources: Sequence[OpenSource],
