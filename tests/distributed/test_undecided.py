@@ -58,7 +58,7 @@ def undecided(actor):
 
 
 @pytest.mark.parametrize("over_ray", [False, True])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pair = Pair(RayTransport(handles, timeout_secs=600))
@@ -75,7 +75,7 @@ def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, 
 
 
 @pytest.mark.parametrize("over_ray", [False, True])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
     pid = [pid_of(handle) for handle in handles][victim]
