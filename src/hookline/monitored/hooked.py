@@ -182,9 +182,11 @@ class HookedSession:
                 self._stop.warn_of_stillness(self.raw.global_step)
             capacity = self._steps_per_run if schedule.repeats else 1
             if foreseen is not None and foreseen.runs >= capacity and options is None and not self._stop.requested:
-                idle = schedule.idle
-                watched = idle.watched if idle.watches else None
-                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=bool(feed_dict), capacity=capacity)
+                callers = schedule.callers
+                watched = callers.watched if callers.watches else None
+                ride = self._ride if callers.riding else None
+                feeds = bool(feed_dict)
+                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=feeds, capacity=capacity, ride=ride)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self._low.writes != writes
@@ -196,7 +198,7 @@ class HookedSession:
     def raise_as_run(self, error: BaseException) -> NoReturn:
         """Raises the error of a run that asked nobody, as `run` would have raised it."""
         self.let_go()
-        self._failed_inside = self._low.writes != self._quiet.writes
+        self._failed_inside = self._at_callbacks or self._low.writes != self._quiet.writes
         mapped = self._low.map_error(error)
         if mapped is error:
             raise error
@@ -208,6 +210,16 @@ class HookedSession:
         self._stop.runs += made
         self._passed += made
 
+    def _ride(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, passed: int) -> Any:
+        """Makes a run that was foreseen, with the hooks that are called on each."""
+        schedule = self._schedule
+        callers = schedule.callers
+        schedule.go_on()
+        result = self._run_with(schedule, callers, fetches, feed_dict, None, None, passed=passed)
+        if self._stop.requested or schedule.callers is not callers or schedule.overdue:
+            self._quiet.interrupt()
+        return result
+
     def _run_with(
         self,
         schedule: Schedule,
@@ -217,14 +229,16 @@ class HookedSession:
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
         *,
-        has_news: bool,
+        has_news: bool = False,
+        passed: int = 0,
     ) -> Any:
         args = self._original_args(fetches, feed_dict, options)
-        context = UnderWay(args, self.raw, self._stop.runs, schedule, self._settle)
+        runs = self._stop.runs + passed
+        context = UnderWay(args, self.raw, runs, schedule, self._settle)
         try:
             self._at_callbacks = True
             if has_news:
-                schedule.deliver_late(context, self._stop.runs)
+                schedule.deliver_late(context, runs)
                 schedule.look_at_latches(context)
             if riders.may_ask:
                 riders.ask(context)
@@ -249,7 +263,8 @@ class HookedSession:
             self._at_callbacks = True
             context.give(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
             if schedule.waits:
-                schedule.deliver_late(context, self._stop.runs + schedule.room)
+                schedule.deliver_late(context, runs + schedule.room)
+            self._at_callbacks = False
         except BaseException:
             if context.stop_requested:
                 self._stop.carry()

@@ -1,9 +1,9 @@
-"""Quiet: the runs on which no hook rides, made without asking anybody."""
+"""Quiet: the runs of which it is known who rides on them, made without asking any trigger."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -19,11 +19,14 @@ class NotRun(NamedTuple):
 
 NOT_RUN = NotRun()
 
+Ride = Callable[[Any, "Mapping[Any, Any] | None", int], Any]
+"""Makes a run with hooks, of these fetches and feeds; so many were made since `begin`."""
+
 _NOTHING = object()
 
 
 class Foreseen(NamedTuple):
-    """Runs of which nobody needs to be told.
+    """Runs on which no hook fires.
 
     Args:
         runs: How many there may be.
@@ -43,10 +46,11 @@ class Foreseen(NamedTuple):
 
 
 class Quiet:
-    """The runs on which no hook rides: they go straight to the raw session. A monitored session has one.
+    """The runs on which no hook fires: they go straight to the raw session. A monitored session has one.
 
     A hooked session that knows when the next hook is due lets so many runs pass. They must ask for the same, and the
     global step must be where it was foreseen. Where a run may hold several steps, each of them counts as one here.
+    Hooks that are called on each run are called on these too.
 
     Attributes:
         fetches: What these runs ask for.
@@ -69,11 +73,24 @@ class Quiet:
         *,
         feeds: bool,
         capacity: int = 1,
+        ride: Ride | None = None,
     ) -> None:
-        """Lets the runs of these fetches pass that are foreseen; each carries what is watched for hooks."""
-        self._session, self._watched, self.is_open = session, watched, True
+        """Lets the runs of these fetches pass that are foreseen.
+
+        Args:
+            session: The raw session.
+            fetches: The fetches.
+            watched: What each of them carries for hooks.
+            foreseen: Those runs.
+            feeds: Whether they are fed.
+            capacity: How many steps one of them may hold.
+            ride: Makes a run with the hooks that are called on each; None without such.
+        """
+        self._session, self._watched, self.is_open, self._ride = session, watched, True, ride
         self._low, self._capacity = session.lowlevel, capacity
-        if capacity > 1:
+        if ride is not None:
+            self._step = None
+        elif capacity > 1:
             self._step = self._low.repeated_step(fetches, watched, capacity)
         else:
             self._step = None if feeds else self._low.cached_step(fetches, watched)
@@ -88,6 +105,7 @@ class Quiet:
         self._session: RawSession | None = None
         self._watched: Watched | None = None
         self._step: Any = None
+        self._ride: Ride | None = None
         self._capacity = 1
         self._runs = self._until = 0.0
         self._expected: int | None = None
@@ -141,6 +159,8 @@ class Quiet:
     def _run(self, session: RawSession, feed_dict: Mapping[Any, Any] | None) -> Any:
         outer = SCOPE.set(self._scope)
         try:
+            if self._ride is not None:
+                return self._ride(self.fetches, feed_dict, self.made)
             if self._watched is None:
                 return session.run(self.fetches, feed_dict)
             return session.lowlevel.run_watched(self.fetches, self._watched, feed_dict)[0]

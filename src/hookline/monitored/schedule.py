@@ -68,6 +68,7 @@ class Schedule:
         repeats: Whether the run may hold several steps.
         room: How many it may hold.
         begins_at: The global step before it, as far as that is known.
+        callers: Who is called on each of the runs that are foreseen; None where that has changed since.
         is_called: Whether somebody is called on it who sees one step.
         still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
     """
@@ -93,6 +94,7 @@ class Schedule:
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
         self.begins_at: int | None = None
+        self.callers: Ridership | None = None
         self.is_called = False
         self._short_runs = self._cutters = 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
@@ -169,6 +171,7 @@ class Schedule:
 
     def _read_riders(self) -> None:
         """Says who rides on every run."""
+        self.callers = None
         self._riderships: dict[tuple[int, int], Ridership] = {}
         self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after) | self._stacked
         # Who has a trigger in common with one that asks fires where that one does.
@@ -186,11 +189,6 @@ class Schedule:
             latches = [leaf.operation for rider in self._riders if rider.bit & self._here for leaf in rider.latches]
             found = self._riderships[key] = Ridership(riding, self.ask_rider, tuple(dict.fromkeys(latches)))
         return found
-
-    @property
-    def idle(self) -> Ridership:
-        """Nobody, with what every run carries."""
-        return self._of(0)
 
     def _step(self) -> int | None:
         return self._session.global_step if self._has_step else None
@@ -261,7 +259,7 @@ class Schedule:
             run, reach = self._run, self._reach
         self.overdue = everyone or is_open or run >= self._due_run or reach >= self._due_step or now >= self._due_secs
         self._firing = self._asked(reach, now, everyone) if self.overdue else 0
-        if foreseen and not self.overdue and not self._calls:
+        if foreseen and not self.overdue:
             self._free = self._runs_before(reach)
         bits = (self._calls | self._firing) & self._here
         if self._capacity > 1:
@@ -617,9 +615,20 @@ class Schedule:
             self.still, self._seen_step = self._stood > 1, step
         if self.overdue:
             self._plan(step)
-        if self._free <= 0 or self._has_lag or self._calls & self._here or (step is None and self._has_step):
+        if self._free <= 0 or self._has_lag or (step is None and self._has_step):
             return None
+        callers = self._calls & self._here
+        if callers and self._capacity > 1:
+            return None
+        self.callers = self._of(callers)
         return Foreseen(self._free, self._due_secs, step, self._planned_gain or 0, self.alarms, self.awaited)
+
+    def go_on(self) -> None:
+        """Begins a run that was foreseen, for those who are called on each."""
+        self._run += 1
+        self._attempt += 1
+        self._reach += self._planned_gain if self._has_step and self._planned_gain else 1
+        self._firing, self._came, self.overdue = 0, None, False
 
     def _plan(self, step: int | None) -> None:
         run = self._run
