@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
@@ -184,7 +185,7 @@ class HookedSession:
             if foreseen is not None and foreseen.runs >= capacity and options is None and not self._stop.requested:
                 callers = schedule.callers
                 watched = callers.watched if callers.watches else None
-                ride = self._ride if callers.riding else None
+                ride = partial(self._ride, schedule, callers) if callers.riding else None
                 feeds = bool(feed_dict)
                 self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=feeds, capacity=capacity, ride=ride)
             return result
@@ -210,10 +211,15 @@ class HookedSession:
         self._stop.runs += made
         self._passed += made
 
-    def _ride(self, fetches: Any, feed_dict: Mapping[Any, Any] | None, passed: int) -> Any:
+    def _ride(
+        self,
+        schedule: Schedule,
+        callers: Ridership,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        passed: int,
+    ) -> Any:
         """Makes a run that was foreseen, with the hooks that are called on each."""
-        schedule = self._schedule
-        callers = schedule.callers
         schedule.go_on()
         result = self._run_with(schedule, callers, fetches, feed_dict, None, None, passed=passed)
         if self._stop.requested or schedule.callers is not callers or schedule.overdue:

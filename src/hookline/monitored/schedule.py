@@ -68,7 +68,7 @@ class Schedule:
         repeats: Whether the run may hold several steps.
         room: How many it may hold.
         begins_at: The global step before it, as far as that is known.
-        callers: Who is called on each of the runs that are foreseen; None where that has changed since.
+        callers: Who is called on each of the runs that are foreseen: another object where that has changed.
         is_called: Whether somebody is called on it who sees one step.
         still: Whether this run and the one before have left the global step where it was, and a hook waits for steps.
     """
@@ -94,7 +94,6 @@ class Schedule:
         self._by_hook = {id(rider.hook): rider for rider in self._riders}
         self._capacity, self.repeats, self.room = steps_per_run, False, 1
         self.begins_at: int | None = None
-        self.callers: Ridership | None = None
         self.is_called = False
         self._short_runs = self._cutters = 0
         self._stacked = sum(rider.bit for rider in self._riders if rider.stacked) if steps_per_run > 1 else 0
@@ -171,12 +170,12 @@ class Schedule:
 
     def _read_riders(self) -> None:
         """Says who rides on every run."""
-        self.callers = None
         self._riderships: dict[tuple[int, int], Ridership] = {}
         self._calls = sum(rider.bit for rider in self._riders if rider.before or rider.after) | self._stacked
         # Who has a trigger in common with one that asks fires where that one does.
         asking = {rider.timer for rider in self._riders if rider.asks and rider.timer is not None}
         self._asking = sum(rider.bit for rider in self._riders if rider.asks or rider.timer in asking)
+        self.callers = self._of(0)
 
     def _of(self, bits: int) -> Ridership:
         """Returns some hooks, in list order, as they ride on runs like this one."""
