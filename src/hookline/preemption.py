@@ -108,6 +108,22 @@ class Watch:
         return None if self.number is None else Preempted(self.number)
 
 
+def heard() -> int | None:
+    """Returns the signal that was heard, whether or not it has an effect yet."""
+    return _signals.heard
+
+
+def agree(number: int | None = None) -> None:
+    """Has signals take effect only where the processes that run in step have agreed on it.
+
+    Args:
+        number: What they have agreed on: every process was asked to end. None: nothing yet.
+    """
+    _signals.agrees = number is None
+    if number is not None:
+        _signals.number = _signals.number or number
+
+
 def asked() -> int | None:
     """Returns the signal that asked this process to end, if an open session responds to signals; else None."""
     return None if _signals.number is None or not _signals.watches else _signals.number
@@ -192,9 +208,12 @@ class _Signals:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.heard: int | None = None
         self.heard_at: float | None = None
         self.deadline = float("inf")
         self.urgent = False
+        # Whether a signal has no effect before the processes that run in step have agreed on it: see `agree`.
+        self.agrees = False
         self.interrupted_at: float | None = None
         # Weak references: a session that is dropped without being closed no longer counts.
         self.watches: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -227,7 +246,7 @@ class _Signals:
             return came
 
     def _reset(self) -> None:
-        self.number, self.heard_at, self.deadline = None, None, float("inf")
+        self.number, self.heard, self.heard_at, self.deadline = None, None, None, float("inf")
         self.urgent, self.interrupted_at = False, None
 
     def _install(self) -> None:
@@ -264,7 +283,7 @@ class _Signals:
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
                 signal.default_int_handler(number, frame)
-        elif self.number is None:
+        elif self.number is None and not self.agrees:
             self.number = number
         if self._ear is not None:
             self._ear.tell(number)
@@ -279,7 +298,8 @@ class _Signals:
 
     def hear(self, number: int) -> None:
         """Reacts, in a thread, to the first signal."""
-        self.number = self.number or number
+        self.number = None if self.agrees else self.number or number
+        self.heard = number
         watches = list(self.watches)
         grace_secs = min((watch.grace_secs for watch in watches), default=DEFAULT_GRACE_SECS)
         self.heard_at = _real_time.monotonic()
@@ -305,7 +325,7 @@ class _Signals:
 
     def time_is_over(self) -> None:
         """Ends what was not left in time; if even that fails, the process, unless a shell or notebook lives in it."""
-        number = self.number or signal.SIGTERM
+        number = self.number or self.heard or signal.SIGTERM
         if not self.urgent:
             self.end_now(number, "The time to leave the training is over")
         elif self.is_caught(signal.SIGINT) and self.interrupted_at is None and not hasattr(sys, "ps1"):

@@ -69,6 +69,7 @@ class Graph(Registry):
         self.home: jax.sharding.Sharding | None = None
         self.context: jax.sharding.Sharding | None = None
         self.moves = 0
+        self._is_everywhere = False  # Nobody has said where; in step that is on all devices of all processes.
         self._operations: dict[str, Operation] = {}
         self._blocks = threading.local()
 
@@ -97,7 +98,13 @@ class Graph(Registry):
         Raises:
             ValueError: JAX does not compute with these and those before at once. The error begins with `who`.
         """
-        home = placement.home_of([self.home, *shardings], f"{who}: the graph it belongs to")
+        known = None if self._is_everywhere else self.home
+        home = placement.home_of([known, *shardings], f"{who}: the graph it belongs to")
+        if home is None and placement.is_in_step():
+            home, self._is_everywhere = jax.NamedSharding(placement.everywhere(), jax.P()), True
+        elif home is not None:
+            self._is_everywhere = False
+            placement.check_in_step(who, home)
         self.home = home or self.home
         needed = self.home if placement.has_explicit_axes(self.home) else None
         self.context = self.context or placement.current() or needed

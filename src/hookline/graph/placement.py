@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hookline.graph import spec as specs
 
@@ -166,10 +168,26 @@ def is_at(array: Any, place: jax.sharding.Sharding) -> bool:
 
 
 def put(array: Any, place: jax.sharding.Sharding | None) -> Any:
-    """Returns an array, or a number, as an array that lies at a place; the same one, if it does."""
+    """Returns an array, or a number, as an array that lies at a place; the same one, if it does.
+
+    At a place in several processes, each calls this with the same value, and sends its own devices what is theirs:
+    `jax.device_put` would compare the values first, which is a collective.
+    """
     if place is None or is_at(array, place):
         return array
-    return jax.device_put(array if hasattr(array, "dtype") else jnp.asarray(array), place)
+    array = array if hasattr(array, "dtype") else jnp.asarray(array)
+    if place.is_fully_addressable:
+        return jax.device_put(array, place)
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return jax.jit(_same, out_shardings=place)(array)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(put(jax.random.key_data(array), place), impl=jax.random.key_impl(array))
+    held = np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    return jax.make_array_from_callback(held.shape, place, lambda index: held[index])
+
+
+def _same(array: Any) -> Any:
+    return array
 
 
 def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
@@ -177,7 +195,40 @@ def put_all(tree: Any, place: jax.sharding.Sharding | None) -> Any:
     if place is None:
         return tree
     free = lambda leaf: isinstance(leaf, jax.Array) and not leaf.committed  # noqa: E731
-    return jax.tree.map(lambda leaf: jax.device_put(leaf, place) if free(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: put(leaf, place) if free(leaf) else leaf, tree)
+
+
+def here(array: jax.Array) -> jax.Array:
+    """Returns what this process has of an array: all of one that lies whole on each device."""
+    return array if array.is_fully_addressable else array.addressable_data(0)
+
+
+def is_in_step() -> bool:
+    """Whether this process is one of several that run in step; asking one that is alone starts no backend."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def check_in_step(who: str, home: jax.sharding.Sharding) -> None:
+    """Checks that what runs in step lies in all processes.
+
+    Raises:
+        ValueError: It lies in some of them only, so each would train for itself. The error begins with `who`.
+    """
+    if not is_in_step():
+        return
+    found, count = sorted({device.process_index for device in home.device_set}), jax.process_count()
+    if len(found) < count:
+        raise ValueError(
+            f"{who}: this is process {jax.process_index()} of {count} that run in step, and the state lies in process "
+            f"{', '.join(map(str, found))} alone. Leave out the device or the mesh, or put it on a mesh of all "
+            "devices: jax.make_mesh((jax.device_count(),), ('data',))."
+        )
+
+
+@functools.cache
+def everywhere() -> jax.sharding.Mesh:
+    """Returns the mesh of all devices of all processes, over which batches are split where nothing else is said."""
+    return jax.sharding.Mesh(np.array(jax.devices()), (DATA_AXIS,))
 
 
 def whole(function: Callable[[Any], Any], array: Any) -> Any:

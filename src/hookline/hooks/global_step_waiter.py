@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from hookline import arguments, clock
+from hookline.coordination import peers
 from hookline.errors import DeadlineExceededError
 from hookline.hooks.base import SessionRunArgs, SessionRunContext, SessionRunHook
 from hookline.hooks.lookup import require_global_step
@@ -60,8 +61,14 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._deadline: float | None = None
 
     def begin(self) -> None:
-        """Checks that there is a global step, and makes the next run wait."""
+        """Checks that there is a global step that others can advance, and makes the next run wait."""
         require_global_step(self)
+        if (others := peers.current()) is not None:
+            raise RuntimeError(
+                f"GlobalStepWaiterHook waits until other workers have advanced the global step, and the {others.count} "
+                "processes of this job run in step: they are at the same step at any time, and all would wait for "
+                "ever. Leave the hook out; it is for workers that share parameter servers."
+            )
         self._started = self._wait_until_step <= 0
         self._deadline = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from hookline import arguments
+from hookline.coordination import peers
 from hookline.hooks.base import Firing, SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from hookline.hooks.cadence import chosen_trigger
 from hookline.hooks.lookup import require_global_step
@@ -126,7 +127,8 @@ class ProfilerHook(SessionRunHook):
         step = run_context.expected_step
         assert step is not None, "begin requires a global step"
         jax.block_until_ready(run_context.session.snapshot([self._global_step]))
-        self._profile = _Profile(self._output_dir, step, self._show_dataflow)
+        if peers.speaks():
+            self._profile = _Profile(self._output_dir, step, self._show_dataflow)
         return self._args
 
     def on_trigger(self, firing: Firing) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hookline import arguments, clock
+from hookline.coordination import peers
 from hookline.graph import Tensor
 from hookline.hooks.base import Firing, SessionRunHook
 from hookline.hooks.cadence import chosen_trigger
@@ -114,9 +115,11 @@ class ProgressHook(SessionRunHook):
         require_global_step(self)
         self.fetches = {tag: find_tensor(self, item) for tag, item in self._values.items()} or None
         file = sys.stdout if self._given_file is None else self._given_file
-        self._output = _Bar(file) if is_terminal(file) else _Lines(file)
+        # In step all fire alike, whatever the chief writes to, and the others write nothing.
+        is_bar = is_terminal(file) and peers.current() is None
+        self._output = None if not peers.speaks() else _Bar(file) if is_bar else _Lines(file)
         self._is_new = True
-        self._pace = spaced(secs=_DRAW_EVERY_SECS) if is_terminal(file) else self._given_trigger
+        self._pace = spaced(secs=_DRAW_EVERY_SECS) if is_bar else self._given_trigger
 
     def after_create_session(self, session: Session, coord: Coordinator) -> None:
         """Goes back with a session that was restored from an earlier step."""

@@ -68,7 +68,7 @@ class SecondOrStepTimer(Trigger):
         """Returns whether it has never fired, or the time is over."""
         if self._fired_step is None or self._every_secs is None:
             return True
-        return clock.monotonic() >= self._since_secs + self._every_secs
+        return self.has_waited(self._every_secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether to fire at `step`: always if it never has, never twice at one step."""

@@ -55,6 +55,8 @@ class Trigger(abc.ABC):
     _since_secs: float = 0.0
     _fired_step: int | None = None
     _went_back: bool = False
+    # Whether the time has passed, where processes in step agree on that; None: the clock of this process says it.
+    held: bool | None = None
     # Whether each step must be checked; if so, a leap (a restore to a far step) is not checked in full.
     _looks_at_each: bool = False
 
@@ -108,7 +110,15 @@ class Trigger(abc.ABC):
             elapsed = now - self._since_secs, step - self._fired_step
         self._base = self._looked = self._fired_step = step
         self._since_secs, self._went_back = now, False
+        self.held = None if self.held is None else False
         return elapsed
+
+    def has_waited(self, secs: float) -> bool:
+        """Returns whether so many seconds have passed since it last fired, or was started; for `is_due`.
+
+        In processes that run in step the chief's clock says it, for all of them at the same run.
+        """
+        return clock.monotonic() >= self._since_secs + secs if self.held is None else self.held
 
     def last_triggered_step(self) -> int | None:
         """Returns the step at which it last fired, or None."""

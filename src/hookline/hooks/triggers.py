@@ -59,7 +59,7 @@ class _Seconds(Trigger):
         return after + 1
 
     def is_due(self, step: int) -> bool:
-        return clock.monotonic() >= self._since_secs + self._secs
+        return self.has_waited(self._secs)
 
     def should_trigger_for_step(self, step: int) -> bool:
         if self._base is None or step < self._base:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from hookline import preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_list import HookList
+from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import Quiet
 from hookline.monitored.ridership import Ridership
 from hookline.monitored.rows import joined, rows_of_one
@@ -35,6 +37,7 @@ class HookedSession:
         stop: Where a hook's request to stop is kept; a new one by default.
         quiet: Where it says which runs need no hooks.
         steps_per_run: How many steps one of its runs may hold. Each of them counts as a run.
+        in_step: What keeps step with other processes; None where there are none.
 
     References:
         The hooked session inside `tf.train.MonitoredSession`.
@@ -47,7 +50,9 @@ class HookedSession:
         stop: StopRequest | None = None,
         quiet: Quiet | None = None,
         steps_per_run: int = 1,
+        in_step: InStep | None = None,
     ) -> None:
+        self._in_step = in_step
         self.raw, self._low = session, session.lowlevel
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
@@ -70,7 +75,12 @@ class HookedSession:
             before.let_pass(self._passed)
             self._passed = 0
         self._schedule = schedule = Schedule(
-            self.raw, hooks, before, runs=self._stop.runs, steps_per_run=self._steps_per_run
+            self.raw,
+            hooks,
+            before,
+            runs=self._stop.runs,
+            steps_per_run=self._steps_per_run,
+            in_step=self._in_step,
         )
         self._hooks = hooks
         self.raw.hook_data[HookedSession] = self
@@ -151,6 +161,10 @@ class HookedSession:
             RuntimeError: A hook has requested the stop; or two feed the same tensor.
             BaseException: What the run or a callback raised, errors of the engine mapped to `hookline.errors`.
         """
+        if self._in_step is not None:
+            self._in_step.reserve()
+            preemption.check()
+            self._in_step.use()
         if self._stop.requested:
             raise RuntimeError("Run called even after should_stop requested.")
         if self._quiet.is_open:
@@ -182,7 +196,8 @@ class HookedSession:
             if schedule.still:
                 self._stop.warn_of_stillness(self.raw.global_step)
             capacity = self._steps_per_run if schedule.repeats else 1
-            if foreseen is not None and foreseen.runs >= capacity and options is None and not self._stop.requested:
+            may_pass = options is None and not self._stop.requested and self._in_step is None
+            if foreseen is not None and foreseen.runs >= capacity and may_pass:
                 callers = schedule.callers
                 watched = callers.watched if callers.watches else None
                 ride = partial(self._ride, schedule, callers) if callers.riding else None

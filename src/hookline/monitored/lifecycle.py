@@ -11,16 +11,18 @@ from typing import Any, Self, TypeVar
 
 from hookline import arguments, preemption
 from hookline.coordination import Coordinator
-from hookline.errors import END_OF_INPUT, Preempted
+from hookline.coordination.agreement import FAILURE, Decision
+from hookline.errors import END_OF_INPUT, AbortedError, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
-from hookline.monitored import finalized
+from hookline.monitored import finalized, in_step
 from hookline.monitored.callbacks import checked_hooks, create_for, describe, override
 from hookline.monitored.coordinated import CoordinatedSession
 from hookline.monitored.creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.hooked import HookedSession
+from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import NOT_RUN, NotRun, Quiet
 from hookline.monitored.recoverable import RecoverableSession
 from hookline.monitored.recovery import RecoveryPolicy
@@ -93,6 +95,10 @@ class MonitoredLifecycle(InDialect):
         # The session's count of writes when its step function began, or last ran with hooks.
         self._written_in_step: int | None = None
         self._raw: Session | None = None
+        self._in_step = InStep.joined(self._act)
+        if self._in_step is not None:
+            recovery = None  # A process that is lost takes the others with it: all are started again.
+            self._stop.agree = functools.partial(self._in_step.propose, in_step.STOP)
         self._hooks.claim(self)
         finalized.hold(self._graph, self)
         with Claim(self._turn) as claim, claim:
@@ -105,10 +111,11 @@ class MonitoredLifecycle(InDialect):
                     self._wake()
             except BaseException as exc:
                 self._closed = True
+                self._tell_of(exc)
                 if self._raw is not None:
                     self._notify(exc)
                 self._preemption.close()
-                for part in (self._give_back, lambda: FileWriterCache.release(self._writers)):
+                for part in (self._leave_step, self._give_back, lambda: FileWriterCache.release(self._writers)):
                     try:
                         part()
                     except Exception as closing:
@@ -333,19 +340,39 @@ class MonitoredLifecycle(InDialect):
         """Looks whether the stop that something has asked for holds: a recovery may have done without it."""
         if self._closed or self._preemption.number is not None:
             return True
+        if self._in_step is not None:
+            return self._in_step_should_stop(self._in_step)
         if self._session.goes_on():
             return False
         with Claim(self._turn) as claim, claim:
             return self._session.should_stop() if claim.take() else self._session.looks_stopped()
 
+    def _in_step_should_stop(self, others: InStep) -> bool:
+        """Reserves the next run, unless the processes have agreed to stop before it."""
+        with Claim(self._turn) as claim, claim:
+            if claim.take() and self._session.failure is None:
+                try:
+                    if (error := self._session.current.reported_error()) is not None:
+                        raise error
+                    others.reserve()
+                except Exception as error:
+                    self._tell_of(error)
+                    self._session.failure = error
+        return self._stop.requested or self._session.failure is not None or self._preemption.number is not None
+
     def request_stop(self) -> None:
         """Makes `should_stop()` true and tells the threads to stop.
+
+        In processes that run in step it does so before the next run that none of them has begun.
 
         Raises:
             RuntimeError: The session is closed.
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
+        if self._in_step is not None:
+            self._in_step.propose(in_step.STOP)
+            return
         self._session.request_stop()
 
     def close(self) -> None:
@@ -385,9 +412,28 @@ class MonitoredLifecycle(InDialect):
 
     def _wake(self) -> None:
         """Tells threads, and waits on the coordinator, that a signal asked the process to end."""
+        if self._in_step is not None:
+            self._in_step.propose(in_step.SIGNAL, preemption.heard())
+            return
         session = getattr(self, "_session", None)
         if session is not None and not self._closed:
             session.request_stop()
+
+    def _act(self, decision: Decision) -> None:
+        """Does what the processes that run in step have agreed on, before the same run in all of them."""
+        assert self._in_step is not None, "It calls this."
+        for process, kind, value in decision.proposals:
+            if kind == FAILURE:
+                self._in_step.has_failed = True
+                raise AbortedError(None, None, f"Process {process} has failed, and the others end with it: {value}")
+        for _, kind, value in decision.proposals:
+            if kind == in_step.DUE:
+                self._in_step.become_due(value)
+            elif kind == in_step.SIGNAL:
+                preemption.agree(value)
+                self._stop.ask()
+            elif kind == in_step.STOP:
+                self._stop.hold()
 
     def _doing(self) -> str:
         """Returns what the session was doing when a signal came."""
@@ -465,6 +511,7 @@ class MonitoredLifecycle(InDialect):
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
+            self._leave_step,
             self._session.close,
             lambda: FileWriterCache.release(self._writers),
             self._preemption.close,
@@ -475,6 +522,11 @@ class MonitoredLifecycle(InDialect):
             except BaseException as exc:
                 failures.append(exc)
         return failures
+
+    def _leave_step(self) -> None:
+        if self._in_step is not None:
+            self._stop.agree = None
+            self._in_step.leave()
 
     def _wind_up(self, leaving: BaseException | None) -> list[BaseException]:
         lost = self._session.failure
@@ -510,10 +562,16 @@ class MonitoredLifecycle(InDialect):
     def _fail(self, exception: BaseException) -> None:
         """Saves the last state and tells the hooks, when a run or the body failed with this error."""
         if not isinstance(exception, _IN_ORDER):
+            self._tell_of(exception)
             self._save_last(exception)
             if not self._knows(exception):
                 self._deliver_arrived()
             self._notify(exception)
+
+    def _tell_of(self, exception: BaseException) -> None:
+        """Tells the processes that run in step with this one that it has failed."""
+        if self._in_step is not None and not self._in_step.has_failed:
+            self._in_step.propose(FAILURE, f"{type(exception).__name__}: {exception}")
 
     def _deliver_arrived(self) -> None:
         """Gives late hooks what has arrived, for the session may go no further."""
@@ -527,6 +585,8 @@ class MonitoredLifecycle(InDialect):
         """Lets the savers among the hooks save the state of the last completed run, when a run or the body failed."""
         if self._knows(exception) or self._session.failure is not None or preemption.urgent():
             return
+        if self._in_step is not None:
+            return  # All processes save together, and one that has failed is not where the others are.
         savers = self._hooks.savers
         hooked = self._session.current.hooked
         if not savers or hooked.raw.closed or hooked.raw.lowlevel.shared or not hooked.at_rest:
@@ -574,7 +634,7 @@ class MonitoredLifecycle(InDialect):
             # A thread's OutOfRangeError is an error of the session: only its consumer ends the training quietly.
             coord = Coordinator(clean_stop_exception_types=())
             coord.on_stop(self._stop.ask)
-            hooked = HookedSession(raw, self._hooks, self._stop, self._quiet, self._steps_per_run)
+            hooked = HookedSession(raw, self._hooks, self._stop, self._quiet, self._steps_per_run, self._in_step)
             session = CoordinatedSession(hooked, coord, self._grace_secs)
             try:
                 raw.lowlevel.serve(coord)

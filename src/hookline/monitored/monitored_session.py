@@ -90,7 +90,8 @@ class MonitoredSession(MonitoredLifecycle):
         If a thread reported a preemption error, this recovers, as often as the policy allows. For any other error the
         answer is True, and `close` raises it. During a run, which recovers itself, the answer is False.
         """
-        return (self._stop.asked or self._preemption.signals.number is not None) and self._should_stop()
+        is_asked = self._stop.asked or self._preemption.signals.number is not None or self._in_step is not None
+        return is_asked and self._should_stop()
 
 
 class SingularMonitoredSession(MonitoredLifecycle):
@@ -143,10 +144,12 @@ class SingularMonitoredSession(MonitoredLifecycle):
 
     def should_stop(self) -> bool:
         """Returns whether to leave the training loop; raises the error that a thread has reported."""
-        if not self._stop.asked and self._preemption.signals.number is None:
+        if not self._stop.asked and self._preemption.signals.number is None and self._in_step is None:
             return False
         if self._closed:
             return True
+        if self._in_step is not None:
+            return self._should_stop()
         error = self._session.current.reported_error()
         if error is not None:
             raise error

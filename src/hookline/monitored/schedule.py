@@ -23,6 +23,7 @@ from hookline.hooks.triggers import FirstRun, Latched
 from hookline.hooks.when import operations_of
 from hookline.monitored.callbacks import declares, describe, override
 from hookline.monitored.hook_list import HookList
+from hookline.monitored.in_step import InStep
 from hookline.monitored.quiet import Foreseen
 from hookline.monitored.rider import Late, Rider, Timer
 from hookline.monitored.ridership import Ridership, check_in_graph
@@ -35,6 +36,7 @@ _NO_OPTIONS = RunOptions()
 _LOOK_AGAIN_RUNS = 64
 _MOST_RIDERSHIPS = 64
 _MANY_SHORT_RUNS = 8
+_LATE_RUNS_IN_STEP = 16
 _NONE_YET = object()
 
 
@@ -81,8 +83,10 @@ class Schedule:
         *,
         runs: int = 0,
         steps_per_run: int = 1,
+        in_step: InStep | None = None,
     ) -> None:
         hooks.check_triggers()
+        self._in_step = in_step
         self._session, self._low, self._run = session, session.lowlevel, runs
         self._has_step = _has_step(session)
         if steps_per_run > 1 and not self._has_step:
@@ -102,6 +106,8 @@ class Schedule:
         self._has_lag = steps_per_run > 1 and any(r.late and not isinstance(r.late, bool) for r in self._riders)
         self._warned: set[str] = before._warned if before else set()
         self._timers = self._read_triggers({id(timer.trigger) for timer in before._timers} if before else set())
+        if in_step is not None:
+            in_step.hold(timer.trigger for timer in self._timers)
         for timer in self._timers:
             timer.ends_runs = bool(timer.bits & ~self._stacked)
         self._bound = any(rider.binding is not None for rider in self._riders)
@@ -246,7 +252,7 @@ class Schedule:
             and self._fetches is not _NONE_YET
             and (not self._has_step or (known is not None and bool(self._planned_gain)))
         )
-        now = clock.monotonic() if self._due_secs < math.inf else -math.inf
+        now = self._now()
         everyone = is_set or gained < 0 or not self._steady or (run >= self._everyone_run and not foreseen)
         # Where the device alone knows how far the run leads, it is asked after the run.
         is_open = self._counts_steps and self._planned_gain is None
@@ -264,6 +270,12 @@ class Schedule:
         if self._capacity > 1:
             self._look_who_cuts(self._calls & ~self._stacked & self._here or self._firing)
         return self._riderships.get((bits, self._here)) or self._of(bits)
+
+    def _now(self) -> float:
+        """Returns the reading of the clock, as far as somebody looks at it; in step it is what was agreed on."""
+        if self._in_step is not None:
+            return self._in_step.now()
+        return clock.monotonic() if self._due_secs < math.inf else -math.inf
 
     def _make_room(self, fetches: Any, available: Callable[[Any, int], int]) -> None:
         """Decides how many steps the run holds: it ends where somebody is due, and with the data."""
@@ -424,7 +436,7 @@ class Schedule:
         self._came = step
         if step is None or step == self._reach:
             return riders.after
-        now = clock.monotonic() if self._due_secs < math.inf else -math.inf
+        now = self._now()
         at_end = self._firing & self._stacked
         fire = self._asked(step, now) | at_end
         self.overdue = self.overdue or bool(fire)
@@ -473,6 +485,8 @@ class Schedule:
         step = self._came if self._has_step else None
         about = step, elapsed_steps if self._has_step else None, elapsed_secs
         if late := rider.late:
+            # In step the hooks of all processes are called on the same run.
+            late = _LATE_RUNS_IN_STEP if late is True and self._in_step is not None else late
             due_run = math.inf if late is True else self._run + self._lag(rider, late)
             results = results if isinstance(results, LateResults) else LateResults.of(results)
             rider.waiting.append(Late(results, due_run, *about, options, run_metadata))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 _logger = logging.getLogger(__name__)
 
@@ -17,6 +18,7 @@ class StopRequest:
         asked: Whether anything has ever asked for a stop, a thread or a lost session too: then it is worth looking
             whether it holds. As long as nothing has, `should_stop()` looks here and nowhere else.
         requested: The stop holds: no further run.
+        agree: Where several processes run in step: proposes the stop to all of them. It holds when they have agreed.
         carried: It was requested during an attempt that failed. The retry of that run is still allowed, and with its
             success the request holds.
     """
@@ -24,14 +26,24 @@ class StopRequest:
     def __init__(self) -> None:
         self.runs = 0
         self.asked = self.requested = self.carried = False
+        self.agree: Callable[[], None] | None = None
         self._still_warnings = 0
 
     def ask(self) -> None:
         """Notes that something has asked for a stop."""
         self.asked = True
+        if self.agree is not None:
+            self.agree()
 
     def request(self) -> None:
         """Makes the stop hold."""
+        if self.agree is not None:
+            self.agree()
+        else:
+            self.hold()
+
+    def hold(self) -> None:
+        """Makes the stop hold, on which all have agreed."""
         self.requested = True
         self.asked = True  # Last, for other threads look here first.
 

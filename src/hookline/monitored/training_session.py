@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from hookline import arguments, preemption
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS
+from hookline.coordination import peers
 from hookline.hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from hookline.hooks.cadence import chosen_trigger
 from hookline.monitored.callbacks import checked_hooks
+from hookline.monitored.chief_only import silenced
 from hookline.monitored.creators import ChiefSessionCreator, WorkerSessionCreator
 from hookline.monitored.monitored_session import MonitoredSession
 from hookline.monitored.recovery import DEFAULT_RECOVERY, RecoveryPolicy
@@ -64,6 +66,10 @@ def MonitoredTrainingSession(
     A chief has its hooks in this order: `chief_only_hooks`; with a directory for summaries a `StepCounterHook` and a
     `SummarySaverHook`; with a `checkpoint_dir` a `CheckpointSaverHook`; then `hooks`. A worker has only `hooks`, and
     waits until the chief has made the model ready. With a `Cluster`, each has a `StalenessHook` before `hooks`.
+
+    In processes that run in step (`hookline launch --in-step`) each has all hooks of the chief, and `is_chief` has no
+    effect: process 0 is the chief. What hooks of the library write and log is the chief's. A hook in `chief_only_hooks`
+    asks for the same values in every process; its `on_trigger`, `after_run` and `end` are called on the chief alone.
 
     The defaults (checkpoints every 600 seconds, summaries every 100 steps) apply if neither of the two cadences was
     given. Giving both means both; None or a number <= 0 turns a cadence off.
@@ -130,7 +136,15 @@ def MonitoredTrainingSession(
         arguments.whole("MonitoredTrainingSession", "log_step_count_steps", log_step_count_steps)
     summary_dir = summary_dir or checkpoint_dir
     arguments.whole("MonitoredTrainingSession", "steps_per_run", steps_per_run, at_least=1)
-    target = resolve_target(master)
+    target, others = resolve_target(master), peers.current()
+    if others is not None and target is not None:
+        raise ValueError(
+            f"MonitoredTrainingSession: the {others.count} processes of this job run in step, so each has all "
+            f"variables, and {target!r} is for workers that do not. Leave out master, or start the script without "
+            f"--in-step."
+        )
+    if others is not None:  # All carry the chief's hooks, and what those write is the chief's.
+        is_chief = True
     if target is not None and getattr(target, "is_chief", is_chief) != is_chief:
         raise ValueError(
             f"MonitoredTrainingSession: is_chief={is_chief}, but the task of {target!r} says otherwise. Pass "
@@ -146,7 +160,8 @@ def MonitoredTrainingSession(
     if is_chief:
         scaffold = scaffold or Scaffold()
         creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, restore=restore)
-        all_hooks += checked_hooks(chief_only_hooks, "chief_only_hooks")
+        of_chief = checked_hooks(chief_only_hooks, "chief_only_hooks")
+        all_hooks += of_chief if peers.speaks() else map(silenced, of_chief)
     else:
         creator = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         checkpoint_dir = summary_dir = None  # The chief saves and writes.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hookline.errors import FailedPreconditionError
+from hookline.graph import placement
 from hookline.graph.global_step import counted_global_step
 from hookline.graph.graph import Operation, Tensor, ancestors
 from hookline.graph.nodes import Constant, Source
@@ -104,6 +105,7 @@ class CachedStep:
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
         more = self.exchanges or plan.early or hosts.after or self.counters
         self.is_program = program is not None and not more
+        self._is_split = store.home is not None and not store.home.is_fully_addressable
         self._is_bare = self.is_program and capacity == 1 and not plan.sources
         self._nodes: Sequence[Source] = plan.sources
         self._opened: Sequence[OpenSource] = ()
@@ -255,7 +257,8 @@ class CachedStep:
             latched = tuple(map(_value, states)) if states else ()
             # What may come to nothing gives no values away.
             start = program.dry if is_held_back or (remote and program.written) else program.run
-            new, run.outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask, *span)
+            new, outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask, *span)
+            run.outputs = jax.tree.map(placement.here, outputs) if self._is_split else outputs
             run.applied = not is_held_back
             if remote:
                 given = [list(values) for values in jax.device_get(sent)]
@@ -377,19 +380,20 @@ class CachedStep:
         program = self.program
         if program is None:
             return None
+        # Of what several processes have split, the part of this one: it is there when the run is computed, too.
         held = jax.tree.leaves(run.outputs)
         if not held and program.counted:
             held = jax.tree.leaves(self._store.take(program.counted[:1]))
         if held:
-            return min(held, key=lambda leaf: leaf.size)
+            return placement.here(min(held, key=lambda leaf: leaf.size))
         if self._states:
-            return self._states[0].value
+            return placement.here(self._states[0].value)
         held = jax.tree.leaves(self._store.take(program.written))
         if not held:
             return None
         if self._least is None:  # The sizes are those of the first run, or near them.
             self._least = min(range(len(held)), key=lambda place: held[place].size)
-        return _copied(held[min(self._least, len(held) - 1)])
+        return _copied(placement.here(held[min(self._least, len(held) - 1)]))
 
 
 _copied = jax.jit(jnp.copy)  # Much faster than `jnp.copy` alone.

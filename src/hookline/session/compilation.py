@@ -23,13 +23,14 @@ class Compilations:
 
     Attributes:
         traces: How many there were.
+        about: The program in words.
         untold: Whether the log does not say yet how long the last one took.
     """
 
     def __init__(self, what: str) -> None:
         self.traces = 0
         self.untold = False
-        self._what = what
+        self.about = what
         self._forms: dict[str, list[str]] = {}
         self._began = 0.0
 
@@ -40,14 +41,14 @@ class Compilations:
         self.traces += 1
         self._began, self.untold = clock.monotonic(), True
         cause = why or ("first run" if self.traces == 1 else _difference(before, forms))
-        logger.info("Compiling a program (%s): %s.", cause, self._what)
+        logger.info("Compiling a program (%s): %s.", cause, self.about)
         if self.traces == _MANY:
             logger.warning(
                 "A program was compiled %d times, the last time because %s. Each new shape is compiled anew, and each "
                 "new number that sizes depend on: pad batches to one shape, or to few. It computes %s.",
                 _MANY,
                 cause,
-                self._what,
+                self.about,
             )
 
     def end(self) -> None:

@@ -174,6 +174,8 @@ class Latches:
         self._graph = graph
         self._states: dict[Latching, _State] = {}
         self._noted: list[Unread] = []
+        # In step all processes read a latch at the same run, whenever it is there.
+        self._counts = placement.is_in_step()
         self.news = 0
 
     def of(self, latches: Iterable[Latching]) -> list[_State]:
@@ -211,7 +213,7 @@ class Latches:
         state = self._states.get(latch)
         if state is None or state.found is not None or not state.runs or state.value.is_deleted():
             return None
-        if state.value.is_ready():
+        if not self._counts and state.value.is_ready():
             self.news += state.read(state.value)
             return None
         return state

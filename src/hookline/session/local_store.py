@@ -42,7 +42,7 @@ def _own(leaf: Any, dtype: Any, place: Any) -> jax.Array:
     # JAX may use the memory of a NumPy array in place; only a copy that nobody else knows is safe.
     if place is None:
         return jnp.copy(jnp.asarray(leaf, dtype))
-    return jnp.copy(jax.device_put(np.asarray(leaf, dtype), place))
+    return jnp.copy(placement.put(np.asarray(leaf, dtype), place))
 
 
 class LocalStore(VariableStore):

@@ -22,6 +22,7 @@ from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
 from hookline.graph.variable import Variable, VariableRead
+from hookline.session import launches
 from hookline.session.compilation import Compilations
 from hookline.session.latches import Latched, Latching, after, first_fault
 from hookline.session.plan import Key, Plan
@@ -132,6 +133,7 @@ class Program:
         self._home, self._context = store.home, store.context
         self.run = self._compiled_run(donates=True) if self._home is None else self._first_run
         self._dry: Any = None
+        self._known: dict[Any, int] = {}
 
     def places(self, mask: Sequence[bool]) -> dict[Key, int]:
         """Returns where the outputs are that a run with this mask computes; of several steps, those of the last one."""
@@ -167,7 +169,9 @@ class Program:
         if self._home is not None:
             # What is written stays where it lives.
             groups = tuple([variable.places or None for variable in group] for group in self._groups())
-            shardings = groups, None, None, self._home
+            # What several processes have split is whole in each of them where it is asked for.
+            whole = None if self._home.is_fully_addressable else self._home
+            shardings = groups, whole, None, self._home
             options["out_shardings"] = (*shardings, None) if self._is_loose else shardings
         return jax.jit(trace, donate_argnums=0 if donates else (), **options)
 
@@ -176,6 +180,7 @@ class Program:
         compiled = self._jitted(donates=donates)
         if self._home is None and not self._is_loose:
             return compiled
+        launched, about = launches.current(), self.compilations.about
         graph = next((variable.graph for variable in self.written), None)
         moves = 0 if graph is None else graph.moves
 
@@ -184,6 +189,9 @@ class Program:
                 self._dry = None
                 return self._first_run(*arguments) if donates else self.dry(*arguments)
             with placement.inside(self._context):
+                if launched is not None:  # Of processes in step.
+                    kind = donates, launches.kind_of(arguments[3])
+                    launched.note(self._known, about, kind, lambda: self._text(compiled, arguments))
                 if not self._is_loose:
                     return compiled(*arguments)
                 # The structures of the variables are a part of the arguments and of the results.
@@ -192,6 +200,9 @@ class Program:
             return results
 
         return run
+
+    def _text(self, compiled: Any, arguments: tuple[Any, ...]) -> str:
+        return compiled.lower(*arguments, *([self._structures_in()] if self._is_loose else [])).as_text()
 
     def _groups(self) -> tuple[Sequence[Variable], Sequence[Variable], Sequence[Variable]]:
         """Returns the variables that it writes, in the groups in which they come."""

@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Any, Self, SupportsInt
 
 from hookline import arguments, clock
+from hookline.coordination import peers
 from hookline.graph import Graph
 from hookline.summary import encode, records
 from hookline.summary.event_queue import EventQueue
+from hookline.summary.unwritten import Unwritten
 
 _logger = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class FileWriter:
             self._add(_GRAPH_DEF, _serialized(graph_def, "GraphDef"), None)
 
     def _open(self) -> None:
-        self._queue = EventQueue(*self._settings, self._strict)
+        self._queue = EventQueue(*self._settings, self._strict) if peers.speaks() else Unwritten()
         # The queue's thread must not keep a forgotten writer alive. At exit the queue closes itself.
         weakref.finalize(self, self._queue.request_close).atexit = False
 

@@ -1,0 +1,359 @@
+"""Agreement: what one process knows alone becomes one decision, before the same run in all processes.
+
+Processes in step make the same runs, numbered from 1. What one of them knows alone (the chief's clock, a signal, a
+request to stop) is *proposed*. In a *round* all agree on a *boundary*, a number of runs, and each acts between that run
+and the next. Round r goes like this, on a board whose keys are set once:
+
+1. Who has something to propose sets `r/call`. Everybody's listener, a thread, waits for this key.
+2. A listener that hears it *pledges*: `r/pledge/<process>` holds how many runs its main thread has started, and what it
+   proposes. From then on the main thread starts no further run before it knows the decision.
+3. The chief reads all pledges. The boundary is the largest number in them: `r/decision`.
+4. Each listener reads the decision, and lets its main thread start runs up to the boundary. There the main thread takes
+   the decision, and only then its listener waits for the next call.
+
+*No process runs past a boundary of which it has not heard.* A boundary is no smaller than any pledge of its round, and
+a process that has pledged starts no run beyond its pledge before it hears the decision. What is left is that the pledge
+is true: no run is started that it does not count. The main thread first counts a run (`started += 1`) and then compares
+with `limit`; the listener first closes the door (`limit = 0`) and then reads `started`. Of two threads that each write
+first and then read what the other writes, one at least sees the other's write. If the main thread sees the closed door,
+it waits. If it does not, its count was there before the listener read it, and is in the pledge.
+
+*All take the same decisions at the same runs.* A round has one decision. A listener pledges in round r + 1 only when
+its main thread has taken decision r, at boundary r; so boundary r + 1 is no smaller, and nobody has run past it.
+
+*A stop that all request after run n holds after run n.* Who proposes from the main thread starts no run until that is
+decided, so none of the pledges is above n.
+
+A run without a proposal costs one comparison.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from hookline import clock
+from hookline.coordination.board import Board
+from hookline.errors import UnavailableError
+
+_logger = logging.getLogger(__name__)
+
+_SAY_EVERY_SECS = 10.0
+_WAIT_SECS = 3600.0
+_LEAVE_SECS = 10.0
+_CALL, _END = "call", "end"
+
+FAILURE = "failure"
+"""The kind of proposal that says that a process has failed: the others act on it at once, at no common boundary."""
+
+
+class Decision(NamedTuple):
+    """What the processes have agreed on.
+
+    Attributes:
+        boundary: After which run they act.
+        proposals: What was proposed: by which process, of which kind, and what.
+    """
+
+    boundary: float
+    proposals: tuple[tuple[int, str, Any], ...]
+
+
+class Get(NamedTuple):
+    """A listener's request: the text at a key, once it is set."""
+
+    key: str
+
+
+class Set(NamedTuple):
+    """A listener's request: to set a key, if nobody has."""
+
+    key: str
+    text: str
+
+
+class Delete(NamedTuple):
+    """A listener's request: to delete the keys that begin so."""
+
+    prefix: str
+
+
+class Taken(NamedTuple):
+    """A listener's request: to wait until the main thread has taken the decision."""
+
+
+Request = Get | Set | Delete | Taken
+
+
+class Member:
+    """One process's part in the protocol, without the board: `listen` says what is to be done there.
+
+    The main thread counts each run with `started += 1` before it starts it; where that is more than `limit`, it calls
+    `take`.
+
+    Args:
+        index: The number of this process.
+        count: How many there are.
+
+    Attributes:
+        started: How many runs the main thread has started.
+        limit: How many it may start before it must call `take`.
+        awaited: For whose word the chief waits, in words.
+    """
+
+    def __init__(self, index: int, count: int) -> None:
+        self.index, self.count = index, count
+        self.started: float = 0
+        self.limit: float = math.inf
+        self.awaited = ""
+        self._proposals: list[tuple[str, Any]] = []
+        self._hold: float = math.inf
+        self._waits_for: str | None = None
+        self.decision: Decision | None = None
+        self.is_closing = self.has_ended = False
+        self.changed = threading.Condition(threading.RLock())
+
+    # The listener -----------------------------------------------------------------------------------------------
+
+    def listen(self) -> Generator[Request, Any, None]:
+        """Yields what is to be done on the board, and is sent the texts that it gets."""
+        for number in itertools.count():
+            call = f"{number}/call"
+            with self.changed:
+                calls = _END if self.is_closing and not self._proposals else _CALL if self._proposals else None
+                self._waits_for = None if calls else call
+            if calls:
+                yield Set(call, calls)
+            if (yield Get(call)) == _END:
+                self._end()
+                return
+            mine = self._pledge()
+            yield Set(f"{number}/pledge/{self.index}", json.dumps(mine))
+            if self.index == 0:
+                pledges = []
+                for process in range(self.count):
+                    self.awaited = f"process {process}"
+                    pledges.append(json.loads((yield Get(f"{number}/pledge/{process}"))))
+                self.awaited = ""
+                proposals = [(process, *each) for process, (_, given) in enumerate(pledges) for each in given]
+                yield Set(f"{number}/decision", json.dumps([max(started for started, _ in pledges), proposals]))
+                yield Delete(f"{number - 1}/")  # Who has pledged has read what was decided before.
+            elif self.is_closing:
+                continue
+            boundary, proposals = json.loads((yield Get(f"{number}/decision")))
+            self._decide(boundary, tuple(map(tuple, proposals)))
+            yield Taken()
+
+    def _pledge(self) -> tuple[float, list[tuple[str, Any]]]:
+        with self.changed:
+            self._waits_for = None
+            self.limit = 0
+            # A main thread that has proposed something starts no run, but may be about to ask whether it may.
+            self.limit = started = min(self.started, self._hold)
+            given, self._proposals, self._hold = self._proposals, [], math.inf
+            return started, given
+
+    def _decide(self, boundary: float, proposals: tuple[tuple[int, str, Any], ...]) -> None:
+        with self.changed:
+            if any(kind == FAILURE for _, kind, _ in proposals):  # Some runs up to there can be made no more.
+                boundary = self.limit
+            self.decision = Decision(boundary, proposals)
+            self.limit = boundary
+            self.changed.notify_all()
+
+    def _end(self) -> None:
+        """Takes note that a process has left in order: nothing is agreed on any more."""
+        with self.changed:
+            self.has_ended = True
+            if self._proposals:  # The others have made their last run: this one acts alone.
+                self.decision = Decision(self.limit, tuple((self.index, *each) for each in self._proposals))
+            else:
+                self.limit = math.inf
+            self.changed.notify_all()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the main thread has taken the decision, or takes none any more."""
+        return self.decision is None or self.is_closing
+
+    # The main thread --------------------------------------------------------------------------------------------
+
+    def propose(self, kind: str, value: Any = None, *, holds: bool = False) -> Set | None:
+        """Proposes something; returns what is to be done on the board for it, if anything.
+
+        Args:
+            kind: What it is.
+            value: More of it, as JSON.
+            holds: Whether this is the main thread, which starts no run until it is decided.
+        """
+        with self.changed:
+            self._proposals.append((kind, value))
+            if holds:
+                self._hold = min(self._hold, self.started)
+                if self.decision is None:
+                    self.limit = min(self.limit, self.started)
+            if self.has_ended:
+                self.decision = self.decision or Decision(self.limit, ((self.index, kind, value),))
+            call, self._waits_for = self._waits_for, None
+            return None if call is None else Set(call, _CALL)
+
+    def step_back(self) -> None:
+        """Takes back the count of a run that is above the limit."""
+        with self.changed:
+            self.started -= 1
+
+    def step_on(self) -> tuple[bool, Decision | None]:
+        """Returns whether the main thread need not wait: a run may start, which is counted; or there is a decision."""
+        with self.changed:
+            decision = self.decision
+            if decision is not None and self.started >= decision.boundary:
+                self.decision = None
+                self.limit = max(self._hold, self.started) if self._proposals and self._hold < math.inf else math.inf
+                if self.has_ended:
+                    self._proposals, self._hold, self.limit = [], math.inf, math.inf
+                self.changed.notify_all()
+                return True, decision
+            if self.started < self.limit:
+                self.started += 1
+                return True, None
+            return False, None
+
+    def leave(self) -> Set | None:
+        """Has the listener end; returns what is to be done on the board for it, if anything."""
+        with self.changed:
+            self.is_closing = True
+            self.changed.notify_all()
+            call, self._waits_for = self._waits_for, None
+            return None if call is None else Set(call, _END)
+
+
+class Agreement(Member):
+    """A process's part in the protocol, on a board, with a thread that listens.
+
+    Those of all processes are made in the same order: the first of each belong together, and so on.
+
+    Args:
+        board: What the processes share.
+        index: The number of this process.
+        count: How many there are.
+
+    Example:
+        >>> from hookline.coordination.board import MemoryBoard
+        >>> alone = Agreement(MemoryBoard(), 0, 1)
+        >>> for run in range(3):
+        ...     while (decision := alone.before_run()) is not None:
+        ...         print("before run", run, decision.proposals)
+        ...     if run == 1:
+        ...         alone.suggest("stop", "enough")
+        before run 2 ((0, 'stop', 'enough'),)
+        >>> alone.close()
+    """
+
+    def __init__(self, board: Board, index: int, count: int) -> None:
+        super().__init__(index, count)
+        self._board, self._space = board, f"agreement/{next(_numbers)}/"
+        self._main = threading.current_thread()
+        self._lost: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="hookline-agreement", daemon=True)
+        self._thread.start()
+        _open.add(self)
+
+    def before_run(self) -> Decision | None:
+        """Counts a run that is about to start; or returns a decision to act on before, and then it is called again.
+
+        Raises:
+            UnavailableError: The other processes cannot be reached.
+        """
+        self.started += 1
+        if self.started <= self.limit:
+            return None
+        self.step_back()
+        with self.changed:
+            while True:
+                if self._lost is not None:
+                    raise UnavailableError(
+                        None,
+                        None,
+                        f"Process {self.index} cannot reach the others that it runs in step with: {self._lost}. One of "
+                        "them has probably ended; look at what each printed last.",
+                    ) from self._lost
+                goes_on, decision = self.step_on()
+                if goes_on:
+                    return decision
+                if not clock.wait_for(self.changed, self._may_go_on, _SAY_EVERY_SECS):
+                    _logger.info(
+                        "Process %d waits after run %d for what the processes agree on%s.",
+                        self.index,
+                        self.started,
+                        f"; {self.awaited} has not answered" if self.awaited else "",
+                    )
+
+    def _may_go_on(self) -> bool:
+        is_there = self.decision is not None and self.started >= self.decision.boundary
+        return is_there or self.started < self.limit or self._lost is not None
+
+    def suggest(self, kind: str, value: Any = None) -> None:
+        """Proposes something, from any thread but not from a signal's handler.
+
+        Where the main thread does so, it starts no run until that is decided.
+        """
+        self._do(self.propose(kind, value, holds=threading.current_thread() is self._main))
+
+    def failure(self) -> tuple[int, str] | None:
+        """Returns which other process has failed, and why, where that is known and not acted on yet."""
+        with self.changed:
+            found = () if self.decision is None else self.decision.proposals
+            return next(((process, text) for process, kind, text in found if kind == FAILURE), None)
+
+    def close(self) -> None:
+        """Takes part no more. What was proposed is said to the others first."""
+        _open.discard(self)
+        with contextlib.suppress(Exception):  # Whoever is lost need not be told.
+            self._do(self.leave())
+        self._thread.join(_LEAVE_SECS)
+
+    def _do(self, request: Request | None) -> Any:
+        if isinstance(request, Set):
+            return self._board.set(self._space + request.key, request.text)
+        if isinstance(request, Delete):
+            return self._board.delete(self._space + request.prefix)
+        if isinstance(request, Taken):
+            with self.changed:
+                return self.changed.wait_for(lambda: self.is_taken)
+        if request is None:
+            return None
+        while (text := self._board.get(self._space + request.key, _WAIT_SECS)) is None:
+            pass
+        return text
+
+    def _work(self) -> None:
+        try:
+            listener = self.listen()
+            request = next(listener)
+            while True:
+                request = listener.send(self._do(request))
+        except StopIteration:
+            pass
+        except BaseException as error:
+            with self.changed:
+                self._lost, self.limit = error, -1
+                self.changed.notify_all()
+
+
+_numbers = itertools.count()
+_open: weakref.WeakSet[Agreement] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends the listeners before JAX ends what they listen to."""
+    for agreement in list(_open):
+        agreement.close()

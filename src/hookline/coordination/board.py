@@ -1,0 +1,50 @@
+"""Boards: where processes write for each other to read."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from hookline import clock
+
+
+class Board(Protocol):
+    """Keys with texts that all processes see."""
+
+    def set(self, key: str, value: str) -> bool:
+        """Sets a key; returns False if somebody has done so before."""
+        ...
+
+    def get(self, key: str, timeout_secs: float) -> str | None:
+        """Returns what a key is set to, and waits for it; None when the time is over."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Deletes a key, or all below it where it ends with a slash."""
+        ...
+
+
+class MemoryBoard:
+    """A board of one process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> bool:
+        with self._changed:
+            if key in self._values:
+                return False
+            self._values[key] = value
+            self._changed.notify_all()
+            return True
+
+    def get(self, key: str, timeout_secs: float) -> str | None:
+        with self._changed:
+            clock.wait_for(self._changed, lambda: key in self._values, timeout_secs)
+            return self._values.get(key)
+
+    def delete(self, prefix: str) -> None:
+        with self._changed:
+            for key in [key for key in self._values if key == prefix or (prefix.endswith("/") and key.startswith(prefix))]:
+                del self._values[key]

@@ -1,0 +1,127 @@
+"""Peers: what processes that run in step tell each other, all at the same place of the same script."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import logging
+from typing import Any
+
+import jax
+
+from hookline import clock
+from hookline.coordination.board import Board
+from hookline.errors import DeadlineExceededError
+from hookline.graph import placement
+
+_logger = logging.getLogger(__name__)
+
+_SAY_EVERY_SECS = 10.0
+START_TIMEOUT_SECS = 300.0
+"""How long processes wait for one of them that has not come to the same place; it may still compile."""
+
+
+class Peers:
+    """The processes that run in step. Each of them calls the same methods in the same order, for each `about`.
+
+    The chief is process 0. It reads what all have to say, and says it to all: two messages a process.
+
+    Args:
+        board: Where they write.
+        index: The number of this process.
+        count: How many there are.
+
+    Example:
+        >>> from hookline.coordination.board import MemoryBoard
+        >>> alone = Peers(MemoryBoard(), 0, 1)
+        >>> alone.gather("length", 100), alone.share("seed", 3)
+        ([100], 3)
+    """
+
+    def __init__(self, board: Board, index: int, count: int) -> None:
+        self.board, self.index, self.count = board, index, count
+        self._rounds: collections.Counter[str] = collections.Counter()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process decides, saves and writes."""
+        return self.index == 0
+
+    def gather(self, about: str, value: Any, timeout_secs: float = START_TIMEOUT_SECS) -> list[Any]:
+        """Returns what all processes have given here, in their order. The values are JSON.
+
+        Raises:
+            DeadlineExceededError: One has not come; the error names it.
+        """
+        place = self._next(about)
+        if not self.is_chief:
+            self.board.set(f"{place}/{self.index}", json.dumps(value))
+            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
+        others = [self._get(f"{place}/{other}", about, other, timeout_secs) for other in range(1, self.count)]
+        values = [value, *map(json.loads, others)]
+        self._say(f"{place}/all", json.dumps(values))
+        return values
+
+    def share(self, about: str, value: Any = None, timeout_secs: float = START_TIMEOUT_SECS) -> Any:
+        """Returns in all processes what the chief has given; what others give is not looked at.
+
+        Raises:
+            DeadlineExceededError: The chief has not come.
+        """
+        place = self._next(about)
+        if not self.is_chief:
+            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
+        self._say(f"{place}/all", json.dumps(value))
+        return json.loads(json.dumps(value))
+
+    def meet(self, about: str, timeout_secs: float = START_TIMEOUT_SECS) -> None:
+        """Returns when all processes have come here."""
+        self.gather(about, None, timeout_secs)
+
+    def _next(self, about: str) -> str:
+        number = self._rounds[about]
+        self._rounds[about] += 1
+        # Who comes here has read what was said in the round before, so nobody needs the one before that.
+        if self.is_chief and number >= 2:
+            self.board.delete(f"peers/{about}/{number - 2}/")
+        return f"peers/{about}/{number}"
+
+    def _say(self, key: str, text: str) -> None:
+        if self.count > 1:
+            self.board.set(key, text)
+
+    def _get(self, key: str, about: str, of: int, timeout_secs: float) -> str:
+        left = timeout_secs
+        while True:
+            begun = clock.monotonic()
+            found = self.board.get(key, min(left, _SAY_EVERY_SECS))
+            if found is not None:
+                return found
+            left -= clock.monotonic() - begun
+            if left <= 0:
+                raise DeadlineExceededError(
+                    None,
+                    None,
+                    f"Process {self.index} of {self.count} has waited {timeout_secs:g} s for process {of} ({about}), "
+                    f"which has not come to the same place. All processes must run the same script with the same "
+                    f"arguments; look at what process {of} printed last.",
+                )
+            _logger.info("Process %d waits for process %d (%s).", self.index, of, about)
+
+
+@functools.cache
+def _of(index: int, count: int) -> Peers:
+    from hookline.coordination import service
+
+    return Peers(service.board(), index, count)
+
+
+def speaks() -> bool:
+    """Whether this process writes and logs for all that run in step with it: the chief does, and one that is alone."""
+    return not placement.is_in_step() or jax.process_index() == 0
+
+
+def current() -> Peers | None:
+    """Returns the processes that this one runs in step with; None where it is alone."""
+    return _of(jax.process_index(), jax.process_count()) if placement.is_in_step() else None

@@ -1,0 +1,24 @@
+"""silenced: a hook of the chief's, as it rides along in the other processes that run in step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookline.monitored.callbacks import override
+
+_OF_THE_CHIEF = ("after_run", "end", "save_last")
+
+
+def silenced(hook: Any) -> Any:
+    """Has a hook ask for the same values as on the chief, and do nothing with them; returns it.
+
+    Its `on_trigger`, `after_run` and `end` are the chief's. All other callbacks are called, so that the same runs ask
+    for the same values in all processes: what it asks for must not depend on what those would have done.
+    """
+    kind = type(hook)
+    members: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)
+    if override(hook, "on_trigger") is not None:
+        members["on_trigger"] = lambda self, firing: None
+    members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    hook.__class__ = type(kind.__name__, (kind,), members)
+    return hook

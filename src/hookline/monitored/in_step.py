@@ -1,0 +1,162 @@
+"""InStep: how a monitored session keeps step with those of the other processes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hookline.coordination import peers
+from hookline.coordination.agreement import FAILURE, Agreement, Decision
+from hookline.coordination.peers import Peers
+from hookline.hooks.trigger import Trigger
+from hookline.session import launches
+
+_COMPARE_EVERY_RUNS = 1000
+
+STOP, SIGNAL, DUE = "stop", "signal", "due"
+"""What processes propose, beside `FAILURE`: to stop; to heed a signal; that the time of triggers has come."""
+
+
+class InStep:
+    """How a monitored session keeps step with those of the other processes that run the same script.
+
+    What one process knows alone is proposed, and takes effect before the same run in all of them. Each run is reserved
+    first: by `should_stop`, or by the run itself.
+
+    Args:
+        found: The processes.
+        act: Called with each decision, between two runs.
+
+    Attributes:
+        is_chief: Whether this process decides, saves and writes.
+        has_failed: Whether this or another process has failed.
+    """
+
+    def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
+        self._peers, self._act = found, act
+        self._agreement = Agreement(found.board, found.index, found.count)
+        self._launches = launches.current()
+        self._is_reserved = self._is_left = False
+        self._runs = 0
+        self._leaves: list[Trigger] = []
+        self._proposed: set[int] = set()
+        self._difference: BaseException | None = None
+        self._comparing: threading.Thread | None = None
+        self.is_chief, self.has_failed = found.is_chief, False
+        if not found.is_chief:
+            _be_quiet()
+        self._is_due = False
+
+    @classmethod
+    def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
+        """Returns it, where this process is one of several; else None."""
+        found = peers.current()
+        return None if found is None else cls(found, act)
+
+    # Runs -------------------------------------------------------------------------------------------------------
+
+    def reserve(self) -> None:
+        """Reserves the next run, if that has not been done; acts on what was agreed on before it.
+
+        Raises:
+            AbortedError: Another process has failed, or cannot be reached.
+            FailedPreconditionError: The processes have launched different programs.
+        """
+        if self._is_reserved or self._is_left:
+            return
+        while (decision := self._agreement.before_run()) is not None:
+            self._act(decision)
+        self._is_reserved = True
+        self._runs += 1
+        if self._runs % _COMPARE_EVERY_RUNS == 0:
+            self._compare()
+        if self._difference is not None:
+            raise self._difference
+
+    def use(self) -> None:
+        """Makes the run that was reserved."""
+        self._is_reserved = False
+
+    def propose(self, kind: str, value: Any = None) -> None:
+        """Proposes something, from any thread; where the main thread calls it, no run follows until that is decided."""
+        if not self._is_left:
+            self.has_failed = self.has_failed or kind == FAILURE
+            self._agreement.suggest(kind, value)
+
+    def leave(self) -> None:
+        """Takes part no more: the session is over."""
+        if not self._is_left:
+            self._is_left = True
+            if self._comparing is not None:
+                self._comparing.join()
+            self._agreement.close()
+
+    def _compare(self) -> None:
+        """Has a thread compare what the processes have launched so far."""
+        if self._comparing is not None:
+            self._comparing.join()
+        assert self._launches is not None, "They are several."
+        check = self._launches.check("launches")
+
+        def compare() -> None:
+            try:
+                check()
+            except Exception as error:
+                self._difference = error
+
+        self._comparing = threading.Thread(target=compare, name="hookline-launches", daemon=True)
+        self._comparing.start()
+
+    def hooks_call(self, is_inside: bool) -> None:
+        """Says whether hooks are called now: a run that they make themselves meets the other processes first."""
+        if self._launches is not None:
+            self._launches.meets = is_inside
+
+    # The clock --------------------------------------------------------------------------------------------------
+
+    def hold(self, triggers: Iterable[Trigger]) -> None:
+        """Has these triggers look at no clock: the chief's says to all when they are due."""
+        self._leaves = [leaf for trigger in triggers for leaf in trigger.leaves() if _looks_at_clock(leaf)]
+        self._proposed.clear()
+        for leaf in self._leaves:
+            leaf.held = bool(leaf.held)
+
+    def now(self) -> float:
+        """Returns infinity if a trigger has become due by what was agreed on; else minus infinity.
+
+        The chief looks at its clock, and proposes what is due by it.
+        """
+        due: list[int] = []
+        if self.is_chief:
+            for number, leaf in enumerate(self._leaves):
+                if leaf.held:
+                    self._proposed.discard(number)
+                elif number not in self._proposed and leaf.secs_until_trigger() <= 0:
+                    self._proposed.add(number)
+                    due.append(number)
+        if due:
+            self._agreement.suggest(DUE, due)
+        is_due, self._is_due = self._is_due, False
+        return math.inf if is_due else -math.inf
+
+    def become_due(self, numbers: Iterable[int]) -> None:
+        """Takes note that all processes have agreed that the time of these triggers has come."""
+        for number in numbers:
+            self._proposed.discard(number)
+            if number < len(self._leaves):
+                self._leaves[number].held = self._is_due = True
+
+
+def _be_quiet() -> None:
+    """Leaves what hooks log to the chief, unless somebody has said which levels are logged."""
+    for part in ("hooks", "loop", "monitored", "checkpoint"):
+        logger = logging.getLogger(f"hookline.{part}")
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+
+
+def _looks_at_clock(leaf: Trigger) -> bool:
+    return type(leaf).secs_until_trigger is not Trigger.secs_until_trigger

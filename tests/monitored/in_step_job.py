@@ -1,0 +1,214 @@
+"""Scenarios of monitored sessions, run one after another in each of several processes in step."""
+
+import faulthandler
+import json
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
+from hookline import train
+
+ME = jax.process_index()
+SCENARIOS = {}
+
+
+def scenario(function):
+    """Has a function be called by its name; it returns what a test looks at."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def model(limit=None):
+    """Builds a model whose sum is a whole number: with other examples it would be another."""
+    step = train.get_or_create_global_step()
+    examples = np.arange(64, dtype=np.int32)
+    batch = hl.data.iterator(hl.data.arrays(examples, 8, shuffle_seed=3, epochs=limit))
+    total = hl.Variable(jnp.zeros((), jnp.int32), name="total")
+    summed = hl.op(lambda batch: batch.sum())(batch)
+    return hl.group(total.assign_add(summed), step.assign_add(1)), summed, total
+
+
+class Notes(train.SessionRunHook):
+    """Notes at which steps it fires."""
+
+    def __init__(self, trigger, fetches=None, late=False):
+        self.trigger, self.fetches, self.late, self.steps, self.values = trigger, fetches, late, [], []
+
+    def on_trigger(self, firing):
+        self.steps.append(firing.global_step)
+        if self.fetches is not None:
+            self.values.append(np.asarray(firing.values).tolist())
+
+
+class StopsAt(train.SessionRunHook):
+    """Asks for a stop in one of the processes."""
+
+    trigger = train.every(1)
+
+    def __init__(self, step, process):
+        self.step, self.process = step, process
+
+    def on_trigger(self, firing):
+        if process_is(self.process) and firing.global_step >= self.step:
+            firing.context.request_stop()
+
+
+def process_is(process):
+    return process is None or ME == process
+
+
+def trained(hooks, session=train.MonitoredSession, **arguments):
+    """Trains a new model to the stop, and returns its step and its sum."""
+    with hl.Graph().as_default():
+        train_op, summed, total = model()
+        with session(hooks=[*hooks(summed)], **arguments) as sess:
+            while not sess.should_stop():
+                sess.run(train_op)
+            raw = sess.raw_session()
+            return [raw.global_step, int(raw.run(total))]
+
+
+@scenario
+def stops_at_a_step():
+    return trained(lambda summed: [train.StopAtStepHook(last_step=20)])
+
+
+@scenario
+def one_process_asks_for_a_stop():
+    return trained(lambda summed: [StopsAt(7, process=1)])
+
+
+@scenario
+def all_ask_for_a_stop():
+    return trained(lambda summed: [StopsAt(7, process=None)])
+
+
+@scenario
+def a_trigger_in_seconds():
+    secs, steps = Notes(train.every(secs=0.05)), Notes(train.every(40))
+    both, either = Notes(train.every(secs=0.05) & train.every(10)), Notes(train.every(secs=0.07) | train.every(30))
+    found = trained(lambda summed: [secs, steps, both, either, train.StopAtStepHook(last_step=300)])
+    return [found, secs.steps, steps.steps, both.steps, either.steps]
+
+
+@scenario
+def what_hooks_fetch():
+    now, late = Notes(train.every(5), late=False), Notes(train.every(4), late=True)
+
+    def hooks(summed):
+        now.fetches = late.fetches = summed
+        return [now, late, train.StopAtStepHook(last_step=60)]
+
+    found = trained(hooks)
+    return [found, now.steps, now.values, late.steps, late.values]
+
+
+@scenario
+def a_hook_of_the_chief():
+    class Asks(Notes):
+        ended = False
+
+        def end(self, session):
+            self.ended = True
+
+    hook = Asks(train.every(5))
+
+    def session(**arguments):
+        return train.MonitoredTrainingSession(chief_only_hooks=[hook], log_step_count_steps=None, **arguments)
+
+    with hl.Graph().as_default():
+        train_op, hook.fetches, _ = model()
+        with session(hooks=[train.StopAtStepHook(last_step=20)]) as sess:
+            while not sess.should_stop():
+                sess.run(train_op)
+    return [hook.steps, hook.values, hook.ended]
+
+
+@scenario
+def summaries():
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as logdir, hl.Graph().as_default():
+        train_op, summed, _ = model()
+        hl.summary.scalar("summed", summed)
+        hooks = [train.StopAtStepHook(last_step=20)]
+        with train.MonitoredTrainingSession(summary_dir=logdir, save_summaries_steps=5, hooks=hooks) as sess:
+            while not sess.should_stop():
+                sess.run(train_op)
+        return len(list(Path(logdir).glob("events*")))
+
+
+@scenario
+def a_latch():
+    with hl.Graph().as_default():
+        train_op, summed, total = model()
+        latch = hl.latch(hl.op(lambda total: total > 5000)(total))
+        hook = Notes(train.latched(latch))
+        with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=100)]) as sess:
+            runs = []
+            while not sess.should_stop():
+                sess.run(train_op)
+                runs.append(len(hook.steps))
+        return [hook.steps, runs.index(1) if 1 in runs else None]
+
+
+@scenario
+def waiting_for_a_step_is_refused():
+    try:
+        return trained(lambda summed: [train.GlobalStepWaiterHook(wait_until_step=5)])
+    except RuntimeError as error:
+        return str(error)
+
+
+@scenario
+def a_hook_that_runs_the_session():
+    class Runs(train.SessionRunHook):
+        trigger = train.every(10)
+        seen = []
+
+        def on_trigger(self, firing):
+            self.seen.append(int(firing.context.session.run(self.total)))
+
+    hook = Runs()
+
+    def hooks(summed):
+        hook.total = hl.get_default_graph().get_tensor_by_name("total:0")
+        return [hook, train.StopAtStepHook(last_step=30)]
+
+    return [trained(hooks), hook.seen]
+
+
+@scenario
+def several_steps_a_run():
+    notes = Notes(train.every(7))
+    found = trained(lambda summed: [notes, train.StopAtStepHook(last_step=50)], steps_per_run=8)
+    return [found, notes.steps]
+
+
+@scenario
+def one_asks_for_other_values():
+    class Differs(train.SessionRunHook):
+        def before_run(self, run_context):
+            global_step = run_context.session.global_step
+            return train.SessionRunArgs(self.summed) if ME == 1 and global_step == 5 else None
+
+    hook = Differs()
+
+    def hooks(summed):
+        hook.summed = summed
+        return [hook, train.StopAtStepHook(last_step=20)]
+
+    try:
+        return trained(hooks)
+    except hl.errors.OpError as error:
+        return [type(error).__name__, str(error)]
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(60, exit=True)
+    for name in sys.argv[1].split(","):
+        print(json.dumps([name, SCENARIOS[name]()]), flush=True)
