@@ -195,6 +195,8 @@ class Member:
             holds: Whether this is the main thread, which starts no run until it is decided.
         """
         with self.changed:
+            if self.is_closing:
+                return None
             self._proposals.append((kind, value))
             if holds:
                 self._hold = min(self._hold, self.started)
@@ -216,9 +218,11 @@ class Member:
             decision = self.decision
             if decision is not None and self.started >= decision.boundary:
                 self.decision = None
-                self.limit = max(self._hold, self.started) if self._proposals and self._hold < math.inf else math.inf
                 if self.has_ended:
-                    self._proposals, self._hold, self.limit = [], math.inf, math.inf
+                    self._proposals, self._hold = [], math.inf
+                if self._hold < math.inf:  # It was proposed before this boundary, and the runs up to here were made.
+                    self._hold = self.started
+                self.limit = self._hold
                 self.changed.notify_all()
                 return True, decision
             if self.started < self.limit:
@@ -230,6 +234,7 @@ class Member:
         """Has the listener end; returns what is to be done on the board for it, if anything."""
         with self.changed:
             self.is_closing = True
+            self._proposals = [each for each in self._proposals if each[0] == FAILURE]
             self.changed.notify_all()
             call, self._waits_for = self._waits_for, None
             return None if call is None else Set(call, _END)

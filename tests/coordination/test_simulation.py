@@ -1,0 +1,77 @@
+"""The agreement of processes in step, in many seeded schedules; HOOKLINE_SCHEDULES says in how many."""
+
+import json
+import multiprocessing
+import os
+
+import pytest
+from tests.coordination import simulation
+
+from hookline.coordination.agreement import Decision
+
+SCHEDULES = int(os.environ.get("HOOKLINE_SCHEDULES", "2000"))
+
+
+def test_no_schedule_breaks_a_promise():
+    step = 500
+    parts = [range(first, min(first + step, SCHEDULES)) for first in range(0, SCHEDULES, step)]
+    if SCHEDULES > 10_000:
+        with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+            rounds = sum(pool.map(simulation.run, parts))
+    else:
+        rounds = sum(map(simulation.run, parts))
+    assert rounds > SCHEDULES / 2
+
+
+class DoorLeftOpen(simulation.Simulated):
+    """Reads how many runs were started before it closes the door."""
+
+    def _pledge(self):
+        with self.changed:
+            self._waits_for = None
+            started = min(self.started, self._hold)
+            self.limit = started
+            given, self._proposals = self._proposals, []
+            return started, given
+
+
+class SmallestPledge(simulation.Simulated):
+    """Agrees on the smallest pledge."""
+
+    def listen(self):
+        listener = super().listen()
+        found, pledges = None, []
+        while True:
+            try:
+                request = listener.send(found)
+            except StopIteration:
+                return
+            if isinstance(request, simulation.Set) and request.key.endswith("/decision"):
+                _, proposals = json.loads(request.text)
+                request = request._replace(text=json.dumps([min(pledges[-self.count :]), proposals]))
+            found = yield request
+            if isinstance(request, simulation.Get) and "/pledge/" in request.key:
+                pledges.append(json.loads(found)[0])
+
+
+class GoesOnWhileItAsks(simulation.Simulated):
+    """Starts runs while what its main thread has proposed is undecided."""
+
+    def propose(self, kind, value=None, *, holds=False):
+        return super().propose(kind, value, holds=False)
+
+
+class TakesLate(simulation.Simulated):
+    """Takes a decision one run after its boundary."""
+
+    def _decide(self, boundary, proposals):
+        super()._decide(boundary, proposals)
+        if self.index:
+            self.decision = Decision(boundary + 1, proposals)
+            self.limit = boundary + 1
+
+
+@pytest.mark.parametrize("kind", [DoorLeftOpen, SmallestPledge, GoesOnWhileItAsks, TakesLate])
+def test_a_broken_protocol_is_found(kind):
+    with pytest.raises((simulation.Broken, IndexError)):
+        simulation.run(range(400), kind)
