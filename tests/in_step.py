@@ -49,9 +49,8 @@ class Job:
 
     @staticmethod
     def _read(source, lines):
-        for line in source:
-            if not line.startswith("[Gloo]"):
-                lines.append(line)
+        with source:
+            lines.extend(line for line in source if not line.startswith("[Gloo]"))
 
     def printed(self, index):
         """Returns what a process has printed so far."""

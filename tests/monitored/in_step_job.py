@@ -190,6 +190,39 @@ def several_steps_a_run():
 
 
 @scenario
+def until_a_signal():
+    class Says(train.SessionRunHook):
+        trigger = train.every(1)
+
+        def on_trigger(self, firing):
+            if firing.global_step == 1:
+                print("training", flush=True)
+
+        def end(self, session):
+            print("ended after", session.global_step, flush=True)
+
+    class Saves(train.SessionRunHook):
+        """Makes the session one that is worth leaving in order."""
+
+        def save_last(self, session, exception):
+            pass
+
+    return trained(lambda summed: [Says(), Saves()])
+
+
+@scenario
+def one_fails():
+    class Fails(train.SessionRunHook):
+        trigger = train.every(1)
+
+        def on_trigger(self, firing):
+            if ME == 1 and firing.global_step == 9:
+                raise OSError("the disk of process 1 is gone")
+
+    return trained(lambda summed: [Fails(), train.StopAtStepHook(last_step=10**6)])
+
+
+@scenario
 def one_asks_for_other_values():
     class Differs(train.SessionRunHook):
         def before_run(self, run_context):

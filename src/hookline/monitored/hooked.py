@@ -53,6 +53,8 @@ class HookedSession:
         in_step: InStep | None = None,
     ) -> None:
         self._in_step = in_step
+        if in_step is not None:
+            in_step.meet_while(lambda: self._at_callbacks)
         self.raw, self._low = session, session.lowlevel
         self._stop = stop or StopRequest()
         self._quiet = quiet or Quiet()
@@ -386,10 +388,15 @@ class HookedSession:
         if not riders.watches:
             return self.raw.run(fetches, feeds, merged, run_metadata), riders.watched.fetches, merged, run_metadata
         try:
+            if self._in_step is not None:
+                self._in_step.asks(riders.asking)
             result, watched = self._low.run_watched(fetches, riders.watched, feeds, merged, run_metadata)
         except (KeyError, TypeError, ValueError) as exc:
             riders.blame(exc, self.raw.graph)
             raise
+        finally:
+            if self._in_step is not None:
+                self._in_step.asks("")
         return result, watched, merged, run_metadata
 
     def _original_args(

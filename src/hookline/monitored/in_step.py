@@ -110,10 +110,15 @@ class InStep:
         self._comparing = threading.Thread(target=compare, name="hookline-launches", daemon=True)
         self._comparing.start()
 
-    def hooks_call(self, is_inside: bool) -> None:
-        """Says whether hooks are called now: a run that they make themselves meets the other processes first."""
-        if self._launches is not None:
-            self._launches.meets = is_inside
+    def meet_while(self, hooks_are_called: Callable[[], bool]) -> None:
+        """Has runs that hooks make by themselves meet the other processes first."""
+        assert self._launches is not None, "They are several."
+        self._launches.meets = hooks_are_called
+
+    def asks(self, who: str) -> None:
+        """Takes note for whom the next program is, for the error of one that differs."""
+        assert self._launches is not None, "They are several."
+        self._launches.asked_by = who
 
     # The clock --------------------------------------------------------------------------------------------------
 

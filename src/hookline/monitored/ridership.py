@@ -117,6 +117,12 @@ class Ridership:
             merged[tensor] = value
         return merged
 
+    @property
+    def asking(self) -> str:
+        """Who asks for values, in words."""
+        pairs = zip(self.riders, self.watched.fetches, strict=False)
+        return " and ".join(f"the {describe(rider.hook)}" for rider, fetches in pairs if fetches is not None)
+
     def blame(self, exc: Exception, graph: Graph) -> None:
         """Raises the error of a run again with the name of the hook whose fetch caused it, if one did."""
         for rider, fetches in zip(self.riders, self.watched.fetches, strict=False):  # What every run carries is behind.

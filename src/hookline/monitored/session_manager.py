@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hookline import arguments, clock, preemption
-from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart
+from hookline.checkpoint import Saver, get_checkpoint_state, latest_checkpoint, layout, lease, restart, together
 from hookline.checkpoint.pending import finish_saves
 from hookline.checkpoint.restart import Restart
 from hookline.checkpoint.state import leaving, write_state
@@ -262,9 +263,16 @@ class SessionManager:
             return Restart((path,) if path else (), "")
         _finish_pending(saver)
         finish_saves(directory)
-        if wait:
-            self._await(lambda: latest_checkpoint(directory), lambda: f"a checkpoint in {directory!r}", max_wait_secs)
-        return restart.find(directory)
+
+        def find() -> Restart:
+            if wait:
+                what = f"a checkpoint in {directory!r}"
+                self._await(lambda: latest_checkpoint(directory), lambda: what, max_wait_secs)
+            return restart.find(directory)
+
+        # In step the chief says where all go on.
+        candidates, surprise = together.current().chief(lambda: dataclasses.astuple(find()))
+        return Restart(tuple(candidates), surprise)
 
     def _restore(
         self, session: Session, saver: Saver | None, found: Restart, directory: str | None, restore: str
@@ -274,12 +282,13 @@ class SessionManager:
         Broken checkpoints are moved aside after another one was restored, by the process that saves in the directory.
         """
         broken: list[tuple[str, DataLossError]] = []
+        others = together.current()
         for source in found.candidates:
             assert saver is not None
             logger.info("Restoring %s", source)
             try:
                 if directory:
-                    layout.require_whole(source)
+                    others.chief(lambda source=source: layout.require_whole(source))
                 saver.restore(session, source)
             except DataLossError as error:
                 if restore != LATEST_READABLE or not directory:
@@ -288,8 +297,9 @@ class SessionManager:
                 continue
             session.origin = f"restored from {source}"
             if directory:
-                reason = "; ".join(filter(None, (found.surprise, _put_aside(directory, broken))))
-                if reason:
+                aside = others.chief(lambda: _put_aside(directory, broken))
+                reason = "; ".join(filter(None, (found.surprise, aside)))
+                if reason and others.is_chief:
                     logger.error("The training in '%s' goes on from '%s', for %s", directory, source, reason)
                 _take_over(saver, directory, write=bool(reason))
             return source
@@ -300,7 +310,7 @@ class SessionManager:
                 f"None of the checkpoints in '{directory}' can be read; to begin anew, use another directory. The "
                 f"newest: {broken[0][1]}",
             ) from broken[0][1]
-        if found.surprise:
+        if found.surprise and others.is_chief:
             logger.error(
                 "The training in '%s' begins anew, for %s: there is no other checkpoint.", directory, found.surprise
             )

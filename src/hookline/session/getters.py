@@ -15,6 +15,7 @@ from hookline.graph.graph import Operation, Tensor
 from hookline.graph.nodes import Constant, Group, Source
 from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
+from hookline.session import launches
 from hookline.session.compiled_in import CompiledIn
 from hookline.session.plan import Key, Plan
 
@@ -80,7 +81,21 @@ def _of_jax(get: Getter) -> Getter:
 
 
 def _array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf if leaf.is_fully_addressable else _whole(leaf)
     return jax.device_put(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "OSU" else leaf
+
+
+_known: dict[Any, int] = {}
+
+
+def _whole(leaf: jax.Array) -> jax.Array:
+    """Returns all of an array that lies in several processes: a program, which all of them launch."""
+    place = jax.NamedSharding(getattr(leaf.sharding, "mesh", placement.everywhere()), jax.P())
+    if (launched := launches.current()) is not None:
+        kind = leaf.shape, leaf.dtype, leaf.sharding
+        launched.note(_known, "the reading of a batch", kind, lambda: f"whole {kind}")
+    return placement.here(placement.put(leaf, place))
 
 
 def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int], *, on_host: bool = False) -> Getter:
@@ -102,8 +117,12 @@ def rows_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, in
     if isinstance(element.op, Source):
         op, block = element.op, _getter(plan, element, places)
         part = lambda run: slice(run.starts[op], run.starts[op] + run.count)  # noqa: E731
-        return lambda run: jax.tree.map(lambda rows: _array(rows[part(run)]), block(run))
+        return lambda run: jax.tree.map(lambda rows: _cut(rows, part(run)), block(run))
     return lambda run: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (run.count, *np.shape(leaf))), get(run))
+
+
+def _cut(rows: Any, part: slice) -> Any:
+    return _array(rows)[part] if isinstance(rows, jax.Array) else _array(rows[part])
 
 
 def _is_plain(spec: Any) -> bool:

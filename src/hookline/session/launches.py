@@ -44,7 +44,7 @@ class Launches:
     Attributes:
         count: How many programs were launched.
         asked_by: Who asked for the run under way, in words.
-        meets: Whether a run is one that hooks make by themselves: then the processes meet before each launch.
+        meets: Returns whether the run under way is one that a hook makes: then the processes meet before each launch.
         strict: Whether they meet before each launch in any case.
     """
 
@@ -54,7 +54,8 @@ class Launches:
         self.count, self._fingerprint = 0, 0
         self._recent: list[int] = []
         self._texts: dict[int, str] = {}
-        self.asked_by, self.meets, self.strict = "", False, False
+        self.asked_by, self.strict = "", False
+        self.meets: Callable[[], bool] = lambda: False
 
     def note(self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str]) -> None:
         """Takes note of a launch that follows.
@@ -75,7 +76,7 @@ class Launches:
             number = known[kind] = int.from_bytes(digest, "big")
             self._texts[number] = about
             self._meet(number)
-        elif self.meets or self.strict:
+        elif self.strict or self.meets():
             self._meet(number)
         with self._lock:
             self.count += 1

@@ -1,0 +1,125 @@
+"""Processes in step: `train.Loop` with the usual hooks against a loop by hand, in turns in the same processes.
+
+Run it with `hookline launch --in-step --processes 2 benchmarks/in_step.py`. Both loops make the same step, an MLP that
+takes 5 ms or more, on batches that are split over the processes. Each round times one after the other; what is shown
+is the median of the ratios, with its error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import hookline as hl
+
+WIDTH, BATCH = 768, 256
+
+
+def init() -> Any:
+    """Returns the parameters."""
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5, jnp.float32) for _ in range(4)]
+
+
+TRANSFORMATION = optax.adam(1e-4)
+
+
+def train_step(state: Any, batch: Any) -> Any:
+    """Returns the state after a step, and its metrics."""
+
+    def loss_of(params: Any) -> Any:
+        hidden = batch[0]
+        for weights in params:
+            hidden = jnp.tanh(hidden @ weights)
+        return jnp.mean((hidden - batch[1]) ** 2)
+
+    params, slots = state
+    loss, slopes = jax.value_and_grad(loss_of)(params)
+    changes, slots = TRANSFORMATION.update(slopes, slots, params)
+    return (optax.apply_updates(params, changes), slots), {"loss": loss}
+
+
+def batches() -> Any:
+    """Returns the source of both loops."""
+    rng = np.random.default_rng(1)
+    examples = rng.normal(size=(2, 16 * BATCH, WIDTH)).astype(np.float32)
+    return hl.data.arrays(tuple(examples), BATCH, shuffle_seed=0, epochs=None)
+
+
+class ByHand:
+    """The loop that a person writes: local rows, global arrays, one jitted step."""
+
+    def __init__(self) -> None:
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        whole, split = jax.NamedSharding(mesh, jax.P()), jax.NamedSharding(mesh, jax.P("data"))
+        params = init()
+        place = lambda leaf: jax.make_array_from_callback(  # noqa: E731
+            np.shape(leaf), whole, lambda index: np.asarray(leaf)[index]
+        )
+        self._state = jax.tree.map(place, (params, TRANSFORMATION.init(params)))
+        self._split, self._source = split, iter(batches())
+        self._step = jax.jit(train_step, donate_argnums=0, out_shardings=(whole, whole))
+
+    def run(self, steps: int) -> None:
+        """Trains, and waits for the last step."""
+        metrics: Any = None
+        for number in range(steps):
+            batch = next(self._source)
+            own = jax.tree.map(lambda leaf: leaf[_own_rows(len(leaf))], batch)
+            placed = jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(self._split, leaf), own)
+            self._state, metrics = self._step(self._state, placed)
+            if number % 100 == 99:
+                float(metrics["loss"])
+        jax.block_until_ready((self._state, metrics))
+
+
+def _own_rows(count: int) -> slice:
+    share = count // jax.process_count()
+    return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
+
+
+def main() -> None:
+    """Measures, and shows the figures in process 0."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--steps", type=int, default=100)
+    arguments = parser.parse_args()
+    params = init()
+    loop = hl.train.Loop(train_step, (params, TRANSFORMATION.init(params)), batches())
+    by_hand, ratios, times = ByHand(), [], []
+    with loop.session(progress=False) as session:
+
+        def ours(steps: int) -> None:
+            for _ in range(steps):
+                assert not session.should_stop()
+                session.run(loop.train_op)
+            raw = session.raw_session()
+            jax.block_until_ready(raw.lowlevel.values_with_positions([loop.state], [])[0])
+
+        for run in (by_hand.run, ours):
+            run(10)
+        for number in range(arguments.rounds):
+            took = {}
+            for run in (by_hand.run, ours) if number % 2 else (ours, by_hand.run):
+                begun = time.perf_counter()
+                run(arguments.steps)
+                took[run] = time.perf_counter() - begun
+            ratios.append(took[ours] / took[by_hand.run])
+            times.append(took[by_hand.run] / arguments.steps)
+    if jax.process_index() == 0:
+        low, high = np.percentile(ratios, [25, 75])
+        error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
+        print(f"{jax.process_count()} processes; by hand a step takes {1e3 * statistics.median(times):.2f} ms.")
+        print(f"hookline takes {statistics.median(ratios):.3f} +- {error:.3f} of it ({len(ratios)} rounds,", end=" ")
+        print(f"quartiles {low:.3f} and {high:.3f}).")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Monitored sessions in processes in step: real ones, which all do the same at the same runs."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import in_step
+
+JOB = Path(__file__).parent / "in_step_job.py"
+SUM_OF_EPOCH = sum(range(64))
+
+
+def results(*names, **options):
+    """Runs scenarios in two processes; returns of each process what they have returned, by name."""
+    ended = in_step.run(JOB, ",".join(names), **options)
+    assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.err[-3000:] for each in ended)
+    return [dict(json.loads(line) for line in each.out.splitlines() if line.startswith("[")) for each in ended]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What all scenarios return that end in order, of each process."""
+    return results(
+        "stops_at_a_step",
+        "one_process_asks_for_a_stop",
+        "all_ask_for_a_stop",
+        "a_trigger_in_seconds",
+        "what_hooks_fetch",
+        "a_hook_of_the_chief",
+        "summaries",
+        "a_latch",
+        "waiting_for_a_step_is_refused",
+        "a_hook_that_runs_the_session",
+        "several_steps_a_run",
+    )
+
+
+def test_a_step_ends_all(found):
+    for each in found:
+        assert each["stops_at_a_step"][0] == 20
+    assert found[0]["stops_at_a_step"] == found[1]["stops_at_a_step"]
+
+
+def test_a_stop_that_one_asks_for_ends_all_after_the_same_run(found):
+    step, total = found[0]["one_process_asks_for_a_stop"]
+    assert step >= 7
+    assert found[1]["one_process_asks_for_a_stop"] == [step, total]
+
+
+def test_a_stop_that_all_ask_for_after_a_run_holds_after_that_run(found):
+    assert [each["all_ask_for_a_stop"][0] for each in found] == [7, 7]
+
+
+def test_the_time_of_triggers_comes_at_the_same_step_in_all(found):
+    one, other = (each["a_trigger_in_seconds"] for each in found)
+    assert one == other
+    (last, _), secs, steps, both, either = one
+    assert last == 300
+    assert secs
+    assert steps == [40, 80, 120, 160, 200, 240, 280]
+    assert both
+    assert all(step % 10 == 0 for step in both)
+    assert {step for step in either if step % 30 == 0} == {*range(30, 301, 30)}
+
+
+def test_hooks_get_the_same_values_at_the_same_steps(found):
+    one, other = (each["what_hooks_fetch"] for each in found)
+    assert one == other
+    assert one[1] == [*range(5, 61, 5)]
+    assert one[3] == [*range(4, 61, 4)]
+
+
+def test_a_hook_of_the_chief_is_called_there_alone(found):
+    chief, other = (each["a_hook_of_the_chief"] for each in found)
+    assert (chief[0], chief[2]) == ([5, 10, 15, 20], True)
+    assert other == [[], [], False]
+
+
+def test_the_chief_alone_writes_summaries(found):
+    assert [each["summaries"] for each in found] == [1, 0]
+
+
+def test_a_latch_is_read_at_the_same_run(found):
+    assert found[0]["a_latch"] == found[1]["a_latch"]
+    (step,), run = found[0]["a_latch"]
+    assert step <= run
+
+
+def test_waiting_for_a_step_is_refused(found):
+    for each in found:
+        assert "run in step" in each["waiting_for_a_step_is_refused"]
+
+
+def test_hooks_may_run_the_session(found):
+    assert found[0]["a_hook_that_runs_the_session"] == found[1]["a_hook_that_runs_the_session"]
+    assert len(found[0]["a_hook_that_runs_the_session"][1]) == 3
+
+
+def test_several_steps_a_run(found):
+    assert found[0]["several_steps_a_run"] == found[1]["several_steps_a_run"]
+    assert found[0]["several_steps_a_run"][1] == [7, 14, 21, 28, 35, 42, 49]
+
+
+@pytest.mark.parametrize("to", [[1], [0, 1]], ids=["one", "all"])
+def test_a_signal_ends_all_after_the_same_run(to):
+    job = in_step.Job(JOB, "until_a_signal")
+    deadline = time.monotonic() + 60
+    while not all("training" in job.printed(index) for index in range(2)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for index in to:
+        job.processes[index].send_signal(signal.SIGTERM)
+    ended = job.wait()
+    assert [each.status for each in ended] == [143, 143], "\n".join(each.err[-3000:] for each in ended)
+    steps = [each.out.split()[-1] for each in ended]
+    assert steps[0] == steps[1]
+
+
+def test_other_programs_are_an_error_in_all():
+    for each in results("one_asks_for_other_values"):
+        kind, text = each["one_asks_for_other_values"]
+        assert kind == "FailedPreconditionError"
+        assert "different programs" in text
+        assert "process 0: " in text
+        assert "process 1: " in text
+
+
+def test_what_fails_in_one_ends_the_others_with_its_words():
+    ended = in_step.run(JOB, "one_fails")
+    assert all(each.status for each in ended)
+    assert "the disk of process 1 is gone" in ended[1].err
+    assert "Process 1 has failed" in ended[0].err
+    assert "the disk of process 1 is gone" in ended[0].err
