@@ -30,7 +30,12 @@ class Job:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         paths = [str(SRC), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu", **(environment or {})}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "JAX_PLATFORMS": "cpu",
+            **(environment or {}),
+        }
         self.processes, self._outputs = [], []
         for index in range(count):
             command = [sys.executable, __file__, port, count, index, heartbeat_secs, script, *arguments]

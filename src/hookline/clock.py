@@ -85,6 +85,16 @@ def monotonic() -> float:
     return _installed.monotonic()
 
 
+def has_come(moment: float) -> bool:
+    """Returns whether a reading of `monotonic` has been reached.
+
+    Example:
+        >>> has_come(monotonic()), has_come(monotonic() + 3600)
+        (True, False)
+    """
+    return _installed.monotonic() >= moment
+
+
 def time() -> float:
     """Returns the seconds since the epoch. Use it for timestamps only, because a user may set the calendar back.
 

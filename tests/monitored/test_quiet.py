@@ -14,6 +14,7 @@ import pytest
 import hookline as hl
 from hookline import errors, train
 from hookline.monitored import HookedSession
+from hookline.session.plan_cache import PlanCache
 from hookline.summary import FileWriterCache
 
 
@@ -116,6 +117,40 @@ def test_feeds_go_the_quiet_way_as_well():
             session.run(train_op, {x: np.ones(2, "float32")})
         assert float(session.raw_session().run(total)) == sum(range(120))
     assert steps_of(hook) == [50, 100]
+
+
+class AsksNowAndThen(train.SessionRunHook):
+    """Asks for the weights before some runs, and remembers what it got on each."""
+
+    def __init__(self, every):
+        self.args, self.every, self.got = train.SessionRunArgs("weights:0"), every, []
+
+    def before_run(self, run_context):
+        return None if run_context.runs % self.every else self.args
+
+    def after_run(self, run_context, run_values):
+        self.got.append(None if run_values.results is None else float(run_values.results[0]))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+def test_a_hook_that_asks_now_and_then_gets_what_it_asked_for_whenever_runs_are_foreseen_anew(train_op, every):
+    """The quiet runs begin anew each five steps: once behind a run on which it asked, once behind one on which not."""
+    due = Due()
+    due.trigger = train.every(5)
+    hook = AsksNowAndThen(every)
+    with train.MonitoredSession(hooks=[hook, due]) as session:
+        run(session, train_op, times=70)
+    assert hook.got == [None if runs % every else runs for runs in range(70)]
+
+
+def test_a_foreseen_run_that_a_hook_is_called_on_is_not_looked_up(train_op, monkeypatch):
+    looked_up, find = [], PlanCache.find
+    monkeypatch.setattr(PlanCache, "find", lambda self, *args: looked_up.append(1) or find(self, *args))
+    with train.MonitoredSession(hooks=[AsksNowAndThen(1), Due()]) as session:
+        run(session, train_op, times=60)
+        looked_up.clear()
+        run(session, train_op, times=30)
+    assert not looked_up
 
 
 class Trouble:

@@ -191,3 +191,16 @@ def test_threads_make_each_step_once():
         assert seen == [1200]
         assert session.global_step == 1200
         assert (np.asarray(session.run(total)) == 1200).all()
+
+
+def test_a_step_that_writes_what_another_has_left_says_which_variable_it_lacks():
+    total, missing = hl.Variable(0.0, name="total"), hl.Variable(1.0, name="missing")
+    first, second = total.assign_add(1.0), total.assign_add(missing * 2)
+    with hl.Session() as session:
+        session.run(total.initializer)
+        session.run(first)
+        with pytest.raises(errors.FailedPreconditionError, match="'missing' has no value yet"):
+            session.run(second)
+        session.run(missing.initializer)
+        session.run(second)
+        assert session.run(total) == 3

@@ -46,5 +46,7 @@ class MemoryBoard:
 
     def delete(self, prefix: str) -> None:
         with self._changed:
-            for key in [key for key in self._values if key == prefix or (prefix.endswith("/") and key.startswith(prefix))]:
+            for key in [
+                key for key in self._values if key == prefix or (prefix.endswith("/") and key.startswith(prefix))
+            ]:
                 del self._values[key]

@@ -221,11 +221,12 @@ class SessionRunContext:
         `tf.train.SessionRunContext`. Differences: `settle`, `retire`.
     """
 
+    stop_requested = False
+
     def __init__(self, original_args: SessionRunArgs, session: Session, runs: int = 0) -> None:
         self.runs = runs
         self.original_args = original_args
         self.session = session
-        self.stop_requested = False
 
     @property
     def expected_step(self) -> int | None:

@@ -5,24 +5,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from hookline import preemption
 from hookline.hooks.base import SessionRunArgs, SessionRunContext
 from hookline.monitored.callbacks import describe
 from hookline.monitored.hook_list import HookList
 from hookline.monitored.in_step import InStep
-from hookline.monitored.quiet import Quiet
+from hookline.monitored.quiet import Make, Quiet
 from hookline.monitored.ridership import Ridership
 from hookline.monitored.rows import joined, rows_of_one
 from hookline.monitored.schedule import Schedule
 from hookline.monitored.stop_request import StopRequest
 from hookline.monitored.under_way import UnderWay
-from hookline.session import CHANGED, RunMetadata, RunOptions, Session
+from hookline.session import CHANGED, CachedStep, RunMetadata, RunOptions, Session, Watched
+from hookline.summary.writer_cache import SCOPE
 
 _logger = logging.getLogger(__name__)
 
 _NO_OPTIONS = RunOptions()
+
+
+class _Known(NamedTuple):
+    """What makes a run with hooks again, as long as they ask for the same.
+
+    Args:
+        step: That.
+        watched: What they ask for.
+    """
+
+    step: CachedStep
+    watched: Watched
 
 
 class HookedSession:
@@ -61,7 +74,6 @@ class HookedSession:
         self._hooks = hooks
         self._steps_per_run = steps_per_run
         self._schedule: Schedule | None = None
-        self._args_of_fetches = SessionRunArgs(None)
         self._at_callbacks = False
         self._failed_inside = False
         self._passed = 0
@@ -183,16 +195,13 @@ class HookedSession:
             if schedule.repeats:
                 self._check_plain(feed_dict, options, run_metadata)
             if has_news or riders.riding or schedule.overdue:
-                result = self._run_with(schedule, riders, fetches, feed_dict, options, run_metadata, has_news=has_news)
+                args = _args(fetches, feed_dict, options)
+                result = self._run_with(schedule, riders, args, feed_dict, run_metadata, has_news=has_news)
             elif schedule.repeats:
                 result, _ = self._run_several(schedule, riders, fetches, schedule.limited(None), None)
             else:
                 limited = options if self.raw.step_limit is None else schedule.limited(options)
-                if riders.watches:
-                    watched = riders.watched
-                    result, _ = self._low.run_watched(fetches, watched, feed_dict, limited, run_metadata)
-                else:
-                    result = self.raw.run(fetches, feed_dict, limited, run_metadata)
+                result = self._run_alone(riders, fetches, feed_dict, limited, run_metadata)
             self._stop.runs += schedule.room
             foreseen = schedule.finish()
             if schedule.still:
@@ -200,11 +209,8 @@ class HookedSession:
             capacity = self._steps_per_run if schedule.repeats else 1
             may_pass = options is None and not self._stop.requested and self._in_step is None
             if foreseen is not None and foreseen.runs >= capacity and may_pass:
-                callers = schedule.callers
-                watched = callers.watched if callers.watches else None
-                ride = partial(self._ride, schedule, callers) if callers.riding else None
-                feeds = bool(feed_dict)
-                self._quiet.begin(self.raw, fetches, watched, foreseen, feeds=feeds, capacity=capacity, ride=ride)
+                make = self._make_of(schedule, fetches, fed=bool(feed_dict))
+                self._quiet.begin(self._low, fetches, foreseen, make, feeds=bool(feed_dict), capacity=capacity)
             return result
         except BaseException as exc:
             self._failed_inside = self._at_callbacks or self._low.writes != writes
@@ -228,76 +234,116 @@ class HookedSession:
         self._stop.runs += made
         self._passed += made
 
-    def _ride(
+    def _make_of(self, schedule: Schedule, fetches: Any, *, fed: bool) -> Make:
+        """Returns what makes the runs that are foreseen."""
+        callers = schedule.callers
+        watched = callers.watched if callers.watches or callers.riding else None
+        if schedule.repeats:
+            step = self._low.repeated_step(fetches, watched, self._steps_per_run)
+            return partial(self._quiet.make_several, step, self._steps_per_run)
+        is_more = fed or callers.stale or callers.feeders or callers.options
+        step = None if is_more else self._low.cached_step(fetches, watched)
+        if step is not None and not callers.riding:
+            return step.run_program
+        known = None if step is None else _Known(step, callers.watched)
+        return partial(self._make, schedule, callers, SessionRunArgs(fetches), known)
+
+    def _make(
         self,
         schedule: Schedule,
         callers: Ridership,
-        fetches: Any,
+        args: SessionRunArgs,
+        known: _Known | None,
         feed_dict: Mapping[Any, Any] | None,
-        passed: int,
+        expected: int | None,
     ) -> Any:
-        """Makes a run that was foreseen, with the hooks that are called on each."""
-        schedule.go_on()
-        result = self._run_with(schedule, callers, fetches, feed_dict, None, None, passed=passed)
-        if self._stop.requested or schedule.callers is not callers or schedule.overdue:
-            self._quiet.interrupt()
-        return result
+        """Makes a run that was foreseen, and is more than a program: it may take writers, or hooks are called on it."""
+        if expected is not None and self._low.known_step != expected:
+            return CHANGED
+        if feed_dict:
+            args = _args(args.fetches, feed_dict, None)
+        outer = SCOPE.set(self._quiet.scope)
+        try:
+            if not callers.riding:
+                return (self._run_alone(callers, args.fetches, feed_dict, None, None),)
+            schedule.go_on()
+            result = self._run_with(schedule, callers, args, feed_dict, None, known, passed=self._quiet.made)
+            if schedule.callers is not callers or schedule.overdue:
+                self._quiet.interrupt()
+            return (result,)
+        finally:
+            SCOPE.reset(outer)
 
-    def _run_with(
+    def _run_alone(
         self,
-        schedule: Schedule,
         riders: Ridership,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None,
         options: RunOptions | None,
         run_metadata: RunMetadata | None,
+    ) -> Any:
+        """Makes a run that no hook is called on, with what every run carries."""
+        if riders.watches:
+            return self._low.run_watched(fetches, riders.watched, feed_dict, options, run_metadata)[0]
+        return self.raw.run(fetches, feed_dict, options, run_metadata)
+
+    def _run_with(
+        self,
+        schedule: Schedule,
+        riders: Ridership,
+        args: SessionRunArgs,
+        feed_dict: Mapping[Any, Any] | None,
+        run_metadata: RunMetadata | None,
+        known: _Known | None = None,
         *,
         has_news: bool = False,
         passed: int = 0,
     ) -> Any:
-        args = self._original_args(fetches, feed_dict, options)
+        """Makes a run with hooks around it."""
         runs = self._stop.runs + passed
         context = UnderWay(args, self.raw, runs, schedule, self._settle)
+        fetches, options = args.fetches, args.options
+        is_inside = True
         try:
-            self._at_callbacks = True
             if has_news:
                 schedule.deliver_late(context, runs)
                 schedule.look_at_latches(context)
             if riders.may_ask:
                 riders.ask(context)
-            self._at_callbacks = False
+            is_inside = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
-            if schedule.repeats:
+            if known is not None and known.watched is riders.watched and options is None:
+                result, watched = known.step.run_program()
+            elif schedule.repeats:
                 self._check_feeders(riders)
-                merged = riders.merged_options(options) if riders.options else options
-                if run_metadata is None and merged is not None and _records(merged):
+                options = riders.merged_options(options) if riders.options else options
+                if run_metadata is None and options is not None and _records(options):
                     run_metadata = RunMetadata()
-                result, watched = self._run_several(schedule, riders, fetches, merged, run_metadata)
+                result, watched = self._run_several(schedule, riders, fetches, options, run_metadata)
             elif riders.asks:
-                result, watched, merged, run_metadata = self._run_watched(
+                result, watched, options, run_metadata = self._run_watched(
                     riders, fetches, feed_dict, options, run_metadata
                 )
             else:
-                result = self.raw.run(fetches, feed_dict, options, run_metadata)
-                watched, merged = riders.watched.fetches, options
+                result, watched = self.raw.run(fetches, feed_dict, options, run_metadata), riders.watched.fetches
             if riders.stacked and not schedule.repeats:
                 watched = riders.in_rows(watched)
-            self._at_callbacks = True
-            context.give(schedule.came_out(riders), watched, merged or _NO_OPTIONS, run_metadata or self._no_metadata)
+            is_inside = True
+            context.give(schedule.came_out(riders), watched, options or _NO_OPTIONS, run_metadata or self._no_metadata)
             if schedule.waits:
                 schedule.deliver_late(context, runs + schedule.room)
-            self._at_callbacks = False
         except BaseException:
+            self._at_callbacks = is_inside
             if context.stop_requested:
                 self._stop.carry()
             raise
         finally:
-            context.forget()
             if riders.feeders or riders.stale:
                 riders.forget_feeds()
         if context.stop_requested or self._stop.carried:
             self._stop.request()
+            self._quiet.interrupt()
         return result
 
     def _check_plain(self, feed_dict: Any, options: Any, run_metadata: Any) -> None:
@@ -399,16 +445,10 @@ class HookedSession:
                 self._in_step.asks("")
         return result, watched, merged, run_metadata
 
-    def _original_args(
-        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None
-    ) -> SessionRunArgs:
-        # A training loop asks for the same each time. With a feed nothing is kept: batches should not live longer.
-        kept = self._args_of_fetches
-        if feed_dict is None and options is None:
-            if kept.fetches is not fetches:
-                kept = self._args_of_fetches = SessionRunArgs(fetches)
-            return kept
-        return SessionRunArgs(fetches, dict(feed_dict) if feed_dict is not None else None, options)
+
+def _args(fetches: Any, feed_dict: Mapping[Any, Any] | None, options: RunOptions | None) -> SessionRunArgs:
+    """Returns what the caller of a run asks for."""
+    return SessionRunArgs(fetches, None if feed_dict is None else dict(feed_dict), options)
 
 
 def _records(options: RunOptions) -> bool:

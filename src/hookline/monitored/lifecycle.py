@@ -252,16 +252,17 @@ class MonitoredLifecycle(InDialect):
                     if turn.is_mine and self._stepping is not None:
                         return self._run_in_step(self._stepping, fetches, feed_dict, options, run_metadata)
                     raise self._occupied("be run")
-                quiet, is_plain, result = self._quiet, options is None and run_metadata is None, NOT_RUN
-                if fetches is quiet.fetches and is_plain and self._preemption.signals.number is None:
-                    result = quiet.run(fetches, feed_dict)
+                result = NOT_RUN
+                if options is None and run_metadata is None and self._preemption.signals.number is None:
+                    result = self._quiet.run(fetches, feed_dict)
                     if type(result) is not NotRun:
                         return result
                 return self._run_with_hooks(fetches, feed_dict, options, run_metadata, result.error)
             finally:
                 turn.leave(key)
-        finally:
+        except BaseException:
             turn.leave(key)  # Where a Ctrl-C has come before it was left.
+            raise
 
     def _run_with_hooks(
         self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any, failed: BaseException | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from hookline import clock
-from hookline.session import CHANGED, LateResults, RawSession, Watched
-from hookline.summary.writer_cache import SCOPE, WriterScope
+from hookline.session import CHANGED, LateResults, LowLevel
+from hookline.summary.writer_cache import WriterScope
 
 
 class NotRun(NamedTuple):
@@ -19,8 +20,10 @@ class NotRun(NamedTuple):
 
 NOT_RUN = NotRun()
 
-Ride = Callable[[Any, "Mapping[Any, Any] | None", int], Any]
-"""Makes a run with hooks, of these fetches and feeds; so many were made since `begin`."""
+Make = Callable[["Mapping[Any, Any] | None", "int | None"], Any]
+"""Makes such a run with these feeds, where the global step is the one that is expected; else returns `CHANGED`.
+
+What it returns otherwise begins with the results of the caller."""
 
 _NOTHING = object()
 
@@ -52,65 +55,53 @@ class Quiet:
     global step must be where it was foreseen. Where a run may hold several steps, each of them counts as one here.
     Hooks that are called on each run are called on these too.
 
+    Args:
+        scope: Who owns the writers that are taken in these runs.
+
     Attributes:
-        fetches: What these runs ask for.
+        scope: As above.
         is_open: Whether it lets runs pass, or has: until `end`.
         made: How many were made since the last `begin`.
         writes: The session's count of writes before the latest of them.
     """
 
     def __init__(self, scope: WriterScope | None = None) -> None:
-        self._scope = scope
+        self.scope = scope
         self.writes = self.made = 0
         self.end()
 
     def begin(
-        self,
-        session: RawSession,
-        fetches: Any,
-        watched: Watched | None,
-        foreseen: Foreseen,
-        *,
-        feeds: bool,
-        capacity: int = 1,
-        ride: Ride | None = None,
+        self, low: LowLevel, fetches: Any, foreseen: Foreseen, make: Make, *, feeds: bool = False, capacity: int = 1
     ) -> None:
         """Lets the runs of these fetches pass that are foreseen.
 
         Args:
-            session: The raw session.
+            low: Of the raw session.
             fetches: The fetches.
-            watched: What each of them carries for hooks.
             foreseen: Those runs.
-            feeds: Whether they are fed.
-            capacity: How many steps one of them may hold.
-            ride: Makes a run with the hooks that are called on each; None without such.
+            make: Makes one of them.
+            feeds: Whether they may be fed.
+            capacity: How many steps one of them may hold: where somebody is due in the next run, it ends there.
         """
-        self._session, self._watched, self.is_open, self._ride = session, watched, True, ride
-        self._low, self._capacity = session.lowlevel, capacity
-        if ride is not None:
-            self._step = None
-        elif capacity > 1:
-            self._step = self._low.repeated_step(fetches, watched, capacity)
-        else:
-            self._step = None if feeds else self._low.cached_step(fetches, watched)
-        self._runs, self._until, self._expected, self._gain, self._alarms, self._awaited = foreseen
-        self.fetches = fetches
+        self._low, self._make, self._feeds, self.is_open = low, make, feeds, True
+        self._begins_at, self._gain, self._alarms = foreseen.step, foreseen.gain, foreseen.alarms
+        self._signs = [awaited.is_ready for awaited in foreseen.awaited]
+        if foreseen.until < math.inf:
+            self._signs.append(partial(clock.has_come, foreseen.until))
+        self._runs = foreseen.runs - (capacity - 1)
+        self._fetches = fetches
 
     def end(self) -> int:
         """Lets no more runs pass, and lets go of the session; returns how many have passed."""
         made = self.made
-        self.fetches: Any = _NOTHING
-        self.is_open = False
-        self._session: RawSession | None = None
-        self._watched: Watched | None = None
-        self._step: Any = None
-        self._ride: Ride | None = None
-        self._capacity = 1
-        self._runs = self._until = 0.0
-        self._expected: int | None = None
+        self._fetches: Any = _NOTHING
+        self.is_open = self._feeds = False
+        self._low: Any = None
+        self._make: Make = lambda feed_dict, expected: CHANGED
+        self._signs: list[Callable[[], bool]] = []
+        self._runs = 0.0
+        self._begins_at: int | None = None
         self.made = self._gain = self._alarms = 0
-        self._awaited: tuple[LateResults, ...] = ()
         return made
 
     def interrupt(self) -> None:
@@ -119,50 +110,31 @@ class Quiet:
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """Makes a run, and returns the results of the caller; or a `NotRun`."""
-        session, expected = self._session, self._expected
-        if session is None or fetches is not self.fetches or self.made >= self._runs:
+        made = self.made
+        if fetches is not self._fetches or made >= self._runs or (feed_dict and not self._feeds):
             return NOT_RUN
-        if self._until < math.inf and clock.monotonic() >= self._until:
-            return NOT_RUN
-        for awaited in self._awaited:
-            if awaited.is_ready():
+        for has_come in self._signs:
+            if has_come():
                 return NOT_RUN
         try:
             low = self._low
             self.writes = low.writes
             if low.alarms != self._alarms:  # A latch has latched.
                 return NOT_RUN
-            count = 1
-            if self._capacity > 1:
-                # Where somebody is due in the next run, it ends there.
-                if feed_dict or self._runs - self.made < self._capacity:
-                    return NOT_RUN
-                found = self._step.run_several(self._capacity, expected)
-                if found is CHANGED:
-                    return NOT_RUN
-                count, results = found
-            elif self._step is not None and not feed_dict:
-                results = self._step.run((), expected)
-                if results is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
-                    return NOT_RUN
-            elif expected is not None and low.known_step != expected:
+            begins_at = self._begins_at
+            found = self._make(feed_dict, None if begins_at is None else begins_at + self._gain * made)
+            if found is CHANGED:  # Somebody else has set the step, or a run has gained more than was foreseen.
                 return NOT_RUN
-            else:
-                results = (self._run(session, feed_dict),)
-            self.made += count
-            if expected is not None:
-                self._expected = expected + self._gain * count
-            return results[0]
+            self.made += 1
+            return found[0]
         except BaseException as error:
             return NotRun(error)
 
-    def _run(self, session: RawSession, feed_dict: Mapping[Any, Any] | None) -> Any:
-        outer = SCOPE.set(self._scope)
-        try:
-            if self._ride is not None:
-                return self._ride(self.fetches, feed_dict, self.made)
-            if self._watched is None:
-                return session.run(self.fetches, feed_dict)
-            return session.lowlevel.run_watched(self.fetches, self._watched, feed_dict)[0]
-        finally:
-            SCOPE.reset(outer)
+    def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
+        """Makes a run of as many steps as there are batches for; to be bound to its `RepeatedStep`."""
+        found = step.run_several(capacity, expected)
+        if found is CHANGED:
+            return CHANGED
+        count, results = found
+        self.made += count - 1  # `run` counts one.
+        return results

@@ -48,8 +48,8 @@ class Ridership:
         self.stacked = any(rider.stacked for rider in riders)
         self._ask = ask
         self._asked: list[SessionRunArgs | None] = [None] * len(riders)
-        self.stale = False
         self._merge()
+        self.stale = self.may_ask  # What they ask for is not known yet.
 
     def ask(self, context: SessionRunContext) -> None:
         """Calls every `before_run`, asks those that fire, and merges what they ask for.

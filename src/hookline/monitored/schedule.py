@@ -133,7 +133,7 @@ class Schedule:
         self._changes = 1  # of the step by one of the caller's runs
         self._expected_changes, self.alarms = -1, self._low.alarms
         self._free: float = 0
-        self._foreseen = False
+        self._foreseen, self._stride = False, 1
         self._counts_steps = self._low.expects_steps or any(timer.trigger.has_steps for timer in self._timers)
         self.still, self._stood, self._seen_step = False, 0, self._step()
         self._recalled: list[Rider] = []
@@ -634,14 +634,15 @@ class Schedule:
         if callers and self._capacity > 1:
             return None
         self.callers = self._of(callers)
+        self._stride = (self._planned_gain or 1) if self._has_step else 1
+        self._firing, self.overdue = 0, False
         return Foreseen(self._free, self._due_secs, step, self._planned_gain or 0, self.alarms, self.awaited)
 
     def go_on(self) -> None:
         """Begins a run that was foreseen, for those who are called on each."""
         self._run += 1
         self._attempt += 1
-        self._reach += self._planned_gain if self._has_step and self._planned_gain else 1
-        self._firing, self._came, self.overdue = 0, None, False
+        self._reach += self._stride
 
     def _plan(self, step: int | None) -> None:
         run = self._run

@@ -17,6 +17,8 @@ _Rest = tuple[Iterator[tuple[int, Rider]], Sequence[Any], RunOptions, RunMetadat
 class UnderWay(SessionRunContext):
     """The context of one run on its way through the hooks; a run that a callback starts has its own."""
 
+    _rest: _Rest | None = None
+
     def __init__(
         self,
         original_args: SessionRunArgs,
@@ -25,9 +27,9 @@ class UnderWay(SessionRunContext):
         schedule: Schedule,
         settle: Callable[[Schedule, SessionRunContext], None],
     ) -> None:
-        super().__init__(original_args, session, runs=runs)
+        # In one call, for there is one of these in each run that a hook is called on.
+        self.original_args, self.session, self.runs = original_args, session, runs
         self._schedule, self._settle = schedule, settle
-        self._rest: _Rest | None = None
 
     @property
     def expected_step(self) -> int | None:
@@ -37,7 +39,8 @@ class UnderWay(SessionRunContext):
     def settle(self) -> None:
         """See `SessionRunContext`."""
         # A hook that settles in its after_run is overtaken by those behind it: what it waits for may be theirs.
-        self.give_rest()
+        if self._rest is not None:
+            self.give(*self._rest)
         self._settle(self._schedule, self)
 
     def retire(self, hook: Any) -> None:
@@ -55,22 +58,14 @@ class UnderWay(SessionRunContext):
     def give(
         self, after: Iterable[tuple[int, Rider]], watched: Sequence[Any], options: RunOptions, run_metadata: RunMetadata
     ) -> None:
-        """Gives the results to the hooks."""
-        self._rest = iter(after), watched, options, run_metadata
-        self.give_rest()
-
-    def give_rest(self) -> None:
         """Gives the results to the hooks that have not got them yet."""
-        if self._rest is None:
-            return
-        after, watched, options, run_metadata = self._rest
-        for place, rider in after:
-            results = watched[place] if place >= 0 else None
-            if rider.after is not None:
-                rider.after(self, SessionRunValues(results, options, run_metadata))
-            else:
-                self._schedule.deliver_to(rider, self, results, options, run_metadata)
-
-    def forget(self) -> None:
-        """Lets go of the results, which must not outlive the run, though a hook may keep the context."""
-        self._rest = None
+        self._rest = after, watched, options, run_metadata = iter(after), watched, options, run_metadata
+        try:
+            for place, rider in after:
+                results = watched[place] if place >= 0 else None
+                if rider.after is not None:
+                    rider.after(self, SessionRunValues(results, options, run_metadata))
+                else:
+                    self._schedule.deliver_to(rider, self, results, options, run_metadata)
+        finally:
+            self._rest = None  # Results must not outlive the run, though a hook may keep the context.

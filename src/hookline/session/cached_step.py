@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any, TypeVar
 
 import jax
@@ -14,18 +14,18 @@ import numpy as np
 from hookline.errors import FailedPreconditionError
 from hookline.graph import placement
 from hookline.graph.global_step import counted_global_step
-from hookline.graph.graph import Operation, Tensor, ancestors
+from hookline.graph.graph import Tensor, ancestors
 from hookline.graph.nodes import Constant, Source
 from hookline.graph.variable import Update, Variable, is_counter
 from hookline.session.feeds import feeder
 from hookline.session.fetches import called
-from hookline.session.getters import Getter, Run, counter, fetch_getter, input_getter
+from hookline.session.getters import Getter, Run, counters, fetch_getter, input_getter
 from hookline.session.host_stage import HostStage
 from hookline.session.late import LateResults
 from hookline.session.options import RunMetadata, RunOptions
 from hookline.session.plan import Plan, input_tensors
 from hookline.session.programs import Programs, Request
-from hookline.session.slots import Block, Slot
+from hookline.session.slots import Block, Elsewhere, Flat, Slot
 from hookline.session.sources import OpenSource, feed
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ _value = operator.attrgetter("value")
 class CachedStep:
     """All that a run needs: its plan, its host stages, its program, and where values come from and go to.
 
-    `run` makes a run that is nothing but a program (`is_program`). Of any other the session makes the stages around the
-    program, and `dispatch` starts it.
+    A run that is nothing but a program (`is_program`) is made by `run_program`. Of any other the session makes the
+    stages around the program, and `dispatch` starts it.
 
     Args:
         session: The engine that makes the runs.
@@ -63,6 +63,8 @@ class CachedStep:
         writes: Whether it changes a variable.
         exchanges: Whether it has to do with variables that live elsewhere.
         is_program: Whether it is nothing but a program, of variables that live here, and of batches.
+        run: Makes the run, with the values that are fed, in the order of the plan; returns the results of the caller,
+            and those of the hooks.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class CachedStep:
         hosts.find_outputs(places)
         self._getters, self._late_getters = self._found_getters(request, places)
         self._answer, self._nothing = answer, nothing
-        self.counters = _counters(plan, [*fetched, *watched, *late])
+        # Whether results are the same each time, and nobody looks at runs.
+        self._is_plain = nothing is not None and not session.checks_runs
+        self.counters = counters(plan, [*fetched, *watched, *late])
         self.gain: int | None = 0 if global_step is None else plan.gain(global_step)
         program = self.program
         written = program.written if program else []
@@ -105,13 +109,15 @@ class CachedStep:
         self.exchanges = bool(plan.remote) or any(store.is_remote(variable) for variable in read)
         more = self.exchanges or plan.early or hosts.after or self.counters
         self.is_program = program is not None and not more
-        self._is_split = store.home is not None and not store.home.is_fully_addressable
+        self.run: Callable[[Iterable[Any] | None], tuple[Any, Any]]
+        self.run = self.run_program if self.is_program else self.run_staged
         self._is_bare = self.is_program and capacity == 1 and not plan.sources
         self._nodes: Sequence[Source] = plan.sources
         self._opened: Sequence[OpenSource] = ()
         self.is_kept = True
         if program is None:
             return
+        self._program = program
         computed = frozenset(program.plan.operations)
         # What only initialises is hardly asked for again, and would hold the initial values of a model on the device.
         initialises = any(isinstance(operation, Update) and operation.initialises for operation in plan.operations)
@@ -122,17 +128,37 @@ class CachedStep:
         # What a remote update made of its variables is asked for only where somebody wants it.
         results = (*fetched, *watched, *late, *input_tensors(plan.late, lambda tensor: True))
         self._pulled = [u for u in plan.remote if any(isinstance(t, Tensor) and t.op is u for t in results)]
-        self._gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
         # The last global step from which a run can still count on, where that is counted here.
         self._last_step: int | None = None
         if global_step is not None and self.gain and global_step in (*written, *hosted):
             self._last_step = int(np.iinfo(global_step.dtype).max) - self.gain
-        # Known when the values that a first run has left are kept.
-        self._block: Block | None = None
+        self._remote = plan.remote
+        # As far as it is known before the run.
+        self._gain = None if plan.remote else self.gain
+        self._least: int | None = None
+        self._find_places(global_step)
+
+    def _find_places(self, global_step: Variable | None) -> None:
+        """Finds where the values are that the program reads, writes and counts."""
+        program, local, written = self._program, self._local, self._program.written
         self._read: list[tuple[Slot, Variable]] = []
         self._counts: list[tuple[Slot, Variable, int | None]] = []
         self._step_slot: Slot | None = None
-        self._least: int | None = None
+        plan = self.plan
+        gains = [None if plan.is_guarded(v) or not plan.is_host_known(v) else plan.gain(v) for v in written]
+        if local is None:
+            self._block: Block | Elsewhere = Elsewhere(self._store.put, written, gains)
+            return
+        alone = written[len(program.taken) + len(program.counted) :]
+        self._block = local.block(program.taken, program.counted, alone, program.hosted)
+        self._read = [*zip(local.slots(program.read), program.read, strict=True)]
+        gain_of = {**dict(zip(written, gains, strict=True)), **{v: plan.gain(v) for v in program.hosted}}
+        counting = [variable for variable in gain_of if is_counter(variable)]
+        for slot, variable in zip(local.slots(counting), counting, strict=True):
+            if variable is global_step:
+                self._step_slot = slot
+            else:
+                self._counts.append((slot, variable, gain_of[variable]))
 
     def _found_getters(self, request: Request, places: Mapping[Any, int]) -> tuple[list[Getter], list[Getter]]:
         """Returns what finds the values that are there after the run, and those that come late."""
@@ -143,7 +169,7 @@ class CachedStep:
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def run(self, values: Iterable[Any] = (), expected: int | None = None) -> Any:
+    def run_program(self, values: Iterable[Any] | None = None, expected: int | None = None) -> Any:
         """Makes the run, where that `is_program`.
 
         Args:
@@ -153,13 +179,11 @@ class CachedStep:
         Returns:
             The results of the caller, and those of the hooks; or `CHANGED`.
         """
-        session, run, nodes = self._session, Run(), self._nodes
+        session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
         try:
-            if nodes:
-                run.begin()
-                dispatch = lambda _: self.dispatch(run, expected)  # noqa: E731
-                made = self.when_available(lambda _: feed(nodes, self._opened, run, dispatch))
+            if self._nodes:
+                made = self._run_with_batches(run, expected)
             else:
                 with self._lock:
                     if not session.usable:
@@ -173,7 +197,12 @@ class CachedStep:
                 ahead.look(self, run)
         except jax.errors.JaxRuntimeError as error:
             raise session.map_error(error) from error
-        return self._nothing if self._nothing is not None and not session.checks_runs else self.results(run)
+        return self._nothing if self._is_plain else self.results(run)
+
+    def _run_with_batches(self, run: Run, expected: int | None) -> Any:
+        run.begin()
+        dispatch = lambda _: self.dispatch(run, expected)  # noqa: E731
+        return self.when_available(lambda _: feed(self._nodes, self._opened, run, dispatch))
 
     def when_available(self, make: Callable[[int], T], most: int = 1) -> T:
         """Waits for batches, and then calls a function with the session locked.
@@ -199,12 +228,21 @@ class CachedStep:
                 if not source.ready(most):
                     source.wait(most, self.capacity)
 
-    def new_run(self, values: Iterable[Any]) -> Run:
-        """Returns a run that is fed these values, once they are checked."""
-        run = Run()
+    def run_staged(
+        self,
+        values: Iterable[Any] | None = None,
+        options: RunOptions | None = None,
+        metadata: RunMetadata | None = None,
+    ) -> tuple[Any, Any]:
+        """Makes any run, with the stages around its program."""
+        session, run = self._session, Run()
         run.feeds = [*map(called, self._feeders, values)] if values else ()
         run.applied, run.outputs = False, ()
-        return run
+        try:
+            session.staged.make(self, run, options, metadata)
+        except jax.errors.JaxRuntimeError as error:
+            raise session.map_error(error) from error
+        return self.results(run)
 
     def results(self, run: Run) -> tuple[Any, Any]:
         """Returns the results of a run, the caller's and the hooks'."""
@@ -227,7 +265,7 @@ class CachedStep:
 
         Args:
             run: The run. It gets to know its outputs, and whether its updates were applied.
-            expected: As of `run`.
+            expected: As of `run_program`.
             last_step: As of `RunOptions`.
             count: How many steps it makes.
             span: What the program is told of that, where it makes several.
@@ -235,58 +273,54 @@ class CachedStep:
         Returns:
             `CHANGED` if nothing was run.
         """
-        program, store, states, remote = self.program, self._store, self._states, self.plan.remote
-        assert program is not None
+        program, block, slot, states = self._program, self._block, self._step_slot, self._states
         try:
             # Where the step is.
-            step = store.known_step() if self._step_slot is None else self._step_slot.mirror
+            step = self._store.known_step() if slot is None else slot.mirror
             if expected is not None and step != expected:
                 return CHANGED
             if self._last_step is not None and (step is None or step > self._last_step):
-                self._check_countable(self._last_step)
-            is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
+                step = self._countable_step(self._last_step)
             # Who has written since: if nobody has, the values are those that the last run left.
-            block = self._block
-            if block is not None and block.groups is not None:
+            if block.groups is not None:
                 taken, counted, _ = block.groups
-                read = [slot.leaves or slot.values(variable) for slot, variable in self._read] if self._read else []
+                try:
+                    read = [at.leaves or at.values(variable) for at, variable in self._read] if self._read else []
+                except KeyError:  # One has no value.
+                    taken, counted, read = self._gathered()
             else:
                 taken, counted, read = self._gathered()
             # What is fed, and which latches there are.
             inputs = [get(run) for get in self._inputs] if self._inputs else ()
             latched = tuple(map(_value, states)) if states else ()
-            # What may come to nothing gives no values away.
-            start = program.dry if is_held_back or (remote and program.written) else program.run
-            new, outputs, sent, latched = start(taken, counted, read, inputs, latched, self._mask, *span)
-            run.outputs = jax.tree.map(placement.here, outputs) if self._is_split else outputs
-            run.applied = not is_held_back
-            if remote:
-                given = [list(values) for values in jax.device_get(sent)]
-                run.applied = store.submit(list(zip(remote, given, strict=True)), last_step)
+            given, gain = (taken, counted, read, inputs, latched, self._mask, *span), self._gain
+            if last_step is None and not self._remote:
+                new, run.outputs, _, latched = program.run(*given)
+                run.applied = True
+            else:
+                new, run.outputs, latched = self._tried(run, last_step, given)
+                if not run.applied and not self._remote:
+                    gain = 0
             # Where a Ctrl-C comes from here on, values that were given away are gone, and the session with them.
-            gain = self.gain if run.applied else 0
-            if step is not None and gain is not None and not remote:
-                step += gain * count
+            led = None if step is None or gain is None else step + gain * count
+            if states and led is not None:
                 for state, value in zip(states, latched, strict=True):
-                    state.put(value, step, count, gain)
-                states = ()
-            if run.applied and self._local is None:
-                store.put(zip(program.written, chain(*new), program.structures_out, self._gains, strict=True))
-            elif run.applied:
-                block = self._block or self._found_block()
-                for slot, variable, gain in self._counts:
-                    slot.count(variable, gain if gain is None else gain * count)
+                    state.put(value, led, count, gain)
+            if run.applied:
+                for at, variable, each in self._counts:
+                    at.count(variable, each if each is None else each * count)
+                if slot is not None:
+                    slot.mirror = led
+                    self._local.stepped()
                 if block.groups is None:
-                    block.take_over(new, program.structures_out)
+                    self._put_together(new)
                 else:
                     block.structures = program.structures_out
                     block.groups = new
-                if self._step_slot is not None:
-                    self._local.stepped()
-            if states:  # Only the device knows where the run has led.
-                step = self._session.step_or_none()
+            if states and led is None:  # Only the device knows where the run has led.
+                led = self._session.step_or_none()
                 for state, value in zip(states, latched, strict=True):
-                    state.put(value, step, count)
+                    state.put(value, led, count)
             if self.writes:
                 self._session.writes += 1
             if program.compilations.untold:
@@ -295,10 +329,22 @@ class CachedStep:
             self._session.explain(error, self, run.feeds)
             raise
 
+    def _tried(self, run: Run, last_step: int | None, given: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Starts a run that may come to nothing, for the global step is too far or others say so; see `dispatch`."""
+        program, store, remote = self._program, self._store, self._remote
+        is_held_back = last_step is not None and not remote and self.gain != 0 and store.step() >= last_step
+        # It gives no values away.
+        start = program.dry if is_held_back or (remote and program.written) else program.run
+        new, run.outputs, sent, latched = start(*given)
+        run.applied = not is_held_back
+        if remote:
+            values = [list(values) for values in jax.device_get(sent)]
+            run.applied = store.submit(list(zip(remote, values, strict=True)), last_step)
+        return new, run.outputs, latched
+
     def _gathered(self) -> tuple[Any, Any, Any]:
         """Returns the values that the program takes, wherever they are."""
-        program, store = self.program, self._store
-        assert program is not None
+        program, store = self._program, self._store
         try:
             for variable in program.hosted:
                 store.counter(variable)
@@ -307,31 +353,19 @@ class CachedStep:
             raise explained(self.plan, error) from None
         return taken, counted, read
 
-    def _found_block(self) -> Block:
-        """Finds where the variables are, which all have values now."""
-        program, local = self.program, self._local
-        assert program is not None
-        alone = program.written[len(program.taken) + len(program.counted) :]
-        gains: Mapping[Variable, int | None] = {
-            **dict(zip(program.written, self._gains, strict=True)),
-            **{variable: self.plan.gain(variable) for variable in program.hosted},
-        }
-        counting = [variable for variable in gains if is_counter(variable)]
-        self._counts = [(s, v, gains[v]) for s, v in zip(local.slots(counting), counting, strict=True)]
-        step = counted_global_step(self._session.graph)
-        self._step_slot = local.slots([step])[0] if step in counting else None
-        self._read = [*zip(local.slots(program.read), program.read, strict=True)]
-        self._block = found = local.block(program.taken, program.counted, alone, program.hosted)
+    def _put_together(self, new: tuple[Flat, Flat, Flat]) -> None:
+        """Keeps what a run has left, where that was apart before."""
+        self._block.take_over(new, self._program.structures_out)
         if not self.is_kept:  # The variables have the values now.
-            for tensor in program.inputs:
+            for tensor in self._program.inputs:
                 if isinstance(tensor.op, Constant):
                     tensor.op.leave_device()
-        return found
 
-    def _check_countable(self, last_step: int) -> None:
+    def _countable_step(self, last_step: int) -> int:
+        """Returns the global step, from which a run can count on."""
         step = self._store.step()
         if step <= last_step:
-            return
+            return step
         variable = next(v for v in self.plan.updates if v is counted_global_step(v.graph))
         raise FailedPreconditionError(
             variable.op.node_def,
@@ -412,11 +446,3 @@ def explained(plan: Plan, error: FailedPreconditionError) -> FailedPreconditionE
                 f"`{name}`, or initialise {name!r} in an earlier run.",
             )
     return error
-
-
-def _counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
-    """Returns the counters whose value some result or host operation needs."""
-    arguments = input_tensors((*plan.early, *plan.late), lambda tensor: True)
-    tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
-    found = (counter(plan, tensor) for tensor in tensors)
-    return list(dict.fromkeys(variable for variable in found if variable is not None))

@@ -129,23 +129,12 @@ class Engine(LowLevel):
             if options.debug_tensor_watches and run_metadata is not None:
                 return self._run_recorded(fetches, watched, feed_dict, options, run_metadata)
         step = self._plans.find(self, fetches, watched, feed_dict)
-        if not feed_dict:
-            return self.run_step(step, (), options, run_metadata)
-        feeds = (flat_feeds(feed_dict) or {}) if step.has_structures else feed_dict
-        return self.run_step(step, feeds.values(), options, run_metadata)
-
-    def run_step(
-        self, step: CachedStep, values: Iterable[Any], options: RunOptions | None, metadata: RunMetadata | None
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """Runs what `planned` has returned, with the values that it is fed, in the order of the plan."""
-        if step.is_program and options is None and metadata is None:
-            return step.run(values)
-        run = step.new_run(values)
-        try:
-            self.staged.make(step, run, options, metadata)
-        except jax.errors.JaxRuntimeError as error:
-            raise self.map_error(error) from error
-        return step.results(run)
+        feeds = feed_dict
+        if feed_dict:
+            feeds = (flat_feeds(feed_dict) or {}).values() if step.has_structures else feed_dict.values()
+        if options is None and run_metadata is None:
+            return step.run(feeds)
+        return step.run_staged(feeds, options, run_metadata)
 
     def _run_recorded(
         self, fetches: Any, watched: Watched | None, feed_dict: Any, options: RunOptions, metadata: RunMetadata

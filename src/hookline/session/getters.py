@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from hookline.graph.variable import Variable, VariableRead
 from hookline.graph.views import take_path
 from hookline.session import launches
 from hookline.session.compiled_in import CompiledIn
-from hookline.session.plan import Key, Plan
+from hookline.session.plan import Key, Plan, input_tensors
 
 
 class Run:
@@ -59,6 +59,14 @@ def counter(plan: Plan, tensor: Tensor) -> Variable | None:
     if not isinstance(tensor.op, VariableRead) or plan.fed_place(tensor) is not None:
         return None
     return tensor.op.variable if plan.is_host_known(tensor.op.variable) else None
+
+
+def counters(plan: Plan, elements: Iterable[Tensor | Operation]) -> list[Variable]:
+    """Returns the counters whose value some result or host operation needs."""
+    arguments = input_tensors((*plan.early, *plan.late), lambda tensor: True)
+    tensors = [*arguments, *(element for element in elements if isinstance(element, Tensor))]
+    found = (counter(plan, tensor) for tensor in tensors)
+    return list(dict.fromkeys(variable for variable in found if variable is not None))
 
 
 def fetch_getter(plan: Plan, element: Tensor | Operation, places: Mapping[Key, int]) -> Getter:

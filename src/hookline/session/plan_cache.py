@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _MANY = 64
 _MOST_LATEST = 16
 _NOTHING = Watched(())
+_NOT_YET: Any = (object(), None, None)
 
 
 def plan_key(fetches: Any, watched: Watched | None, feed_dict: Mapping[Any, Any] | None) -> Hashable:
@@ -89,9 +90,9 @@ class PlanCache:
         """Returns the step of a request, made now or before."""
         # None: only the plan key tells these feeds from others.
         fed = () if not feed_dict else tuple(feed_dict) if isinstance(feed_dict, dict) else None
-        latest = self._latest.get(watched)
-        if latest is not None and latest[0] is fetches and latest[1] == fed and session.usable:
-            return latest[2]
+        latest_fetches, latest_fed, latest = self._latest.get(watched) or _NOT_YET
+        if latest_fetches is fetches and latest_fed == fed and session.usable:
+            return latest
         key = plan_key(fetches, watched, feed_dict)
         found = self._young.get(key)
         if found is None or not session.usable:

@@ -193,11 +193,14 @@ class Program:
                     kind = donates, launches.kind_of(arguments[3])
                     launched.note(self._known, about, kind, lambda: self._text(compiled, arguments))
                 if not self._is_loose:
-                    return compiled(*arguments)
-                # The structures of the variables are a part of the arguments and of the results.
-                *results, structures = compiled(*arguments, self._structures_in())
-            self.structures_out = structures.of
-            return results
+                    results = compiled(*arguments)
+                else:  # The structures of the variables are a part of the arguments and of the results.
+                    *results, structures = compiled(*arguments, self._structures_in())
+                    self.structures_out = structures.of
+            if launched is None:
+                return results
+            new, outputs, *rest = results
+            return new, jax.tree.map(placement.here, outputs), *rest
 
         return run
 

@@ -95,7 +95,7 @@ class RepeatedStep(CachedStep):
 
         Args:
             most: At most `capacity`.
-            expected: As of `run`.
+            expected: As of `run_program`.
             exactly: Whether fewer will not do.
 
         Returns:

@@ -179,10 +179,10 @@ class Session(InDialect, RawSession):
             if keys != tensors:
                 pairs = zip(keys, values, strict=True)
                 values = tuple(part for key, value in pairs for _, part in fed_parts(key, value))
-            if options is not None and options.debug_tensor_watches:
+            if options is not None or run_metadata is not None:
                 return self.run(fetches, dict(zip(tensors, values, strict=True)), options, run_metadata)
             engine.check_usable()
-            return engine.run_step(step, values, options, run_metadata)[0]
+            return step.run(values)[0]
 
         return call if accept_options else lambda *values: call(*values)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -131,3 +131,23 @@ class Block:
             for slot in self._hosted:
                 slot.leaves = None
             self.groups = None
+
+
+class Elsewhere:
+    """Stands for the block of a program where variables live elsewhere: each value goes where its variable lives.
+
+    Args:
+        put: As of `VariableStore`.
+        variables: What the program writes.
+        gains: By how much each advances, as of `put`.
+    """
+
+    groups: tuple[Flat, Flat, Flat] | None = None
+
+    def __init__(self, put: Callable[[Any], None], variables: Sequence[Variable], gains: Sequence[int | None]) -> None:
+        self._put, self._variables, self._gains = put, variables, gains
+        self.structures: Sequence[Any] = ()
+
+    def take_over(self, groups: tuple[Flat, Flat, Flat], structures: Sequence[Any]) -> None:
+        """Puts each value where it lives."""
+        self._put(zip(self._variables, itertools.chain(*groups), structures, self._gains, strict=True))
