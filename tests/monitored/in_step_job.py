@@ -2,6 +2,7 @@
 
 import faulthandler
 import json
+import os
 import sys
 import tempfile
 
@@ -58,7 +59,7 @@ class StopsAt(train.SessionRunHook):
 
 
 def process_is(process):
-    return process is None or ME == process
+    return process is None or process == ME
 
 
 def trained(hooks, session=train.MonitoredSession, **arguments):
@@ -227,12 +228,13 @@ def one_asks_for_other_values():
     class Differs(train.SessionRunHook):
         def before_run(self, run_context):
             global_step = run_context.session.global_step
-            return train.SessionRunArgs(self.summed) if ME == 1 and global_step == 5 else None
+            wanted = self.doubled if ME == 1 else self.summed
+            return train.SessionRunArgs(wanted) if global_step == 5 else None
 
     hook = Differs()
 
     def hooks(summed):
-        hook.summed = summed
+        hook.summed, hook.doubled = summed, summed * 2
         return [hook, train.StopAtStepHook(last_step=20)]
 
     try:
@@ -242,6 +244,6 @@ def one_asks_for_other_values():
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(float(os.environ.get("DUMP_SECS", "60")), exit=True)
     for name in sys.argv[1].split(","):
         print(json.dumps([name, SCENARIOS[name]()]), flush=True)

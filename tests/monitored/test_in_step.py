@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests import in_step
 
 JOB = Path(__file__).parent / "in_step_job.py"

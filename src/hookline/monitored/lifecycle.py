@@ -97,6 +97,7 @@ class MonitoredLifecycle(InDialect):
         self._raw: Session | None = None
         self._in_step = InStep.joined(self._act)
         if self._in_step is not None:
+            preemption.agree()
             recovery = None  # A process that is lost takes the others with it: all are started again.
             self._stop.agree = functools.partial(self._in_step.propose, in_step.STOP)
         self._hooks.claim(self)
@@ -432,7 +433,6 @@ class MonitoredLifecycle(InDialect):
                 self._in_step.become_due(value)
             elif kind == in_step.SIGNAL:
                 preemption.agree(value)
-                self._stop.ask()
             elif kind == in_step.STOP:
                 self._stop.hold()
 
