@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-workers test test-all test-distributed test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -14,14 +14,17 @@ TF_SCRIPTS_PYTHON ?= .venv-tf215/bin/python
 BROWSER_READY := .venv/.hookline-browser-ready
 
 # What is compiled once is read from the disk the next time.
-demo demo-text demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
-demo demo-text demo-workers: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+demo demo-text demo-in-step demo-workers: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
+demo demo-text demo-in-step demo-workers: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 demo: $(READY)
 	@$(BIN)/python examples/digits.py
 
 demo-text: $(READY)
 	@$(BIN)/python examples/text.py
+
+demo-in-step: $(READY)
+	@$(BIN)/hookline launch --in-step --processes 2 examples/loop.py --logdir runs/in-step
 
 demo-workers: $(READY)
 	@$(BIN)/hookline launch --workers 4 --servers 2 examples/digits_workers.py
@@ -42,6 +45,10 @@ test-all: $(READY)
 
 test-distributed: $(READY)
 	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
+
+# What processes in step agree on: 100,000 simulated schedules, and real processes.
+test-in-step: $(READY)
+	@HOOKLINE_SCHEDULES=100000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)
