@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
@@ -16,6 +19,7 @@ from hookline.checkpoint.host import Bounds, HostCopy, is_seen, shards_of, value
 # The library takes only bytes. So much of an array is copied at once, and where it is not in the host's memory, so much
 # of it is fetched at once.
 _BLOCK_BYTES = 4 * 2**20
+_ONES, _POLYNOMIAL = 0xFFFFFFFF, 0x82F63B78
 
 Index = tuple[slice, ...]
 
@@ -33,23 +37,100 @@ class Piece:
 
 
 def pieces_of(copy: HostCopy) -> tuple[Piece, ...]:
-    """Returns the pieces of an array, from its copy on the host."""
-    size = copy.array.dtype.itemsize
-    return tuple(Piece(*bounds, _crc32c(bounds, size, lambda index: copy.array[index])) for bounds in copy.bounds)
+    """Returns the pieces of an array that this process stores, from its copy on the host."""
+    size, take = copy.array.dtype.itemsize, _Taking(copy.array)
+    return tuple(Piece(*bounds, _crc32c(bounds, size, take)) for bounds in copy.bounds)
+
+
+def by_name(stored: Mapping[str, HostCopy]) -> dict[str, list[Any]]:
+    """Returns the pieces of arrays that this process stores, by their names, as values of JSON."""
+    return {name: [dataclasses.astuple(piece) for piece in pieces_of(copy)] for name, copy in stored.items()}
 
 
 def are_of(pieces: Sequence[Piece], array: Any) -> bool:
     """Returns whether a JAX or NumPy array has these pieces, however it is laid out now."""
-    take = _taking(array)
-    size = array.dtype.itemsize
-    return all(_crc32c((piece.start, piece.stop), size, take) == piece.crc32c for piece in pieces)
+    return compare(pieces, array) == {}
 
 
-def _crc32c(bounds: Bounds, itemsize: int, take: Callable[[Index], Any]) -> int:
+Shares = Mapping[str, int]
+"""What a process adds to the checksums of pieces that none has whole, by the number of the piece and of the replica."""
+
+
+def compare(pieces: Sequence[Piece], array: Any) -> Shares | None:
+    """Compares what this process has of an array with the checksums of its pieces, however it is laid out now.
+
+    Returns:
+        None if a piece is another. Else this process's shares in the checksums of those that it has in part: see
+        `make_up`.
+    """
+    size, shares = array.dtype.itemsize, {}
+    here, replicas = _Taking(array), {}
+    for number, piece in enumerate(pieces):
+        bounds = piece.start, piece.stop
+        if here.covers(bounds):
+            if _crc32c(bounds, size, here) != piece.crc32c:
+                return None
+            continue
+        replicas = replicas or {replica: _Taking(array, replica) for replica in _replicas(array)}
+        for replica, take in replicas.items():
+            if take.meets(bounds):
+                shares[f"{number} {replica}"] = _share(bounds, size, take)
+    return shares
+
+
+def make_up(pieces: Sequence[Piece], shares: Sequence[Shares]) -> bool:
+    """Returns whether the shares of all processes make up the checksums of the pieces."""
+    keys = set[str]().union(*shares)
+    sums = {key: functools.reduce(operator.xor, (share.get(key, 0) for share in shares)) for key in keys}
+    return all(total == pieces[int(key.split()[0])].crc32c for key, total in sums.items())
+
+
+def _share(bounds: Bounds, itemsize: int, take: _Taking) -> int:
+    """Returns the checksum of a piece with zeros where nothing is there, as a share in that of the whole.
+
+    Checksums are linear but for what they begin and end with: that of zeros alone. So they are summed up by exclusive
+    or, with that of zeros once: from the process that has the first element.
+    """
+    total, first = _crc32c(bounds, itemsize, take), (bounds[0], tuple(start + 1 for start in bounds[0]))
+    return total if take.meets(first) else total ^ _of_zeros(0, _size(*bounds) * itemsize)
+
+
+def _crc32c(bounds: Bounds, itemsize: int, take: _Taking) -> int:
     total = 0
     for index in _blocks(bounds, itemsize):
-        total = google_crc32c.extend(total, take(index).tobytes())
+        block = take(index)
+        if block is None:
+            total = _of_zeros(total, math.prod(part.stop - part.start for part in index) * itemsize)
+        else:
+            total = google_crc32c.extend(total, block.tobytes())
     return total
+
+
+def _of_zeros(total: int, count: int) -> int:
+    """Returns what so many zeros make of a checksum."""
+    return _through(_zeros(count), total ^ _ONES) ^ _ONES if count else total
+
+
+def _through(columns: Sequence[int], register: int) -> int:
+    """Returns the product of a matrix of bits, column by column, and a vector of bits."""
+    found = 0
+    for bit, column in enumerate(columns):
+        if register >> bit & 1:
+            found ^= column
+    return found
+
+
+@functools.lru_cache(1024)
+def _zeros(count: int) -> tuple[int, ...]:
+    """Returns what so many zeros make of each bit of the register of a checksum."""
+    if count == 1:
+        columns = [1 << bit for bit in range(32)]
+        for _ in range(8):
+            columns = [column >> 1 ^ (_POLYNOMIAL if column & 1 else 0) for column in columns]
+        return tuple(columns)
+    half = _zeros(count // 2)
+    columns = [_through(half, column) for column in half]
+    return tuple(_through(_zeros(1), column) for column in columns) if count % 2 else tuple(columns)
 
 
 def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Index]:
@@ -70,30 +151,55 @@ def _blocks(bounds: Bounds, itemsize: int) -> Iterator[Index]:
             yield (*rows, slice(first, min(first + step, end)), *whole)
 
 
-def _taking(array: Any) -> Callable[[Index], Any]:
-    """Returns what puts a block together from the shards of an array."""
-    if not isinstance(array, jax.Array):
-        return lambda index: array[index]
-    shards = [(bounds, _reading(data)) for bounds, data in shards_of(array)]
+def _replicas(array: jax.Array) -> set[int]:
+    return {shard.replica_id for shard in array.addressable_shards}
 
-    def take(index: Index) -> Any:
+
+class _Taking:
+    """Puts blocks of an array together from parts of it: those in this process, or those of one replica."""
+
+    def __init__(self, array: Any, replica: int | None = None) -> None:
+        self._dtype = array.dtype
+        if isinstance(array, jax.Array):
+            self._parts = [(bounds, _reading(data)) for bounds, data in shards_of(array, replica)]
+        else:
+            self._parts = [(((0,) * array.ndim, array.shape), array.__getitem__)]
+
+    def covers(self, bounds: Bounds) -> bool:
+        """Whether all of a piece is there."""
+        return sum(_size(*_common(part, bounds)) for part, _ in self._parts) == _size(*bounds)
+
+    def meets(self, bounds: Bounds) -> bool:
+        """Whether any of a piece is there."""
+        return any(_size(*_common(part, bounds)) for part, _ in self._parts)
+
+    def __call__(self, index: Index) -> Any:
+        """Returns a block, with zeros where nothing is there; None if nothing is."""
+        wanted = tuple(part.start for part in index), tuple(part.stop for part in index)
         block = None
-        for (start, stop), read in shards:
-            common = [
-                slice(max(part.start, first), min(part.stop, last))
-                for part, first, last in zip(index, start, stop, strict=True)
-            ]
-            if any(part.start >= part.stop for part in common):
+        for bounds, read in self._parts:
+            common = _common(bounds, wanted)
+            if not _size(*common):
                 continue
-            found = read(tuple(slice(p.start - at, p.stop - at) for p, at in zip(common, start, strict=True)))
-            if len(shards) == 1:
+            found = read(_within(common, bounds[0]))
+            if common == wanted:
                 return found
             if block is None:
-                block = np.empty([part.stop - part.start for part in index], array.dtype)
-            block[tuple(slice(p.start - q.start, p.stop - q.start) for p, q in zip(common, index, strict=True))] = found
+                block = np.zeros([part.stop - part.start for part in index], self._dtype)
+            block[_within(common, wanted[0])] = found
         return block
 
-    return take
+
+def _common(one: Bounds, other: Bounds) -> Bounds:
+    return tuple(map(max, one[0], other[0])), tuple(map(min, one[1], other[1]))
+
+
+def _size(start: Sequence[int], stop: Sequence[int]) -> int:
+    return math.prod(max(last - first, 0) for first, last in zip(start, stop, strict=True))
+
+
+def _within(bounds: Bounds, origin: Sequence[int]) -> Index:
+    return tuple(slice(first - at, last - at) for first, last, at in zip(*bounds, origin, strict=True))
 
 
 def _reading(data: jax.Array) -> Callable[[Index], Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from hookline.checkpoint.manifest import Manifest
+from hookline.coordination import peers
 from hookline.graph import Variable
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ def warn_of_fewer(path: str, manifest: Manifest, values: Any, *, is_placed: bool
     if not now or len(now) >= len(manifest.devices):
         return
     is_split = any(len(leaf.pieces) > 1 for leaf in manifest.leaves.values())
-    if is_placed or is_split or jax.device_count() < len(manifest.devices):
+    if peers.speaks() and (is_placed or is_split or jax.device_count() < len(manifest.devices)):
         _logger.warning(
             "Checkpoint '%s' was saved from %s and is restored onto %s, where the values lie that the graph was built "
             "with. To train on as many as before, build it with values that lie there: "

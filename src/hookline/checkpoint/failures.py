@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from hookline import errors
 
@@ -23,6 +24,9 @@ _MAY_PASS = frozenset({
     errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH, errno.ENFILE, errno.ENOSPC, errno.ESTALE,
     errno.ETIMEDOUT,
 })  # fmt: skip
+# Whether another attempt may succeed, where an error itself does not say so.
+_PASSES = "_hookline_may_pass"
+_MISUSE = {kind.__name__: kind for kind in (ValueError, TypeError, RuntimeError)}
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
@@ -43,6 +47,8 @@ def refuse_url(who: str, path: str) -> None:
 
 def may_pass(failure: BaseException) -> bool:
     """Returns whether another attempt may succeed."""
+    if _PASSES in vars(failure):
+        return vars(failure)[_PASSES]
     return (
         _errno(failure) in _MAY_PASS
         or _timed_out(failure)
@@ -83,6 +89,29 @@ def without_tracebacks(failure: BaseException) -> BaseException:
     while isinstance(failure, errors.OpError) and failure.__cause__ is not None:
         failure = failure.__cause__
     return failure
+
+
+def decide(failure: BaseException, may_pass: bool) -> None:
+    """Has an error say from now on whether another attempt may succeed."""
+    vars(failure)[_PASSES] = may_pass
+
+
+def told(failure: BaseException) -> list[Any]:
+    """Returns what other processes are told of an error: see `retold`."""
+    return [type(failure).__name__, str(failure), may_pass(failure)]
+
+
+def retold(told: list[Any], process: int) -> BaseException:
+    """Returns the error of another process as one of this: of the same kind, if that is known here."""
+    name, text, passes = told
+    if name in _MISUSE:
+        return _MISUSE[name](f"Process {process}: {text}")
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
+        kind, text = errors.AbortedError, f"{name}: {text}"
+    found = kind(None, None, f"Process {process}: {text}")
+    decide(found, passes)
+    return found
 
 
 def _mapped(failure: BaseException) -> BaseException | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,24 +22,32 @@ class HostCopy:
     """An array in the memory of the host.
 
     Attributes:
-        array: The whole of it.
-        bounds: The pieces in which it lay on its devices; one if each had all of it.
+        array: The whole of it. Where no process has that, an array of JAX with the pieces of this process.
+        bounds: The pieces of it that this process stores: those in which it lay on its devices; one if each had all of
+            it.
     """
 
-    array: np.ndarray
+    array: np.ndarray | jax.Array
     bounds: tuple[Bounds, ...]
 
 
-def copies(arrays: Mapping[str, Any]) -> dict[str, HostCopy]:
-    """Copies JAX arrays to the host; returns when that is done, so they may be donated then.
+def copies(arrays: Mapping[str, Any], is_chief: bool = True) -> dict[str, HostCopy]:
+    """Copies what this process stores of arrays to the host; returns when that is done, so they may be donated then.
 
-    It takes no memory on the devices. What is there several times comes once. NumPy arrays are not copied.
+    It takes no memory on the devices. What is there several times comes once. NumPy arrays are not copied. Of several
+    processes, the chief stores what each of them has whole.
     """
     with ThreadPoolExecutor(_LEAVES_AT_ONCE) as pool:
-        return dict(zip(arrays, pool.map(_copy, arrays.values()), strict=True))
+        found = pool.map(lambda array: _copy(array, is_chief), arrays.values())
+        return {name: copy for name, copy in zip(arrays, found, strict=True) if copy is not None}
 
 
-def _copy(array: Any) -> HostCopy:
+def _copy(array: Any, is_chief: bool) -> HostCopy | None:
+    if isinstance(array, jax.Array) and is_split(array):
+        bounds = tuple(found for found, _ in shards_of(array, replica=0))
+        return HostCopy(_held(array), bounds) if bounds or is_chief else None
+    if not is_chief:
+        return None
     if not isinstance(array, jax.Array):
         return HostCopy(array, (((0,) * array.ndim, array.shape),))
     shards = shards_of(array)
@@ -53,14 +61,40 @@ def _copy(array: Any) -> HostCopy:
     return HostCopy(whole, bounds)
 
 
-def shards_of(array: jax.Array) -> list[tuple[Bounds, jax.Array]]:
-    """Returns the parts of an array on their devices, each once."""
-    found = []
+def _held(array: jax.Array) -> jax.Array:
+    """Returns an array of the same pieces in the host's memory."""
+    place, held = array.sharding, []
+    if not is_seen(array):
+        place = place.with_memory_kind("pinned_host")
     for shard in array.addressable_shards:
-        if shard.replica_id == 0:
-            parts = [part.indices(size) for part, size in zip(shard.index, array.shape, strict=True)]
-            found.append(((tuple(part[0] for part in parts), tuple(part[1] for part in parts)), shard.data))
-    return found
+        there = jax.sharding.SingleDeviceSharding(shard.device, memory_kind=place.memory_kind)
+        # Where NumPy sees the memory itself, JAX would not copy it.
+        data = np.array(value_of(shard.data)) if is_seen(shard.data) else shard.data
+        held.append(jax.device_put(data, there))
+    return jax.block_until_ready(jax.make_array_from_single_device_arrays(array.shape, place, held))
+
+
+def is_split(array: jax.Array) -> bool:
+    """Whether the chief lacks a part of an array, so that several processes store it."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return False
+    places = array.sharding.devices_indices_map(array.shape).items()
+    every = {_bounds(index, array.shape) for _, index in places}
+    return every != {_bounds(index, array.shape) for device, index in places if device.process_index == 0}
+
+
+def shards_of(array: jax.Array, replica: int | None = None) -> list[tuple[Bounds, jax.Array]]:
+    """Returns the parts of an array on the devices of this process, each once; or those of one replica of it."""
+    found: dict[Bounds, jax.Array] = {}
+    for shard in array.addressable_shards:
+        if replica is None or shard.replica_id == replica:
+            found.setdefault(_bounds(shard.index, array.shape), shard.data)
+    return list(found.items())
+
+
+def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    parts = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
 
 
 def is_seen(data: jax.Array) -> bool:

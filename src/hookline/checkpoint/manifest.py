@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import google_crc32c
 
-from hookline.checkpoint import checksums
 from hookline.checkpoint.checksums import Piece
-from hookline.checkpoint.host import HostCopy
 from hookline.version import __version__
 
 FILE_NAME = "hookline.json"
@@ -85,12 +83,15 @@ class Manifest:
         text = json.dumps({"hookline": __version__, **dataclasses.asdict(self)})
         return f"{text[:-1]}{_CHECKSUM}{google_crc32c.value(text[:-1].encode())}}}"
 
-    def with_pieces(self, stored: Mapping[str, HostCopy]) -> Manifest:
-        """Returns a manifest with the checksums of the stored arrays, given by leaf name."""
-        own = {name: checksums.pieces_of(copy) for name, copy in stored.items()}
+    def with_pieces(self, stored: Iterable[Mapping[str, Sequence[Any]]]) -> Manifest:
+        """Returns a manifest with the pieces that each process has stored of the leaves, by their names."""
+        found: dict[str, list[Piece]] = {}
+        for pieces in stored:
+            for name, own in pieces.items():
+                found.setdefault(name, []).extend(Piece(tuple(start), tuple(stop), crc) for start, stop, crc in own)
         variables = {
             name: Entry(
-                tuple(dataclasses.replace(leaf, pieces=own.get(leaf.name, ())) for leaf in entry.leaves),
+                tuple(dataclasses.replace(leaf, pieces=tuple(found.get(leaf.name, ()))) for leaf in entry.leaves),
                 entry.structure,
             )
             for name, entry in self.variables.items()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import jax
 import numpy as np
+import orbax.checkpoint
 from orbax.checkpoint import v1 as ocp
 
+from hookline.checkpoint import durable
 from hookline.checkpoint.host import HostCopy
+from hookline.graph import placement
 
 # An array that lay in pieces is stored in chunks of this size: each device reads those that its own piece needs. They
 # are copied to be written, unless they are whole rows. So an array that was whole stays one chunk.
@@ -20,7 +25,10 @@ _CHUNK_BYTES = 4 * 2**20
 # Orbax divides the length of a dimension without a remainder; one with a larger prime factor would give tiny chunks.
 _LARGEST_FACTOR = 2**10
 # Orbax refuses an empty tree; this name means "everything is in the manifest".
-_NO_ARRAYS = "(no arrays)"
+_NO_ARRAYS = {"(no arrays)": np.zeros(1, np.bool_)}
+# What several processes write together: the tree, the part of each process in it, and what says to Orbax what it is.
+_TREE, _PART, _METADATA = "state", "ocdbt.process_", "_CHECKPOINT_METADATA"
+_IS_TREE = {"item_handlers": {_TREE: "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler"}}
 
 
 # When a save fails, Orbax's threads find out one after another, even after the save was given up.
@@ -53,6 +61,9 @@ def _context() -> ocp.Context:
     # This is a second list of shapes and key types. The manifest has them, and Orbax loses coroutines if reading it
     # fails.
     context.array.saving.array_metadata_store = None
+    if placement.is_in_step():  # Orbax would wait for the others: only who reads with them knows whether they come.
+        context.multiprocessing.primary_host = ocp.multihost.process_index()
+        context.multiprocessing.active_processes = {ocp.multihost.process_index()}
     return context
 
 
@@ -71,7 +82,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     context.array.saving.use_compression = False
     context.memory.deepcopy_host_arrays = False
     in_chunks = ocp.options.ArrayOptions.Saving.StorageOptions(chunk_byte_size=_CHUNK_BYTES)
-    split = {name for name, copy in stored.items() if len(copy.bounds) > 1 and all(map(_divides, copy.array.shape))}
+    split = _to_be_split(stored)
 
     def options(key: Any, value: Any) -> Any:
         return in_chunks if key[0].key in split else None
@@ -81,7 +92,7 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     with ExitStack() as until_complete:
         until_complete.enter_context(_quiet())
         with context:
-            response = ocp.save_async(directory, arrays or {_NO_ARRAYS: np.zeros(1, np.bool_)})
+            response = ocp.save_async(directory, arrays or _NO_ARRAYS)
         finish = until_complete.pop_all()
 
     def wait() -> None:
@@ -91,6 +102,15 @@ def start_writing(directory: str, stored: Mapping[str, HostCopy]) -> Callable[[]
     return wait
 
 
+def _to_be_split(stored: Mapping[str, HostCopy]) -> set[str]:
+    """Returns the names of the arrays to be stored in chunks."""
+    return {
+        name
+        for name, copy in stored.items()
+        if (len(copy.bounds) > 1 or isinstance(copy.array, jax.Array)) and all(map(_divides, copy.array.shape))
+    }
+
+
 @functools.cache
 def _divides(length: int) -> bool:
     """Returns whether a dimension of that length has small factors alone."""
@@ -98,6 +118,58 @@ def _divides(length: int) -> bool:
         while length % factor == 0:
             length //= factor
     return length == 1
+
+
+def make_room(directory: str, parts: Iterable[int]) -> None:
+    """Makes the directories that these processes write to: another host may see late what it has not made itself."""
+    for index in parts:
+        os.makedirs(os.path.join(directory, _TREE, f"{_PART}{index}"), exist_ok=True)
+
+
+def write_part(directory: str, stored: Mapping[str, HostCopy], index: int) -> None:
+    """Writes what one of several processes stores of named arrays; `join_parts` puts the parts together.
+
+    With Orbax's own way for several processes each waits for the others, up to 5 minutes for one that has failed, and
+    they compare their directories in a program that all have to run.
+    """
+    tree, split = os.path.join(directory, _TREE), _to_be_split(stored)
+    arrays = {name: copy.array for name, copy in stored.items()} or _NO_ARRAYS
+    chunks = {
+        name: orbax.checkpoint.SaveArgs(chunk_byte_size=_CHUNK_BYTES if name in split else None) for name in arrays
+    }
+    with _quiet():
+        _handler().save(ocp.path.Path(tree), args=orbax.checkpoint.args.PyTreeSave(arrays, chunks))
+    # The chief could not sync what is still in the memory of another host.
+    durable.sync_tree(os.path.join(tree, f"{_PART}{index}"))
+
+
+def join_parts(directory: str, parts: Iterable[int]) -> None:
+    """Makes one tree of the parts of these processes, once all have written theirs."""
+    tree = os.path.join(directory, _TREE)
+    for index in parts:
+        os.stat(os.path.join(tree, f"{_PART}{index}", "manifest.ocdbt"))  # Orbax joins what it finds.
+    with _quiet():
+        _handler().finalize(ocp.path.Path(tree))
+    with open(os.path.join(directory, _METADATA), "w", encoding="utf-8") as file:
+        json.dump(_IS_TREE, file)
+
+
+class _Pieces(orbax.checkpoint.type_handlers.ArrayHandler):
+    """Writes pieces of arrays. Whoever reads them with Orbax alone has other devices, and gets what is on none."""
+
+    def typestr(self) -> str:
+        return "np.ndarray"
+
+
+def _handler() -> Any:
+    types = orbax.checkpoint.type_handlers
+    registry = types.create_type_handler_registry(
+        (np.ndarray, types.NumpyHandler(deepcopy_host_arrays=False)),
+        (jax.Array, _Pieces(use_replica_parallel=False)),
+    )
+    return orbax.checkpoint.PyTreeCheckpointHandler(
+        use_zarr3=True, use_compression=False, type_handler_registry=registry
+    )
 
 
 def read(directory: str, wanted: Mapping[str, Any], at_once_bytes: int) -> dict[str, Any]:

@@ -13,10 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from hookline import arguments, clock, preemption
-from hookline.checkpoint import checksums, failures, layout, leaves
+from hookline.checkpoint import checksums, failures, layout, leaves, together
+from hookline.checkpoint.checksums import Shares
 from hookline.checkpoint.fitting import Match
 from hookline.checkpoint.manifest import Leaf, Manifest
 from hookline.checkpoint.state import latest_checkpoint, recorded
+from hookline.checkpoint.together import Together
+from hookline.coordination import peers
 from hookline.errors import NotFoundError
 
 T = TypeVar("T")
@@ -32,6 +35,7 @@ def read(
     choose: Callable[[Manifest], dict[str, Match]],
     verify: bool = True,
     shardings: Mapping[str, Sequence[Any]] | None = None,
+    others: Together | None = None,
 ) -> dict[str, Any]:
     """Reads values of a checkpoint.
 
@@ -41,37 +45,90 @@ def read(
         verify: Whether to compare what is read with its checksums. Without any, a warning says so.
         shardings: Where to put the arrays of a match, by its name. `None` in place of one leaves that to JAX, as does
             a sharding that the shape of the array does not allow.
+        others: The processes that read the same; by default those that it is put in, if it is put in several.
 
     Raises:
         OpError: As in `layout.read_manifest`; also `DataLossError`: the files are broken or differ from what was saved.
     """
-    found = layout.read_manifest(path)
+    if others is None:
+        places = [place for each in (shardings or {}).values() for place in each if place is not None]
+        others = Together(None) if all(place.is_fully_addressable for place in places) else together.current()
+    found = _manifest(path, others)
     while True:
         directory, manifest = found
         values, failure = {}, None
         matches = choose(manifest)
         try:
-            values = _read(directory, matches, verify, shardings or {})
+            values = _read_together(path, directory, matches, verify, shardings or {}, others)
         except Exception as error:
             failure = error
-        found = layout.read_manifest(path)
+        found = _manifest(path, others)
         if found == (directory, manifest):
-            if failure is None:
-                if verify and manifest.format < 2:
-                    _logger.warning(
-                        "Checkpoint '%s' has no checksums, for an older version of hookline wrote it: what was read "
-                        "is not verified.",
-                        path,
-                    )
-                return values
-            raise failures.not_read(failure, path, layout.previous_advice(path)) from failures.without_tracebacks(
-                failure
-            )
+            if failure is not None:
+                raise failure
+            if verify and manifest.format < 2 and peers.speaks():
+                _logger.warning(
+                    "Checkpoint '%s' has no checksums, for an older version of hookline wrote it: what was read is not "
+                    "verified.",
+                    path,
+                )
+            return values
+
+
+def _manifest(path: str, others: Together) -> tuple[str, Manifest]:
+    """Returns the directory that a checkpoint is in now, and its manifest, as the chief sees them."""
+    if others.is_alone:
+        return layout.read_manifest(path)
+
+    def find() -> tuple[str, str]:
+        directory, manifest = layout.read_manifest(path)
+        return directory, manifest.to_json()
+
+    directory, text = others.chief(find)
+    return directory, Manifest.from_json(text)
+
+
+def _read_together(
+    path: str,
+    directory: str,
+    matches: dict[str, Match],
+    verify: bool,
+    shardings: Mapping[str, Sequence[Any]],
+    others: Together,
+) -> dict[str, Any]:
+    """Returns what this process has read; raises in all processes what one of them has found."""
+    values: dict[str, Any] = {}
+
+    def part() -> dict[str, Shares]:
+        nonlocal values
+        with _blaming(path):
+            values, shares = _read(directory, matches, verify, shardings)
+            return shares
+
+    shares = others.all(part)
+    with _blaming(path):
+        for leaf in {leaf.name: leaf for match in matches.values() for leaf in match.leaves}.values():
+            if not checksums.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
+                raise _not_what_was_saved(leaf, directory)
+    return values
+
+
+@contextlib.contextmanager
+def _blaming(path: str) -> Iterator[None]:
+    """Has errors say what is wrong with the checkpoint."""
+    try:
+        yield
+    except Exception as error:
+        mapped = failures.not_read(error, path, layout.previous_advice(path))
+        if mapped is error:
+            raise
+        raise mapped from failures.without_tracebacks(error)
 
 
 def _read(
     directory: str, matches: dict[str, Match], verify: bool, shardings: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Shares]]:
+    """Returns the values, and this process's shares in the checksums of leaves that it has in part."""
     from hookline.checkpoint import orbax_io
 
     wanted = [leaf for match in matches.values() for leaf in match.leaves]
@@ -93,12 +150,13 @@ def _read(
         placed = {name: leaves.on_device(part[name], array) for name, array in read.items()}
         stored |= jax.block_until_ready(placed)  # Until then they also take the host's memory.
         del read, placed
+    shares: dict[str, Shares] = {}
     for leaf in wanted if verify else ():
-        if leaf.name in stored and not checksums.are_of(leaf.pieces, stored[leaf.name]):
-            raise ValueError(
-                f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
-                f"{', '.join(_data_files(directory))}."
-            )
+        if leaf.name in stored:
+            found = checksums.compare(leaf.pieces, stored[leaf.name])
+            if found is None:
+                raise _not_what_was_saved(leaf, directory)
+            shares[leaf.name] = found
     left = collections.Counter(leaf.name for leaf in wanted)
 
     def take(name: str) -> Any:
@@ -106,10 +164,18 @@ def _read(
         left[name] -= 1
         return stored[name].copy() if left[name] and name in stored else stored.pop(name, None)
 
-    return {
+    values = {
         key: match.structure.unflatten([leaves.unpack(leaf, take(leaf.name)) for leaf in match.leaves])
         for key, match in matches.items()
     }
+    return values, {name: found for name, found in shares.items() if found}
+
+
+def _not_what_was_saved(leaf: Leaf, directory: str) -> ValueError:
+    return ValueError(
+        f"{leaf.name!r} is not what was saved, for it does not have its checksum. Its data are in "
+        f"{', '.join(_data_files(directory))}."
+    )
 
 
 def _in_parts(wanted: Iterable[Leaf], at_once_bytes: int) -> Iterator[dict[str, Leaf]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from hookline import arguments, clock
 from hookline.checkpoint import failures
+from hookline.coordination import peers
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ class RetryPolicy:
     def wait(self, failure: BaseException, failures_so_far: int) -> None:
         """Logs the failure, and waits until the next attempt is due."""
         secs = self.backoff_secs(failures_so_far)
-        _logger.warning("%s Attempt %d of %d follows in %g s.", failure, failures_so_far + 1, self.max_attempts, secs)
+        if peers.speaks():
+            text = "%s Attempt %d of %d follows in %g s."
+            _logger.warning(text, failure, failures_so_far + 1, self.max_attempts, secs)
         clock.sleep(secs)
 
     def backoff_secs(self, failures: int) -> float:

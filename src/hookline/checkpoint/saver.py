@@ -5,36 +5,47 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from hookline import arguments, clock
-from hookline.checkpoint import devices, failures, fitting, host, layout, lease, leaves, reading
+from hookline.checkpoint import checksums, devices, failures, fitting, host, layout, lease, leaves, reading, together
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.layout import base_of
 from hookline.checkpoint.lease import DEFAULT_WAIT_SECS, Lease
-from hookline.checkpoint.manifest import Entry, Manifest
+from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.pending import PendingSave
 from hookline.checkpoint.retention import Kept, Retention
 from hookline.checkpoint.retry import RetryPolicy
 from hookline.checkpoint.state import STATE_FILE_NAME, leaving, recorded, write_state
 from hookline.checkpoint.writing import Writing
+from hookline.coordination import peers
 from hookline.errors import InvalidArgumentError, NotFoundError, OpError
 from hookline.graph import GraphKeys, Tensor, Variable, get_global_step
 from hookline.graph.guard import counts_runs
 from hookline.graph.spec import UNKNOWN
-from hookline.session import Session
+from hookline.session import Session, launches
 from hookline.session.sources import Position
 
 _logger = logging.getLogger(__name__)
 
 _ONCE = RetryPolicy(max_attempts=1)
+_numbers = itertools.count()
 HOOK_STATES = "hooks/"
 """The prefix of hooks' states in a checkpoint."""
+
+
+class _Copied(NamedTuple):
+    """What a save writes: the manifest without its pieces, the copies by leaf name, the positions of iterators."""
+
+    manifest: Manifest
+    stored: dict[str, HostCopy]
+    positions: Mapping[str, Position]
 
 
 class HasRawSession(Protocol):
@@ -127,6 +138,7 @@ class Saver:
         self._state_lock = threading.Lock()
         self._state_file = STATE_FILE_NAME
         self.rollbacks = 0
+        self._number = next(_numbers)
         self._pending: PendingSave | None = None
         self._cleaned: set[str] = set()
         # Checkpoints that a killed process still had to remove; they are removed once there is a newer one.
@@ -252,14 +264,38 @@ class Saver:
         arguments.text("Saver.save", "latest_filename", latest_filename, optional=True)
         arguments.instance("Saver.save_async", "retry", retry, RetryPolicy)
         retry = retry or self._retry
-        entries, stored, lay_on, positions, step = self._copied(sess, global_step)
+        others, state_file = together.current(), latest_filename or STATE_FILE_NAME
         digits = 8 if self._pad_step_number else 1
-        path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
-        state_file = latest_filename or STATE_FILE_NAME
-        if os.path.basename(path) == state_file:
-            raise InvalidArgumentError(
-                None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
-            )
+        copied: list[_Copied] = []
+        path = save_path
+
+        def copy_own() -> tuple[bool, str, int]:
+            nonlocal path
+            copied.append(self._copied(sess, global_step, others.is_chief))
+            step = copied[0].manifest.step
+            path = save_path if step is None else f"{save_path}-{step:0{digits}d}"
+            if os.path.basename(path) == state_file:
+                raise InvalidArgumentError(
+                    None, None, f"{self.name} cannot save to '{path}': its state file has that name. Choose another."
+                )
+            return bool(copied[0].stored), os.path.abspath(path), self._number
+
+        found = others.all(copy_own)
+        (_, place, number), *rest = found
+        for process, (_, other, _) in enumerate(rest, start=1):
+            if other != place:
+                raise InvalidArgumentError(
+                    None,
+                    None,
+                    f"{self.name}: processes that run in step save to one path; process 0 saves to '{place}', process "
+                    f"{process} to '{other}'.",
+                )
+        manifest, stored, positions = copied[0]
+        manifest = dataclasses.replace(manifest, extra=extra)
+        parts = [process for process, (has_arrays, _, _) in enumerate(found) if has_arrays or process == 0]
+        launched = launches.current()
+        # What this process has launched up to here; whether others have launched the same.
+        check = None if launched is None else launched.check(f"programs up to save {number}")
         # The session may be closed, or forgotten, before the checkpoint is complete.
         session = weakref.ref(sess)
         until_saved, held = contextlib.ExitStack(), None
@@ -271,16 +307,22 @@ class Saver:
             self._clean(path, state_file, held)
             return held
 
-        def manifest() -> Manifest:
-            made = Manifest(entries, step, extra=extra, devices=lay_on).with_pieces(stored)
+        def seal() -> dict[str, Any]:
+            pieces = checksums.by_name(stored)
             for function in self._before_commit:
                 function()
-            return dataclasses.replace(made, timestamp=clock.time())
+            return pieces
+
+        def sealed(pieces: list[dict[str, Any]]) -> Manifest:
+            return dataclasses.replace(manifest.with_pieces(pieces), timestamp=clock.time())
 
         def finish() -> None:
             try:
-                written, lease = writing.complete(manifest)
-                self._committed(path, written, state_file, lease, retry)
+                if check is not None:
+                    writing.require(check)
+                timestamp = writing.complete(seal, sealed)
+                new = Kept(path, timestamp, extra, manifest.step)
+                saving.all(lambda: self._committed(new, state_file, held, retry))
             finally:
                 until_saved.close()
                 stored.clear()  # An error's traceback would keep it.
@@ -288,7 +330,8 @@ class Saver:
                 position.saved()
 
         try:
-            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file))
+            saving = others.apart(f"save {number}")
+            writing = Writing(path, stored, retry, take, lambda: self._was_saved(path, state_file), saving, parts)
             try:
                 self._pending = PendingSave(path, finish)
             except BaseException:
@@ -299,15 +342,8 @@ class Saver:
             raise
         return self._pending
 
-    def _copied(
-        self, sess: Session, global_step: Any
-    ) -> tuple[dict[str, Entry], dict[str, HostCopy], tuple[str, ...], Mapping[str, Position], int | None]:
-        """Copies all that is to be written to the host.
-
-        Returns:
-            The manifest's entries, the copies by leaf name, the devices that they lay on if there were several, the
-            positions of iterators, and the step.
-        """
+    def _copied(self, sess: Session, global_step: Any, is_chief: bool) -> _Copied:
+        """Copies all that this process is to write to the host."""
         sess.settle()
         variables = self._of(sess)
         whole = _is_whole(sess, variables)
@@ -326,7 +362,8 @@ class Saver:
                 global_step = values[global_step.op.name]  # The checkpoint's own; the session may advance.
             if global_step is not None:
                 global_step = arguments.whole("Saver.save", "global_step", global_step, at_least=0)
-            return entries, host.copies(stored), devices.several(stored.values()), positions, global_step
+            manifest = Manifest(entries, global_step, devices=devices.several(stored.values()))
+            return _Copied(manifest, host.copies(stored, is_chief), positions)
 
     def wait(self) -> None:
         """Blocks until the save under way, if any, is complete.
@@ -366,18 +403,19 @@ class Saver:
         known = _recorded_paths(os.path.dirname(path) or ".", state_file)
         return os.path.abspath(path) in known | self._broken | set(map(os.path.abspath, self._retention.paths))
 
-    def _committed(self, path: str, manifest: Manifest, state_file: str, lease: Lease, retry: RetryPolicy) -> None:
-        """Writes the state file, and removes the checkpoints that the new one replaces."""
+    def _committed(self, new: Kept, state_file: str, lease: Lease | None, retry: RetryPolicy) -> None:
+        """Writes the state file, and removes the checkpoints that the new one replaces: whoever has the lease does."""
         with self._state_lock:
             retention = copy.deepcopy(self._retention)
             self._take_proof(retention)
-            removed = retention.add(path, manifest.timestamp, manifest.extra, manifest.step)
+            removed = retention.add(*new)
             self._take_proof(retention)
             retention.prefer(self._best_step)
             removed += [old for old in self._leaving if old not in (*removed, *retention.paths)]
-            self._write_state(path, retention, state_file, lease, removed, retry)
+            if lease is not None:
+                self._write_state(new.path, retention, state_file, lease, removed, retry)
             self._retention, self._leaving = retention, []
-            for old in removed:
+            for old in removed if lease is not None else ():
                 self._remove(old)
         self._write_best()  # If it was named meanwhile.
 
@@ -462,10 +500,13 @@ class Saver:
 
     @property
     def last_good(self) -> str | None:
-        """The newest checkpoint that has proved good; reading it waits for a save under way."""
+        """The newest checkpoint that has proved good; reading it waits for a save under way.
+
+        In step, all processes read it together.
+        """
         self.wait()
         self._take_proof(self._retention)
-        return self._retention.good
+        return together.current().chief(lambda: self._retention.good)
 
     def roll_back(self, sess: Session | HasRawSession) -> str:
         """Sets variables to their values in the last good checkpoint, or else in the newest.
@@ -480,7 +521,7 @@ class Saver:
         Raises:
             NotFoundError: There is none; this and other errors also as in `restore`.
         """
-        path = self.last_good or next(reversed(self._retention.paths), None)
+        path = self.last_good or together.current().chief(lambda: next(reversed(self._retention.paths), None))
         if path is None:
             raise NotFoundError(None, None, f"{self.name} cannot roll back: it has saved no checkpoint yet.")
         sess = _raw(sess)
@@ -519,7 +560,7 @@ class Saver:
             before_reading()
             return fits
 
-        read = reading.read(path, choose, self._verify, devices.shardings_of(variables))
+        read = reading.read(path, choose, self._verify, devices.shardings_of(variables), together.current())
         is_placed = any(variable.shardings for variable in variables.values())
         restored = [read[name] for name in variables]
         devices.warn_of_fewer(path, was_read[0], restored, is_placed=is_placed)
@@ -527,7 +568,7 @@ class Saver:
         if self._reshape:
             values = {v.op.name: fitting.shaped_as(v.spec, values[v.op.name]) for v in variables.values()}
         for name in iterators:
-            if name not in read:
+            if name not in read and peers.speaks():
                 _logger.warning(
                     "Checkpoint '%s' holds no position of the iterator %r, which stays where it is: in a new session "
                     "at the beginning of its data.",

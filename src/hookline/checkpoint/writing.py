@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hookline.checkpoint import failures, layout
 from hookline.checkpoint.host import HostCopy
 from hookline.checkpoint.lease import Lease
 from hookline.checkpoint.manifest import Manifest
 from hookline.checkpoint.retry import RetryPolicy
+from hookline.checkpoint.together import Together
+
+T = TypeVar("T")
 
 
 class Writing:
@@ -19,10 +23,12 @@ class Writing:
 
     Args:
         path: The checkpoint.
-        stored: The arrays to write. They must not change before `complete` returns.
+        stored: The arrays that this process writes. They must not change before `complete` returns.
         retry: How often to try. The constructor raises what no further attempt follows.
-        take: Called first in each attempt; returns the lease of the directory.
+        take: Called first in each attempt; returns the lease of the directory. The chief calls it.
         was_saved: Says whether there was a checkpoint at `path`, if something else is there.
+        others: The processes that write it together. Each attempt succeeds in all of them, or fails in all.
+        parts: Which of them have arrays to write.
     """
 
     def __init__(
@@ -32,9 +38,12 @@ class Writing:
         retry: RetryPolicy,
         take: Callable[[], Lease],
         was_saved: Callable[[], bool],
+        others: Together,
+        parts: Sequence[int] = (0,),
     ) -> None:
         self._path, self._stored, self._retry = path, stored, retry
         self._take, self._was_saved = take, was_saved
+        self._others, self._parts = others, parts
         self._lease: Lease | None = None
         self._place = os.path.abspath(path)
         self._failures = 0
@@ -42,33 +51,64 @@ class Writing:
         self._failed: BaseException | None = None
         self._directory = ""
         self._wait_for_orbax: Callable[[], None] | None = None
-        self._try(self._begin)
+        self._begin()
 
-    def complete(self, manifest: Callable[[], Manifest]) -> tuple[Manifest, Lease]:
-        """Blocks until the checkpoint is in its place, and returns its manifest and the lease of its directory.
+    def complete(
+        self, seal: Callable[[], dict[str, Any]], manifest: Callable[[list[dict[str, Any]]], Manifest]
+    ) -> float:
+        """Blocks until the checkpoint is in its place, and returns the time in its manifest.
 
-        The function makes the manifest, once.
+        Args:
+            seal: Returns the pieces that this process stores, by leaf name. Each process calls it, once.
+            manifest: Makes the manifest of what all have returned. The chief calls it, once.
 
         Raises:
             OpError: It could not be written in any attempt.
         """
+        sealed: list[dict[str, Any]] = []
         made: list[Manifest] = []
 
-        def end() -> tuple[Manifest, Lease]:
-            if not made:
-                made.append(manifest())
+        def end() -> dict[str, Any]:
+            if not sealed:
+                sealed.append(seal())
             assert self._wait_for_orbax is not None
-            assert self._lease is not None
             with self._in_orbax():
                 self._wait_for_orbax()
-            layout.commit(self._directory, made[0], self._lease.changing)
-            return made[0], self._lease
+            return sealed[0]
 
-        while self._wait_for_orbax is None or (written := self._try(end)) is None:
+        def commit() -> float:
+            if not self._others.is_chief:
+                return 0.0
+            if not made:
+                made.append(manifest(written or []))
+            if not self._others.is_alone:
+                self._join()
+            assert self._lease is not None
+            layout.commit(self._directory, made[0], self._lease.changing)
+            return made[0].timestamp
+
+        written: list[dict[str, Any]] | None = None
+        while (
+            self._wait_for_orbax is None or (written := self._try(end)) is None or (done := self._try(commit)) is None
+        ):
             assert self._failed is not None
             self._retry.wait(self._failed, self._failures)
-            self._try(self._begin)
-        return written
+            self._begin()
+        return done[0]
+
+    def require(self, condition: Callable[[], None]) -> None:
+        """Calls a function that raises in all processes if there is to be no checkpoint."""
+        try:
+            condition()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _join(self) -> None:
+        from hookline.checkpoint import orbax_io
+
+        with self._in_orbax():
+            orbax_io.join_parts(self._directory, self._parts)
 
     def abandon(self) -> None:
         """Removes what has been written so far."""
@@ -76,13 +116,30 @@ class Writing:
             layout.abandon(self._directory)
 
     def _begin(self) -> None:
+        if (found := self._try(self._prepared)) is not None and not self._others.is_alone:
+            self._wait_for_orbax = functools.partial(self._write_part, found[0])
+
+    def _write_part(self, directory: str) -> None:
+        if self._others.index in self._parts:
+            from hookline.checkpoint import orbax_io
+
+            orbax_io.write_part(directory, self._stored, self._others.index)
+
+    def _prepared(self) -> str:
+        """Returns the directory to write to; the chief makes it."""
         from hookline.checkpoint import orbax_io
 
+        if not self._others.is_chief:
+            return ""
         self._lease = self._take()
         with self._lease.changing():
             self._directory = layout.prepare(self._place, self._was_saved)
         with self._in_orbax():
-            self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
+            if self._others.is_alone:
+                self._wait_for_orbax = orbax_io.start_writing(self._directory, self._stored)
+            else:
+                orbax_io.make_room(self._directory, self._parts)
+        return self._directory
 
     @contextlib.contextmanager
     def _in_orbax(self) -> Iterator[None]:
@@ -90,20 +147,26 @@ class Writing:
         yield
         self._unclear = False
 
-    def _try(self, part: Callable[[], Any]) -> Any:
-        """Does a part; returns None if it failed and another attempt follows."""
+    def _try(self, part: Callable[[], T]) -> list[T] | None:
+        """Does a part in all processes; returns None if it failed and another attempt follows."""
         try:
-            return part()
+            return self._others.all(lambda: self._mapped(part))
         except Exception as error:
             self.abandon()
             self._directory, self._wait_for_orbax = "", None
             self._failures += 1
-            mapped = failures.not_written(error, self._path)
-            may_pass = failures.may_pass(error) or (self._unclear and failures.is_unclear(error))
-            self._unclear = False
-            if self._failures >= self._retry.max_attempts or not may_pass:
-                if mapped is error:
-                    raise
-                raise mapped from failures.without_tracebacks(error)
-            self._failed = mapped
+            if self._failures >= self._retry.max_attempts or not failures.may_pass(error):
+                raise
+            self._failed = error.with_traceback(None)
             return None
+
+    def _mapped(self, part: Callable[[], T]) -> T:
+        try:
+            return part()
+        except Exception as error:
+            mapped = failures.not_written(error, self._path)
+            is_unclear, self._unclear = self._unclear and failures.is_unclear(error), False
+            failures.decide(mapped, failures.may_pass(error) or is_unclear)
+            if mapped is error:
+                raise
+            raise mapped from failures.without_tracebacks(error)

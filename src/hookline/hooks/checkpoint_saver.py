@@ -20,7 +20,9 @@ from hookline.checkpoint import (
     durable,
     failures,
     lease,
+    together,
 )
+from hookline.coordination import peers
 from hookline.errors import PREEMPTION_ERRORS, OpError
 from hookline.graph import Graph, GraphKeys, get_global_step
 from hookline.hooks.base import Firing, SessionRunContext, SessionRunHook
@@ -237,9 +239,12 @@ class CheckpointSaverHook(SessionRunHook):
         self.after_close()
         # Before the checkpoint to restore is chosen, because another process that saves there may still write a newer
         # one.
-        self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
+        together.current().chief(self._take_lease)
         self._writer = FileWriterCache.get(self._checkpoint_dir)
         self._call_listeners("begin")
+
+    def _take_lease(self) -> None:
+        self._give_back_lease = lease.hold(self._checkpoint_dir, self._lease_wait_secs)
 
     def after_close(self) -> None:
         """Lets other processes save in the directory."""
@@ -263,7 +268,8 @@ class CheckpointSaverHook(SessionRunHook):
             self._write_graph(session.graph)
             self._graph_written = True
         global_step = session.global_step
-        self._on_disk = global_step if checkpoint_exists(f"{self._save_path}-{global_step}") else None
+        is_there = together.current().chief(lambda: checkpoint_exists(f"{self._save_path}-{global_step}"))
+        self._on_disk = global_step if is_there else None
         self.save_now(session, again=True)
         self._on_disk = None
         # A subclass may decide itself, and so have none.
@@ -401,11 +407,23 @@ class CheckpointSaverHook(SessionRunHook):
             )
 
     def _call_listeners(self, callback: str, *given: Any) -> bool:
-        """Calls all listeners that have this callback, and returns whether any of them returned True."""
-        found = (getattr(listener, callback, None) for listener in self._listeners)
-        return any([function(*given) is True for function in found if function is not None])
+        """Calls all listeners that have this callback, and returns whether any of them returned True.
+
+        In step they are the chief's, but for `begin`, which may add to the graph.
+        """
+        found = [getattr(listener, callback, None) for listener in self._listeners]
+        callbacks = [function for function in found if function is not None]
+
+        def call() -> bool:
+            return any([function(*given) is True for function in callbacks])
+
+        if callback == "begin" or not callbacks:
+            return call()
+        return together.current().chief(call)
 
     def _write_graph(self, graph: Graph) -> None:
+        if not peers.speaks():
+            return
         path = os.path.join(self._checkpoint_dir, "graph.txt")
         held = lease.of(self._checkpoint_dir)  # None if a subclass has not taken it in `begin`.
         try:
