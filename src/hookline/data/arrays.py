@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,9 @@ import jax
 import numpy as np
 
 from hookline import arguments
-from hookline.data.batches import room
+from hookline.data.batches import crc32c
+from hookline.data.gathered import Gathered
+from hookline.data.memory import room
 
 
 def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: int | None = 1) -> Arrays:
@@ -18,6 +21,9 @@ def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: 
     Each epoch has every example once. If their number is not a multiple of `batch_size`, the last batch is smaller. The
     order of an epoch depends only on the seed and the epoch's number, so an iterator can continue in the middle of an
     epoch at no cost.
+
+    In processes that run in step each is given the same arrays and the batch size of all together, as in a script for
+    one process. Each gathers its own rows of every batch.
 
     Args:
         tree: An array, or a pytree of arrays with a common first dimension, which counts the examples.
@@ -42,6 +48,9 @@ def arrays(tree: Any, batch_size: int, shuffle_seed: int | None = None, epochs: 
     return Arrays(tree, batch_size, shuffle_seed, epochs)
 
 
+_LOOKED_AT = 64
+
+
 class Arrays:
     """Batches of the examples in arrays; see `arrays`."""
 
@@ -64,8 +73,23 @@ class Arrays:
         left = self.examples % self.batch_size
         return left if left and self.examples > self.batch_size and self.epochs != 0 else None
 
+    @property
+    def length(self) -> float:
+        """The number of batches; infinity where there is no end."""
+        return math.inf if self.epochs is None else self.epochs * -(-self.examples // self.batch_size)
+
     def __iter__(self) -> ArraysIterator:
         return ArraysIterator(self)
+
+    def rows(self) -> RowsIterator:
+        """Returns an iterator whose batches are gathered when somebody asks for their rows."""
+        return RowsIterator(self)
+
+    def fingerprint(self) -> list[Any]:
+        """Returns numbers that other examples, or another order, would hardly have; it looks at a few examples."""
+        some = np.linspace(0, self.examples - 1, min(self.examples, _LOOKED_AT)).astype(int)
+        found = crc32c(jax.tree.map(lambda leaf: leaf[some], self.tree))
+        return [self.examples, self.batch_size, self.seed, self.epochs, found]
 
     def order(self, epoch: int) -> np.ndarray | None:
         """Returns the order of the examples in an epoch; `None` for the order of the arrays."""
@@ -79,11 +103,8 @@ class _State(dict[str, Any]):
         return self
 
 
-class ArraysIterator:
-    """One pass through `Arrays`. Its state is its position and an identification of the arrays.
-
-    What it gives is new memory, which is its reader's own.
-    """
+class _Pass:
+    """The way through the examples of `Arrays`. Its state is its position and an identification of the arrays."""
 
     def __init__(self, source: Arrays) -> None:
         self._source = source
@@ -91,6 +112,42 @@ class ArraysIterator:
         self._epoch = self._example = 0
         self._order: tuple[int, np.ndarray | None] = (-1, None)
         self._made_of = {"examples": source.examples, "shuffle_seed": source.seed}
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._source.epochs is not None and self._epoch >= self._source.epochs
+
+    def _order_now(self) -> np.ndarray | None:
+        if self._has_ended:
+            raise StopIteration
+        if self._order[0] != self._epoch:
+            self._order = self._epoch, self._source.order(self._epoch)
+        return self._order[1]
+
+    def _move(self, examples: int) -> None:
+        self._example += examples
+        if self._example >= self._source.examples:
+            self._epoch, self._example = self._epoch + 1, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns its position."""
+        return _State(epoch=self._epoch, example=self._example, of=self._made_of)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes to the position of another iterator.
+
+        Raises:
+            ValueError: That iterator had other examples, or another order.
+        """
+        if state["of"] != self._made_of:
+            raise ValueError(
+                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of}."
+            )
+        self._epoch, self._example = state["epoch"], state["example"]
+
+
+class ArraysIterator(_Pass):
+    """One pass through `Arrays`. What it gives is new memory, which is its reader's own."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -137,34 +194,16 @@ class ArraysIterator:
             self._move(batches * size)
         return self._structure.unflatten(buffers), done
 
-    @property
-    def _has_ended(self) -> bool:
-        return self._source.epochs is not None and self._epoch >= self._source.epochs
 
-    def _order_now(self) -> np.ndarray | None:
-        if self._has_ended:
-            raise StopIteration
-        if self._order[0] != self._epoch:
-            self._order = self._epoch, self._source.order(self._epoch)
-        return self._order[1]
+class RowsIterator(_Pass):
+    """One pass through `Arrays` that gathers nothing: each array of a batch is a `Gathered`."""
 
-    def _move(self, examples: int) -> None:
-        self._example += examples
-        if self._example >= self._source.examples:
-            self._epoch, self._example = self._epoch + 1, 0
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns its position."""
-        return _State(epoch=self._epoch, example=self._example, of=self._made_of)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to the position of another iterator.
-
-        Raises:
-            ValueError: That iterator had other examples, or another order.
-        """
-        if state["of"] != self._made_of:
-            raise ValueError(
-                f"arrays cannot go on where it was: that was with {state['of']}, and this is with {self._made_of}."
-            )
-        self._epoch, self._example = state["epoch"], state["example"]
+    def __next__(self) -> Any:
+        order, begin = self._order_now(), self._example
+        end = min(begin + self._source.batch_size, self._source.examples)
+        chosen = np.arange(begin, end) if order is None else order[begin:end]
+        self._move(self._source.batch_size)
+        return self._structure.unflatten([Gathered(leaf, chosen) for leaf in self._leaves])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Sequence
@@ -13,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline.data import gathered
+from hookline.data.gathered import Gathered
+from hookline.data.memory import room
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
 
 LastBatch = Literal["keep", "drop", "pad"]
 # The address of an object, which is all that the `repr` of many contains.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_ALIGNMENT, _SMALL_BYTES = 64, 2**14
 
 
 def check_last_batch(who: str, last_batch: Any) -> None:
@@ -40,23 +41,15 @@ class Padded(NamedTuple):
     mask: Any
 
 
-def room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Returns an array to be filled, with its memory aligned as XLA on the processor takes it without a copy."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < _SMALL_BYTES or dtype.hasobject:  # A copy takes no longer.
-        return np.empty(shape, dtype)
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
-
-
 def owned(batch: Any) -> Any:
     """Returns the batch with its own arrays, because a generator may fill the same array again."""
     return jax.tree.map(lambda leaf: leaf if _is_fixed(leaf) else np.array(leaf), batch)
 
 
 def _is_fixed(leaf: Any) -> bool:
-    return not isinstance(leaf, np.ndarray) and (isinstance(leaf, jax.Array | str | bytes) or is_object(leaf))
+    if isinstance(leaf, np.ndarray):
+        return False
+    return isinstance(leaf, jax.Array | str | bytes | Gathered) or is_object(leaf)
 
 
 def stacked(rows: Sequence[Any], capacity: int) -> Any:
@@ -67,6 +60,8 @@ def stacked(rows: Sequence[Any], capacity: int) -> Any:
 def _stacked(leaves: tuple[Any, ...], capacity: int) -> Any:
     if any(isinstance(leaf, jax.Array) for leaf in leaves):
         return jnp.stack([*leaves, *leaves[-1:] * (capacity - len(leaves))])
+    if all(isinstance(leaf, Gathered) for leaf in leaves):
+        return gathered.stacked(leaves, capacity)
     block = room((capacity, *leaves[0].shape), leaves[0].dtype)
     for place, leaf in enumerate(leaves):
         block[place] = leaf
@@ -137,12 +132,13 @@ class Form:
     Attributes:
         spec: Of what a run gets.
         example: Of what the first run gets: the number of examples is known in it.
+        last_batch: As in `iterator`.
         host_only: It is text, or objects.
         why_no_blocks: Why they cannot be stacked; `None` where they can.
     """
 
     def __init__(self, who: str, example: Any, last_batch: LastBatch) -> None:
-        self._who, self._last_batch = who, last_batch
+        self._who, self.last_batch = who, last_batch
         texts = [_is_text(leaf) for leaf in jax.tree.leaves(example)]
         self.host_only = bool(texts) and all(texts)
         self._fixed = _spec_of(example)
@@ -191,24 +187,24 @@ class Form:
             lead = 0 if count is None else 1
             size = _size(batch, lead)
             is_short = size is not None and self._size is not None and size < self._size
-            if is_short and self._last_batch == "drop":
+            if is_short and self.last_batch == "drop":
                 return None
             if self._fixed is specs.UNKNOWN:
                 return batch
             if self._size is not None and len(lengths := _lengths(batch, lead)) > 1:
                 raise self._misfit(f"has arrays of different lengths, {sorted(lengths)}, but one is required")
-            if self._last_batch == "pad" and is_short:
+            if self.last_batch == "pad" and is_short:
                 leaves = [_filled(leaf, self._size, lead) for leaf in leaves]
             if structure != self._structure:
                 raise self._misfit(f"has the structure {structure}, but {self._structure} is required")
             cast = self._cast(leaves, count)
-            if is_short and self._last_batch == "pad":
+            if is_short and self.last_batch == "pad":
                 return self._padded(jax.tree.unflatten(structure, cast), leaves, size or 0, lead)
             if all(one is other for one, other in zip(cast, leaves, strict=True)):
                 self._seen.add(kind)  # Nothing here depends on its numbers.
             else:
                 batch = jax.tree.unflatten(structure, cast)
-        if self._last_batch != "pad":
+        if self.last_batch != "pad":
             return batch
         return self._padded(batch, leaves, self._size or 0, 0 if count is None else 1)
 
@@ -220,7 +216,9 @@ class Form:
     def _cast(self, given: list[Any], count: int | None) -> list[Any]:
         """Returns the leaves of a batch, or of a block, with the required dtypes."""
         leaves, lead = [], 0 if count is None else 1
-        for path, spec, leaf in zip(self._paths, self._leaves, given, strict=True):
+        for path, spec, each in zip(self._paths, self._leaves, given, strict=True):
+            # All of it is looked at, so that what a run raises is the same in all processes.
+            leaf: Any = np.asarray(each) if isinstance(each, Gathered) and each.dtype != spec.dtype else each
             where = f"at {path} " if path else ""
             if is_object(leaf):
                 raise self._misfit(f"{where}holds text or an object, but {specs.describe(spec)} is required")
@@ -243,7 +241,7 @@ class Form:
             None,
             None,
             f"{self._who}: a batch {problem}. All batches are like the first one, or like spec=...; only the number of "
-            f"examples may be smaller, as last_batch={self._last_batch!r} says.",
+            f"examples may be smaller, as last_batch={self.last_batch!r} says.",
         )
 
 

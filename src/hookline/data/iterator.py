@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import threading
 from collections.abc import Callable
 from itertools import chain
@@ -11,13 +13,16 @@ from typing import Any
 import jax
 
 from hookline import arguments
+from hookline.coordination import peers
 from hookline.data.arrays import Arrays
-from hookline.data.batches import Form, LastBatch, Padded, check_last_batch
+from hookline.data.batches import Form, LastBatch, Padded, check_last_batch, is_object
+from hookline.data.in_step import ReaderInStep
+from hookline.data.joint import Joint, unknown_length
 from hookline.data.places import Places
 from hookline.data.reader import Reader
 from hookline.data.sequences import START, Demand
-from hookline.data.sources import sequence_of
-from hookline.graph import Tensor, get_default_graph
+from hookline.data.sources import sequence_of, shown
+from hookline.graph import Graph, Tensor, get_default_graph, placement
 from hookline.graph.nodes import Source
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +38,8 @@ def iterator(
     device: Any = None,
     resume: bool = True,
     keep_bytes: int = 256 * 2**20,
+    length: float | None = None,
+    distinct: bool = True,
     name: str | None = None,
 ) -> Tensor:
     """Returns a tensor whose value, in each run that needs it, is the next batch of a source.
@@ -47,6 +54,9 @@ def iterator(
     iterable is read again up to the position, and must arrive at the same batch, as its checksum shows. For an iterator
     that can do neither, the batches since the last checkpoint are kept, for a recovery in this process; in a new
     process it starts from the beginning, with a warning.
+
+    In processes that run in step each gives a part of every batch, and all end with the one that has the fewest
+    batches; so their number must be known (`length`). `arrays` are given as in one process. See docs/data.md.
 
     Args:
         source: A function that makes an iterable, an iterable (a list, a loader, `arrays`), or an iterator. Its batches
@@ -63,19 +73,22 @@ def iterator(
             learn the spec, and is kept for the first run.
         sharding: Where to put batches: a `jax.sharding.Sharding`, or a tree of them in the structure of a batch or of
             its upper part. An array without dimensions goes whole to each device. By default JAX's default device; in a
-            `train.Loop`, the axis `data` of its state's mesh.
+            `train.Loop`, the axis `data` of its state's mesh; in processes that run in step, all their devices.
         device: Another name for `sharding`, for a `jax.Device`.
         resume: Whether checkpoints hold the position. If not, each session starts from the beginning, as an evaluation
             should.
         keep_bytes: For an iterator without a state: how many bytes of batches to keep. A recovery that would need more
             is refused.
+        length: Of a source that does not say it: how many batches it gives to the runs of this process; `math.inf` if
+            it has no end.
+        distinct: Whether processes in step must give different batches. Their first ones are compared.
         name: Name of the operation, and of its position in checkpoints; by default `iterator`.
 
     Returns:
         The tensor. Its parts are views: `batch["x"]`, or `images, labels = iterator(...)`.
 
     Raises:
-        TypeError: `source` or a number has the wrong type.
+        TypeError: `source` or a number has the wrong type; or there is text in a batch of processes in step.
         InvalidArgumentError: `last_batch` needs the number of examples, and the first batch does not show it.
         ValueError: A number is too small, or `last_batch` is unknown; or the first batch, or the last one of `arrays`,
             cannot be split as `sharding` says.
@@ -96,13 +109,16 @@ def iterator(
     if prefetch is not None:
         prefetch = arguments.whole("iterator", "prefetch", prefetch, at_least=0)
     keep_bytes = arguments.whole("iterator", "keep_bytes", keep_bytes, at_least=0)
+    if length is not None and length != math.inf:
+        length = arguments.whole("iterator", "length", length, at_least=0)
     arguments.text("iterator", "name", name, optional=True)
     if sharding is not None and device is not None:
         raise ValueError("iterator takes sharding or device, which is another name for it, got both.")
     graph = get_default_graph()
     who = f"Iterator {graph.free_name(graph.current_scope + (name or 'iterator'))!r}"
     graph.check_open(who)
-    sequence = sequence_of(source, who, keep_bytes if resume else None)
+    in_step = peers.current()
+    sequence = sequence_of(source, who, keep_bytes if resume else None, by_rows=in_step is not None)
     begun = None
     if spec is None:
         stream = sequence.read(START, demand := Demand())
@@ -125,6 +141,14 @@ def iterator(
     form = Form(who, spec, last_batch)
     example = Padded(spec, form.example.mask) if last_batch == "pad" else spec
     places = Places(who, example, source, last_batch)
+    joint = None
+    if in_step is not None:
+        known = functools.partial(_length, source, sequence, form, length)
+        if spec is not None and begun is not None and known() is None:
+            raise ValueError(f"{who}: {unknown_length()}")
+        if spec is not None:
+            _refuse_text(who, spec)
+        joint = Joint(in_step, who, source, places, known, distinct=distinct)
     lock, last = threading.Lock(), None
 
     def open_for(node: Source, shared: bool) -> Reader:
@@ -137,14 +161,48 @@ def iterator(
             given, begun = begun, None
             is_at_hand = places.on_one_cpu and isinstance(source, Arrays | list | tuple)
             ahead = prefetch if prefetch is not None else 0 if is_at_hand else 2
-            reader = Reader(node, sequence, form, ahead, places, given)
+            if joint is None:
+                reader = Reader(node, sequence, form, ahead, places, given)
+            else:
+                assert isinstance(node, BatchSource), "It opens its own."
+                node.follow()
+                reader = ReaderInStep(joint, node, sequence, form, ahead, places, given)
             last = reader if shared else None
             return reader
 
     node = BatchSource(name or "iterator", open_for, form, places, resumes=resume)
     if (given := device if sharding is None else sharding) is not None:
         node.put_over(given)
+    elif joint is not None:
+        node.put_over(over_all(graph), is_default=True)
     return node.output
+
+
+def over_all(graph: Graph) -> jax.NamedSharding:
+    """Returns where batches of processes in step go by default: over the axis `data` of the graph's mesh."""
+    home = graph.home or placement.current()
+    mesh = getattr(home, "mesh", None) or placement.everywhere()
+    return placement.over_data(mesh) or jax.NamedSharding(mesh, jax.P())
+
+
+def _length(source: Any, sequence: Any, form: Form, length: float | None) -> float | None:
+    """Returns how many batches a source gives to runs: as was said, or as it says; None where neither is so."""
+    known = sequence.length
+    if length is not None or known is None or form.last_batch != "drop":
+        return known if length is None else length
+    if isinstance(source, list | tuple) and source and form.fit(source[-1]) is not None:
+        return known
+    return max(known - 1, 0)  # The last one may be smaller, and is left out then.
+
+
+def _refuse_text(who: str, batch: Any) -> None:
+    for path, leaf in jax.tree.leaves_with_path(batch):
+        if not isinstance(leaf, jax.ShapeDtypeStruct) and is_object(leaf):
+            where = f" at {jax.tree_util.keystr(path)}" if path else ""
+            raise TypeError(
+                f"{who}: processes that run in step compute with a batch as one array in all of them, and no device "
+                f"holds text or objects, which it has{where}: {shown(leaf)}. Have the source turn them into numbers."
+            )
 
 
 class BatchSource(Source):
@@ -164,8 +222,26 @@ class BatchSource(Source):
     def put_over(self, sharding: Any, *, is_default: bool = False) -> None:
         """Has batches put there from now on; the arguments, and what it raises, as of `Places`."""
         self.places.put_over(sharding, is_default=is_default)
-        self.example, self.output.spec = map(self.places.spec_of, (self.example, self.output.spec))
+        self.example, self.output.spec = map(self.places.spec_of, (self._form.example, self._form.spec))
         self._settle()
+
+    def follow(self) -> None:
+        """Has batches that nobody has put anywhere go where the graph has been put since; in processes in step.
+
+        Raises:
+            ValueError: What was made of them fits those that they were.
+        """
+        mesh = getattr(self.graph.home, "mesh", None)
+        own = placement.mesh_of(self.places.shardings())
+        if not self.places.is_default or mesh is None or own is None or not placement.clash(mesh, own):
+            return
+        before = jax.tree.map(lambda leaf: (leaf.shape, leaf.sharding), self.output.spec)
+        self.put_over(over_all(self.graph), is_default=True)
+        if before != jax.tree.map(lambda leaf: (leaf.shape, leaf.sharding), self.output.spec):
+            raise ValueError(
+                f"{self.node_def}: after it was made, the graph was put on the mesh {placement.shown(mesh)}. Give it "
+                f"sharding=jax.NamedSharding(mesh, jax.P('data')), or make it after the variables."
+            )
 
     @property
     def why_no_blocks(self) -> str | None:
@@ -175,4 +251,6 @@ class BatchSource(Source):
     def _settle(self) -> None:
         """Has the rest of the graph live on the mesh of the batches, if they are on one."""
         beside = [place for place in self.places.shardings() if isinstance(place, jax.NamedSharding)]
+        if self.places.is_default and placement.is_in_step():
+            beside = []  # The rest says where.
         self.graph.settle(self.node_def, beside)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hookline.data import batches
-from hookline.data.sequences import Demand, Read, Sequence, refusal, taken_over
+from hookline.data.sequences import Demand, Read, Sequence, length_of, refusal, taken_over
 
 _logger = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ class OneShot(Sequence):
 
     def __init__(self, iterator: Iterator[Any], who: str, keep_bytes: int | None) -> None:
         self._iterator, self._who, self._keep_bytes = iterator, who, keep_bytes or 0
+        self.length = length_of(iterator)
         self._returns = keep_bytes is not None
         # Positions from another process do not belong to this iterator.
         self._token = secrets.token_hex(8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +11,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 
 from hookline.data.arrays import Arrays
 from hookline.data.batches import LastBatch, Padded, is_object
+from hookline.data.division import count_of, division, names_of, spread
 from hookline.errors import InvalidArgumentError
 from hookline.graph import spec as specs
-from hookline.graph.placement import clash, mesh_of, shown
+from hookline.graph.placement import as_sharding, clash, is_in_step, mesh_of, shown
 
 
 class Places:
     """Where the batches of a source are put.
+
+    In processes that run in step an array of a batch is one array in all of them. `arrays` give each process all of it,
+    other sources its part.
 
     Args:
         who: Whose batches, for messages.
@@ -28,6 +31,8 @@ class Places:
 
     Attributes:
         sharding: Where: a device or a sharding, or a tree of them that is a prefix of a batch; `None` leaves it to JAX.
+        is_default: Whether nobody has asked for that.
+        is_part: Whether a batch as it is read is a part of the one that a run gets.
     """
 
     def __init__(self, who: str, example: Any = None, source: Any = None, last_batch: LastBatch = "keep") -> None:
@@ -35,7 +40,9 @@ class Places:
         # Not the batch itself, which would stay in memory.
         self._example = jax.tree.map(outline, example)
         self.sharding: Any = None
-        self._is_default = False
+        self.is_default = False
+        self._in_step = is_in_step()
+        self.is_part = self._in_step and not isinstance(source, Arrays)
         self._known: dict[Any, list[Any]] = {}
         self._stay_on_host: bool | None = None
 
@@ -54,7 +61,9 @@ class Places:
             if not isinstance(leaf, jax.Device | Sharding):
                 advice = f", which has no mesh: give jax.NamedSharding(mesh, {leaf})" * isinstance(leaf, PartitionSpec)
                 raise TypeError(f"{self._who} requires shardings or devices to put batches on, got {leaf!r}{advice}.")
-        self.sharding, self._is_default = sharding, is_default
+        if self._in_step:
+            self._check_in_step(sharding)
+        self.sharding, self.is_default = sharding, is_default
         self._known.clear()
         if sharding is None or self._example is None:
             return
@@ -77,9 +86,8 @@ class Places:
         """Whether batches go to one device, which is the processor that the source is read by."""
         if self.sharding is None:
             return self.stay_on_host
-        devices = {
-            device for place in jax.tree.leaves(self.sharding) for device in getattr(place, "device_set", [place])
-        }
+        places = map(as_sharding, jax.tree.leaves(self.sharding))
+        devices = {device for place in places for device in place.addressable_devices}
         return len(devices) == 1 and devices.pop().platform == "cpu"
 
     @property
@@ -92,6 +100,8 @@ class Places:
 
     def put(self, batch: Any, one: Any = None) -> Any:
         """Returns the batch with its numbers there; text and objects stay on the host.
+
+        In processes in step each puts what is its own, without a collective: any thread may.
 
         Args:
             batch: A batch; or a block of batches, which have a dimension more in front.
@@ -114,6 +124,9 @@ class Places:
             if one is not None:
                 targets = [_of_block(target) for target in targets]
             self._known[kind] = targets
+        if self._in_step:
+            given = zip(leaves, targets, strict=True)
+            return jax.tree.unflatten(structure, [spread(leaf, to, is_part=self.is_part) for leaf, to in given])
         numbers = [index for index, leaf in enumerate(leaves) if not is_object(leaf)]
         placed = jax.device_put([leaves[index] for index in numbers], [targets[index] for index in numbers])
         for index, array in zip(numbers, placed, strict=True):
@@ -121,12 +134,30 @@ class Places:
         return jax.tree.unflatten(structure, leaves)
 
     def spec_of(self, spec: Any) -> Any:
-        """Returns the spec of batches that are put there: explicit axes are a part of types."""
+        """Returns the spec of batches that are put there: explicit axes are a part of types.
+
+        Args:
+            spec: Of batches as they are read, which may be parts of those that are put.
+        """
         if spec is specs.UNKNOWN or self.sharding is None or self._example is None:
             return spec
-        return jax.tree.unflatten(
-            jax.tree.structure(spec), map(_typed, jax.tree.leaves(spec), self._targets(self._example))
-        )
+        leaves, structure = jax.tree.flatten(spec)
+        targets = self._targets(self._example)
+        if self.is_part:
+            shapes = [leaf.shape for leaf in jax.tree.leaves(self._example)]
+            leaves = [
+                jax.ShapeDtypeStruct(division(target, len(shape)).whole(shape), leaf.dtype)
+                for leaf, shape, target in zip(leaves, shapes, targets, strict=True)
+            ]
+        return jax.tree.unflatten(structure, map(_typed, leaves, targets))
+
+    def regions(self) -> list[list[Any]]:
+        """Returns, for each array of a batch that comes in parts, which part each process has."""
+        example = jax.tree.leaves(self._example)
+        return [
+            division(target, leaf.ndim).parts
+            for leaf, target in zip(example, self._targets(self._example), strict=True)
+        ]
 
     def shardings(self) -> list[Any]:
         """Returns where batches are put; or, as far as is known, where they lie by themselves."""
@@ -174,16 +205,25 @@ class Places:
     def _target(self, leaf: Any, sharding: Any) -> Any:
         if not isinstance(sharding, NamedSharding):
             return sharding
-        if self._is_default and getattr(getattr(leaf, "sharding", None), "mesh", None) == sharding.mesh:
+        if self.is_default and getattr(getattr(leaf, "sharding", None), "mesh", None) == sharding.mesh:
             return leaf.sharding
-        return sharding if np.ndim(leaf) else NamedSharding(sharding.mesh, PartitionSpec())
+        # The smaller batch at the end of an epoch, say: a script for one process shall run in several.
+        is_free = self.is_default and self._in_step and not self.is_part
+        if not np.ndim(leaf) or (is_free and not _divides(sharding, leaf)):
+            return NamedSharding(sharding.mesh, PartitionSpec())
+        return sharding
 
     def _problem(self, batch: Any, targets: list[Any], *, is_later: bool = False) -> str | None:
         """Says what of a batch cannot be put where it is to be, and what to do; `None` if all of it can."""
-        for (path, leaf), target in zip(jax.tree.leaves_with_path(batch), targets, strict=True):
+        of_first = (
+            jax.tree.leaves(self._example) if self.is_part and self._example is not None else [None] * len(targets)
+        )
+        for (path, leaf), target, first in zip(jax.tree.leaves_with_path(batch), targets, of_first, strict=True):
             if is_object(leaf) or not isinstance(target, Sharding):
                 continue
             where = f" (at {jax.tree_util.keystr(path)})" if path else ""
+            if first is not None and (problem := self._problem_of_part(leaf, first, where)):
+                return problem
             mesh = mesh_of([target])
             own = mesh_of([getattr(leaf, "sharding", None)])
             if mesh is not None and own is not None and own.size > 1 and clash(mesh, own):
@@ -200,7 +240,9 @@ class Places:
                     f"Give a tree of shardings in the structure of a batch."
                 )
             for dim, (length, axes) in enumerate(zip(shape, target.spec, strict=False)):
-                parts, names = _parts(target.mesh, axes)
+                parts, names = count_of(target.mesh, axes), _axes(axes)
+                if self.is_part:
+                    parts, names = division(target, len(shape)).blocks(dim), f"the devices of this process and {names}"
                 if isinstance(length, int) and length % parts:
                     what = f"{length} examples" if dim == 0 else f"the length {length} in dimension {dim}"
                     return (
@@ -208,6 +250,40 @@ class Places:
                         f"{shown(target.mesh)}. {self._remedy(parts, dim, is_later)}"
                     )
         return None
+
+    def _problem_of_part(self, leaf: Any, first: Any, where: str) -> str | None:
+        """Says what of a part cannot be put beside those of the other processes; `None` if all can."""
+        shape = np.shape(leaf)
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return f"lies in several processes already{where}. Have the source give the part of this process alone."
+        if not shape:
+            return (
+                f"has a number alone{where}, and nobody knows whether the other processes give the same. Give an array "
+                f"with one for each example."
+            )
+        if shape != first.shape:
+            return (
+                f"has the shape {shape}{where}, and the first {first.shape}: processes that run in step take as many "
+                f"examples each time. Choose last_batch='drop', or last_batch='pad', which gives a mask of the real "
+                f"examples beside each batch."
+            )
+        return None
+
+    def _check_in_step(self, sharding: Any) -> None:
+        """Raises `ValueError` unless it has devices of all processes, as parts are put over them."""
+        everybody = set(range(jax.process_count()))
+        for place in jax.tree.leaves(sharding):
+            if {device.process_index for device in as_sharding(place).device_set} != everybody:
+                raise ValueError(
+                    f"{self._who}: {jax.process_count()} processes run in step, and {place} is not in all of them. "
+                    f"Leave it out, and batches go over all devices; or give a sharding on a mesh of all devices: "
+                    f"jax.make_mesh((jax.device_count(),), ('data',))."
+                )
+            if self.is_part and not isinstance(place, NamedSharding):
+                raise ValueError(
+                    f"{self._who}: processes that run in step give parts of a batch, and which part is whose only a "
+                    f"jax.NamedSharding says, got {place}."
+                )
 
     def _remedy(self, parts: int, dim: int, is_later: bool) -> str:
         if dim:
@@ -217,15 +293,24 @@ class Places:
                 "Choose another batch size, or last_batch='drop', or last_batch='pad', which gives a mask of the real "
                 "examples beside each batch."
             )
-        whole = ", or batch_sharding=jax.P(), which gives each device all of it" * self._is_default
+        is_of_loop = self.is_default and not self._in_step
+        whole = ", or batch_sharding=jax.P(), which gives each device all of it" * is_of_loop
         return f"Choose a batch size that is a multiple of {parts}{whole}."
 
 
-def _parts(mesh: Mesh, axes: Any) -> tuple[int, str]:
-    """Returns into how many parts these axes of a mesh split a dimension, and the axes in words."""
-    names = [axes] if isinstance(axes, str) else list(axes) if isinstance(axes, tuple) else []
-    words = " and ".join(map(repr, names))
-    return math.prod(mesh.shape[name] for name in names), f"the ax{'is' if len(names) == 1 else 'es'} {words}"
+def _axes(axes: Any) -> str:
+    """Returns axes of a mesh in words."""
+    names = names_of(axes)
+    return f"the ax{'is' if len(names) == 1 else 'es'} {' and '.join(map(repr, names))}"
+
+
+def _divides(sharding: NamedSharding, leaf: Any) -> bool:
+    """Whether a sharding splits an array, or the outline of one, into equal parts; so it does what is not known."""
+    try:
+        sharding.shard_shape(tuple(np.shape(leaf)))
+    except (TypeError, ValueError):
+        return not all(isinstance(dim, int) for dim in np.shape(leaf))
+    return True
 
 
 def _of_block(target: Any) -> Any:

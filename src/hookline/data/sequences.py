@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hookline.data import batches
+from hookline.data.arrays import Arrays
 from hookline.errors import FailedPreconditionError
 
 _END = object()
@@ -52,6 +53,14 @@ class BrokenOff(Exception):
     """The batches that a source is reading towards are no longer wanted."""
 
 
+def length_of(source: Any) -> float | None:
+    """Returns how many batches a source gives, from its beginning; None where it does not say."""
+    try:
+        return source.length if isinstance(source, Arrays) else len(source)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 class Sequence(Protocol):
     """A source that can be read from its beginning, or from a position."""
 
@@ -76,20 +85,25 @@ class Repeatable(Sequence):
 
     If the iterator has a state, it is set to a position. Otherwise it is read again up to the position, and must arrive
     at the same batch.
+
+    Attributes:
+        length: How many batches it gives; None where it does not say, or has not been read.
     """
 
     def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
         self._make, self._who = make, who
+        self.length: float | None = None
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         source = self._make()
+        self.length = length_of(source)
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
             yield from Resumable(iterator, self._who).read(position, demand)
             return
         count, batch = position["count"], None
         if count and "crc32c" not in position:
-            raise _foreign(self._who)
+            raise _foreign(self._who, position)
         for done in range(count):
             if demand.is_over:
                 raise BrokenOff
@@ -121,6 +135,7 @@ class Resumable(Sequence):
         state = accessors(source)
         assert state is not None, "Whoever makes one has asked."
         self._source, self._who = source, who
+        self.length = length_of(source)
         self._get, self._set = state
         self._beginning = copy.deepcopy(self._get())
         self._lock = threading.Lock()
@@ -129,7 +144,7 @@ class Resumable(Sequence):
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         reader, count = object(), position["count"]
         if count and "state" not in position:
-            raise _foreign(self._who)
+            raise _foreign(self._who, position)
         with self._lock:
             if count:
                 self._go_to(_decoded(position["state"]))
@@ -213,7 +228,14 @@ def refusal(text: str) -> FailedPreconditionError:
     return FailedPreconditionError(None, None, text)
 
 
-def _foreign(who: str) -> FailedPreconditionError:
+def _foreign(who: str, position: dict[str, Any]) -> FailedPreconditionError:
+    if (of := position.get("of")) is not None:
+        by = f"{len(of)} processes in step, each in its own part of the data" if len(of) > 1 else "one process alone"
+        return refusal(
+            f"{who} cannot go on where the checkpoint is: it was saved by {by}, and of another number of processes "
+            f"each has another part. Run as many again; or give the iterator another name, or resume=False, and it "
+            f"begins anew. hookline.data.arrays go on with any number of processes."
+        )
     return refusal(
         f"{who} cannot go on where the checkpoint is: that was another kind of source (with a state of its own, or "
         f"without). Give the source that was used then; or give the iterator another name, or resume=False, and it "

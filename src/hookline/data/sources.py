@@ -9,13 +9,25 @@ from typing import Any
 import jax
 import numpy as np
 
+from hookline.data.arrays import Arrays
 from hookline.data.one_shot import OneShot
-from hookline.data.sequences import Repeatable, Resumable, Sequence, accessors
+from hookline.data.sequences import Repeatable, Resumable, accessors
 
 
-def sequence_of(source: Any, who: str, keep_bytes: int | None) -> Sequence:
-    """Returns a source as a sequence; `keep_bytes` as in `OneShot`. Raises what `check_source` raises."""
+def sequence_of(
+    source: Any, who: str, keep_bytes: int | None, *, by_rows: bool = False
+) -> Repeatable | Resumable | OneShot:
+    """Returns a source as a sequence; raises what `check_source` raises.
+
+    Args:
+        source: The source.
+        who: Whose, for messages.
+        keep_bytes: As of `OneShot`.
+        by_rows: Whether the batches of `arrays` are gathered only where somebody asks for their rows.
+    """
     check_source(source, who)
+    if by_rows and isinstance(source, Arrays):
+        return Repeatable(source.rows, who)
     if not isinstance(source, type):  # A class makes iterables, but also has their methods itself.
         if accessors(source) is not None and hasattr(source, "__iter__"):
             return Resumable(source, who)

@@ -49,7 +49,7 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
     wanted = sharding_for("Loop", sharding, mesh)
     batch = source if is_given else iterator(source, last_batch=last_batch, name=BATCHES)
     node = batch.op
-    if isinstance(node, BatchSource) and node.places.sharding is None:
+    if isinstance(node, BatchSource) and (node.places.sharding is None or node.places.is_default):
         node.put_over(wanted, is_default=sharding is None)
     elif sharding is not None:
         raise ValueError(
@@ -71,9 +71,13 @@ def batches_of(source: Any, mesh: Mesh | None, sharding: Any, last_batch: LastBa
 def sharding_for(who: str, sharding: Any, mesh: Mesh | None) -> Any:
     """Returns where batches are put: as it was asked for, else over the axis `data` of the state's mesh.
 
+    In processes that run in step a state that nobody has put on a mesh is on all devices.
+
     Raises:
         ValueError: A `PartitionSpec` does not fit that mesh, or there is none.
     """
+    if mesh is None and placement.is_in_step():
+        mesh = placement.everywhere()
     if sharding is None:
         return placement.over_data(mesh) or (mesh and jax.NamedSharding(mesh, jax.P()))
     return placement.on_mesh(who, "batch_sharding", sharding, mesh)

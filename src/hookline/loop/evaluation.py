@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hookline import arguments
+from hookline.coordination import peers
+from hookline.data.arrays import Arrays
 from hookline.data.batches import Form, LastBatch, check_last_batch, stacked
+from hookline.data.gathered import Gathered
+from hookline.data.joint import Joint
 from hookline.data.places import Places, outline
 from hookline.data.sequences import START, Demand
 from hookline.data.sources import is_one_shot, sequence_of
+from hookline.errors import FailedPreconditionError
 from hookline.graph import Graph, Tensor, get_default_graph, op, placeholder, placement
+from hookline.graph import spec as specs
 from hookline.loop.batches import check_batches, check_mesh, refuse_text, sharding_for
 from hookline.loop.forms import Unfit
 from hookline.loop.loop import Loop, loop_of
@@ -29,6 +38,11 @@ if TYPE_CHECKING:
 
 # So many batches may be under way; each holds its arrays on the device.
 _MAX_UNREAD = 8
+# So many batches processes in step agree on at a time.
+_AT_ONCE = 8
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Evaluation:
@@ -75,7 +89,10 @@ class Evaluation:
         check_last_batch(who, last_batch)
         self._source, self._sharding = batches, sharding
         self._last_batch: LastBatch = last_batch
-        self._sequence = sequence_of(batches, who, None)
+        self._peers = peers.current()
+        self._sequence = sequence_of(batches, who, None, by_rows=self._peers is not None and self._tensors is None)
+        self._agrees = self._peers is not None and not isinstance(batches, Arrays)
+        self._is_told = self._is_joint = False
         self._form: Form | None = None
         self._places = Places(who)
         self._graph: Graph | None = None
@@ -106,25 +123,27 @@ class Evaluation:
 
     def means(self, session: Session) -> dict[str, float]:
         """Returns the mean of each metric over all batches, weighted by how many examples each has."""
-        totals, weight = dict.fromkeys(self._fetches, 0.0), 0
-        unread: collections.deque[tuple[list[int], dict[str, Any]]] = collections.deque()
+        weights: list[int] = []
+        numbers: dict[str, list[float]] = {name: [] for name in self._fetches}
+        unread: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
 
         def read() -> None:
-            sizes, values = unread.popleft()
+            count, values = unread.popleft()
             for name, value in values.items():
-                for size, number in zip(sizes, np.asarray(value).reshape(-1), strict=False):
-                    totals[name] += size * float(number)
+                numbers[name] += map(float, np.asarray(value).reshape(-1)[:count])
 
         for sizes, row in self._rows():
-            weight += sum(sizes)
-            unread.append((sizes, session.run(self._fetches, self._feeds(row))))
+            weights += sizes
+            unread.append((len(sizes), session.run(self._fetches, self._feeds(row))))
             if len(unread) > _MAX_UNREAD:
                 read()
         while unread:
             read()
-        if not weight:
+        if self._peers is not None and self._places.is_part and self._last_batch == "pad":  # Else they have as many.
+            weights = [sum(sizes) for sizes in zip(*self._peers.gather(f"sizes of {self._who}", weights), strict=True)]
+        if not sum(weights):
             raise self._empty()
-        return {name: total / weight for name, total in totals.items()}
+        return {name: _mean(values, weights) for name, values in numbers.items()}
 
     def _made_of(self, loop: Loop | None) -> dict[str, Tensor]:
         """Returns the metrics of a function, made of the state of a loop and of what will be fed."""
@@ -158,7 +177,7 @@ class Evaluation:
         self._places = Places(self._who, example, self._source, self._last_batch)
         self._places.put_over(sharding_for(self._who, self._sharding, loop.mesh), is_default=self._sharding is None)
         check_mesh(self._who, loop.mesh, self._places)
-        spec = self._places.spec_of(jax.eval_shape(lambda: example))
+        spec = self._places.spec_of(specs.of_value(example))
         with placement.inside(loop.graph.context):
             metrics = traced(self._who, called(self._what), evaluate, loop.state.spec, spec)
         leaves, self._structure = jax.tree.flatten(example)
@@ -176,28 +195,81 @@ class Evaluation:
     def _batches(self) -> Iterator[Any]:
         return (read.batch for read in self._sequence.read(START, Demand()))
 
+    def _sized(self) -> Iterator[tuple[int, Any]]:
+        """Yields how many examples a batch has, and the batch in its form."""
+        for given in self._batches():
+            batch = given if self._form is None else self._form.fit(given)
+            if batch is not None:  # One that is left out.
+                yield self._size(given), batch
+
+    def _together(self) -> Iterator[tuple[int, Any]]:
+        """Yields as many batches in all processes that run in step."""
+        found = self._sized()
+        if self._peers is None:
+            yield from found
+            return
+        while True:
+            row, error = _some(found)
+            if not self._is_joint and self._tensors is None:
+                self._join(row[0][1] if row else None, error)
+            counts = [len(row)]
+            if self._agrees:
+                counts = self._peers.gather(f"batches of {self._who}", -1 if error else len(row))
+            if error is not None:
+                raise error
+            if -1 in counts:
+                raise FailedPreconditionError(
+                    None, None, f"{self._who}: process {counts.index(-1)} could not read its batches."
+                )
+            yield from row[: min(counts)]
+            if min(counts) < _AT_ONCE:
+                self._say_left_out(counts)
+                return
+
+    def _join(self, first: Any, error: Exception | None) -> None:
+        """Checks that the processes give parts of a batch that belong together."""
+        assert self._peers is not None, "It runs in step."
+        joint = Joint(self._peers, self._who, self._source, self._places, lambda: math.inf, distinct=True)
+        _, refused = joint.agree(self._who, first, 0, error if first is None else None)
+        if refused is not None and error is None:
+            raise refused
+        self._is_joint = True
+
+    def _say_left_out(self, counts: list[int]) -> None:
+        if len(set(counts)) > 1 and not self._is_told and peers.speaks():
+            self._is_told = True
+            _logger.warning(
+                "%s: process %d has fewer batches than others; of those, %d or more are left out.",
+                self._who,
+                counts.index(min(counts)),
+                max(counts) - min(counts),
+            )
+
+    def _checked(self, leaves: list[Any]) -> list[Any]:
+        """Returns the arrays of a batch as the placeholders take them."""
+        return [
+            leaf if isinstance(leaf, Gathered) and leaf.dtype == tensor.dtype else check(leaf)
+            for tensor, check, leaf in zip(self._fed, self._checks, leaves, strict=True)
+        ]
+
     def _rows(self) -> Iterator[tuple[list[int], list[Any]]]:
         """Yields how many examples batches have, and the batches: several of one form where a run takes several."""
         sizes: list[int] = []
         row: list[Any] = []
         shapes: Any = None
-        for given in self._batches():
-            batch = given if self._form is None else self._form.fit(given)
-            if batch is None:  # One that is left out.
-                continue
+        for size, batch in self._together():
             if self._tensors is None and (structure := jax.tree.structure(batch)) != self._structure:
                 raise ValueError(
                     f"{self._who} requires batches of one structure: the first is {self._structure}, another "
                     f"{structure}."
                 )
             if self._most > 1:  # Each for itself: what is behind them in a block is no number.
-                leaves = [check(leaf) for check, leaf in zip(self._checks, jax.tree.leaves(batch), strict=True)]
-                batch = jax.tree.unflatten(self._structure, leaves)
+                batch = jax.tree.unflatten(self._structure, self._checked(jax.tree.leaves(batch)))
             last, shapes = shapes, None if self._most == 1 else [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
             if row and (len(row) == self._most or shapes != last):
                 yield sizes, row
                 sizes, row = [], []
-            sizes.append(self._size(given))
+            sizes.append(size)
             row.append(batch)
         if row:
             yield sizes, row
@@ -208,7 +280,7 @@ class Evaluation:
             return row[0]
         leaves = jax.tree.leaves(row[0] if self._count is None else stacked(row, self._most))
         if self._places.sharding is not None:
-            leaves = [check(leaf) for check, leaf in zip(self._checks, leaves, strict=True)]
+            leaves = self._checked(leaves)
             one = None if self._count is None else jax.tree.map(outline, row[0])
             leaves = jax.tree.leaves(self._places.put(jax.tree.unflatten(self._structure, leaves), one))
         feeds: dict[Any, Any] = dict(zip(self._fed, leaves, strict=True))
@@ -228,6 +300,24 @@ class Evaluation:
 
     def _empty(self) -> ValueError:
         return ValueError(f"{self._who} requires a batch or more, and there is none.")
+
+
+def _some(found: Iterator[T]) -> tuple[list[T], Exception | None]:
+    """Returns the next few of an iterator; and its error, if it has one."""
+    row: list[T] = []
+    try:
+        for item in itertools.islice(found, _AT_ONCE):
+            row.append(item)
+    except Exception as error:
+        return row, error
+    return row, None
+
+
+def _mean(values: list[float], weights: list[int]) -> float:
+    total = 0.0
+    for value, weight in zip(values, weights, strict=False):
+        total += weight * value
+    return total / sum(weights)
 
 
 def _in_loop(evaluate: Callable[[Any, Any], dict[str, Any]], most: int) -> Callable[[Any, Any, Any], dict[str, Any]]:

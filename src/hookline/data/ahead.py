@@ -1,0 +1,401 @@
+"""Reading ahead: a thread reads and places batches before runs ask for them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+
+from hookline import clock
+from hookline.coordination import Coordinator
+from hookline.data import batches
+from hookline.data.places import Places, outline
+from hookline.data.sequences import START, BrokenOff, Demand, Read
+from hookline.errors import InvalidArgumentError
+from hookline.graph import placement
+
+_EXIT_SECS = 1.0
+# To hand a batch from thread to thread takes about so long, where both share the processor.
+_HANDOVER_SECS = 1e-4
+
+
+@dataclasses.dataclass(slots=True)
+class Item:
+    """What stands at a place of the sequence: a batch, or several in a block, or the error in place of the next one.
+
+    Attributes:
+        way: The pass on which it was read.
+        number: The number of its last batch on that pass.
+        value: What a run gets: a batch; or a block, whose arrays have a dimension more in front.
+        start: The place of its first batch in the block.
+        count: How many batches it is.
+        capacity: How many the block has room for; 0 for a batch alone.
+        position: Returns the position after the batch at a place of the block.
+        error: The error that a run gets instead: why it could not be read, or `StopIteration` at the end.
+        trace: The traceback of that error, which lengthens each time it is raised.
+    """
+
+    way: Ahead
+    number: int
+    value: Any = None
+    start: int = 0
+    count: int = 1
+    capacity: int = 0
+    position: Callable[[int], dict[str, Any]] = lambda _: START
+    error: BaseException | None = None
+    trace: TracebackType | None = None
+
+    @property
+    def place(self) -> Callable[[], dict[str, Any]]:
+        """A function that returns the position after it, and does not keep its value."""
+        return functools.partial(self.position, self.start + self.count - 1)
+
+    def split(self, count: int) -> tuple[Item, Item]:
+        """Returns its first batches, and the others."""
+        return (
+            dataclasses.replace(self, number=self.number - self.count + count, count=count),
+            dataclasses.replace(self, start=self.start + count, count=self.count - count),
+        )
+
+    def batch(self, place: int) -> Any:
+        """Returns one of its batches, alone."""
+        return batches.row(self.value, self.start + place) if self.capacity else self.value
+
+    def take_first(self) -> Item:
+        """Takes its first batch out of it."""
+        position, place = self.position, self.start
+        first = Item(self.way, self.number - self.count + 1, self.batch(0), position=lambda _: position(place))
+        self.start, self.count = place + 1, self.count - 1
+        return first
+
+
+class Ahead:
+    """State shared by the thread and the runs. It refers to no session, so a dropped session can be collected.
+
+    Args:
+        begin: Returns the stream of what is after a position.
+        position: Returns that position.
+        begun: A stream that was begun there already, and what says what is wanted of it.
+        form: The form of the batches.
+        places: Where they are put.
+        limit: How many items the thread keeps ready.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[dict[str, Any], Demand], Iterator[Read]],
+        position: Callable[[], dict[str, Any]],
+        begun: tuple[Iterator[Read], Demand] | None,
+        form: batches.Form,
+        places: Places,
+        limit: int,
+    ) -> None:
+        self._begin, self._reached = begin, position
+        self._stream, self.demand = begun or (None, Demand())
+        self._form, self._places, self._limit = form, places, limit
+        self._reading = threading.Lock()
+        self._starting = threading.Lock()
+        self._count = 0
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # Longer to enter than its lock.
+        self.items: deque[Item] = deque()
+        self.thread: threading.Thread | None = None
+        self.home: Any = None
+        self._on_one_cpu = places.on_one_cpu
+        # How long a read waits for something else than the processor, on average of the last ones.
+        self._idle_secs = 2 * _HANDOVER_SECS
+
+    @property
+    def pays(self) -> bool:
+        """Whether the thread shortens the wait of the runs.
+
+        Where the program runs on the processor, it does so beside the host. What a thread gains is the time in which a
+        source waits, for a disk or a network; one that computes is slower in a thread, by the handover.
+        """
+        return self._limit > 0 and (self._idle_secs > _HANDOVER_SECS or not self._on_one_cpu)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether no more are wanted."""
+        return self.demand.is_over
+
+    # By the thread ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Reads until there is no more, or no more is wanted."""
+        with placement.inside(self.home):
+            while self._wait_for_room() and self.read(self.demand.capacity, ahead=True):
+                pass
+
+    def _wait_for_room(self) -> bool:
+        with self._changed:
+            while not (self.has_stopped or self._has_room()):
+                clock.wait_for(self._changed, lambda: self.has_stopped or self._has_room())
+            return not self.has_stopped
+
+    def _has_room(self) -> bool:
+        return len(self.items) < self._limit and self.pays
+
+    def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:
+        """Reads up to `most` batches in a row, if none are there or `ahead`; returns whether there may be more.
+
+        `at_once` is how many a source gives that gives many: those that are not wanted yet cost hardly more.
+        """
+        with self._reading:
+            if self.items and (not ahead or self.items[-1].error is not None):
+                return self.items[-1].error is None
+            row: list[Read] = []
+            try:
+                while len(row) < most and not (row and self.demand.is_over):
+                    self.demand.count = most - len(row) if row else max(most, at_once)
+                    read = self._next()
+                    is_block = read.size is not None
+                    if row and (is_block or _shapes(read.batch) != _shapes(row[0].batch)):
+                        begun, row = row, []
+                        self._put(begun, most)
+                        row = [read]
+                        break
+                    row.append(read)
+                    if is_block:
+                        break
+                done, row = row, []
+                self._put(done, most)
+                return True
+            except BrokenOff:
+                self._stream = None  # A reader that continues after the stop begins again.
+            except BaseException as error:
+                if row:
+                    self._put(row, most)
+                # A Ctrl-C is meant for the run that waits, whatever was read before it came.
+                is_now = isinstance(error, KeyboardInterrupt)
+                if isinstance(error, StopIteration):  # Its frames would keep the session that has read to the end.
+                    error = StopIteration()
+                self._add(Item(self, self._count, error=error, trace=error.__traceback__), in_front=is_now)
+            return False
+
+    def _next(self) -> Read:
+        """Returns what comes next, in the form of the batches."""
+        if self._stream is None:
+            self._stream = self._begin(self._reached(), self.demand)
+        while True:
+            read = self._timed() if self._limit and self._on_one_cpu else next(self._stream)
+            try:
+                value = self._form.fit(read.batch, read.size)
+            except InvalidArgumentError:
+                if read.size is None:
+                    raise
+                # Only the batch that does not fit is an error.
+                self._stream = itertools.chain(_rows(read, read.size), self._stream)
+                continue
+            if value is read.batch:
+                return read
+            if value is not None:
+                return read._replace(batch=value)
+
+    def _timed(self) -> Read:
+        """Returns what comes next, and notes how long its source has waited."""
+        assert self._stream is not None, "It has been begun."
+        start, computed = clock.monotonic(), clock.processor_time()
+        read = next(self._stream)
+        took, computed = clock.monotonic() - start, clock.processor_time() - computed
+        # Others may have had the processor: that is not a wait which a thread would shorten. So a part of what the read
+        # computes is allowed for, and one long wait counts little.
+        idle = max(took - 1.25 * computed, 0)
+        paid = self.pays
+        self._idle_secs += (min(idle, 2 * _HANDOVER_SECS) - self._idle_secs) / 8
+        if paid and not self.pays:
+            with self._changed:
+                self._changed.notify_all()  # Runs that wait for the thread are to read themselves.
+        return read
+
+    def _put(self, row: list[Read], most: int) -> None:
+        """Puts what was read where runs take it, as one item: a block; or batches of one form.
+
+        A batch that was wanted alone stays so, unless it is put on a device: it could be stacked there only again.
+        """
+        value, position, size = row[0]
+        one, count, capacity = None, len(row), 0
+        is_placed = not (self._places.stay_on_host and self._form.why_no_blocks is None)
+        if size is not None:
+            count, capacity = size, len(jax.tree.leaves(value)[0])
+            one = jax.tree.map(_one, value) if is_placed else None
+        elif most > 1 or (is_placed and self.demand.capacity > 1 and self._form.why_no_blocks is None):
+            # Who takes them may want blocks of another size by now.
+            capacity, positions = max(self.demand.capacity, count), [read.position for read in row]
+            value, one = batches.stacked([read.batch for read in row], capacity), jax.tree.map(outline, value)
+            position = lambda place: positions[place](0)  # noqa: E731
+        if is_placed:
+            value = self._places.put(value, one)
+        self._count += count
+        item = Item(self, self._count, value, 0, count, capacity, position)
+        self._reached = item.place
+        self._add(item)
+
+    def _add(self, item: Item, *, in_front: bool = False) -> None:
+        with self._lock:
+            (self.items.appendleft if in_front else self.items.append)(item)
+            self._tell()
+
+    # By the runs ------------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> Item | None:
+        """What the next run gets, if it is there."""
+        return self.items[0] if self.items else None
+
+    def in_row(self, most: int) -> int:
+        """Returns how many batches of one form are in front, at most `most`, where there is one."""
+        front = self.items[0]
+        if front.error is not None or front.capacity or most == 1 or self._form.why_no_blocks is not None:
+            return min(front.count, most)
+        count, shapes = 1, _shapes(front.value)
+        while count < min(most, len(self.items)):
+            item = self.items[count]
+            if item.error is not None or item.capacity or _shapes(item.value) != shapes:
+                break
+            count += 1
+        return count
+
+    def wait(self) -> None:
+        """Blocks until there is something, or nobody reads ahead."""
+        with self._changed:
+            while self.pays and not (self.items or self.has_stopped):
+                clock.wait_for(self._changed, lambda: bool(self.items) or self.has_stopped or not self.pays)
+
+    def _tell(self) -> None:
+        """Wakes the thread, if there is something to do for it, and the runs that wait for it."""
+        if self.thread is not None and self.pays:
+            self._changed.notify_all()
+
+    def take(self) -> Item:
+        """Takes the first batch."""
+        with self._lock:
+            item = self.items[0]
+            found = item.take_first() if item.capacity else item
+            if found is item or not item.count:
+                self.items.popleft()
+            self._tell()
+        if found is not item and not self._places.stay_on_host:
+            found.value = self._places.put(found.value)
+        return found
+
+    def take_block(self, count: int, capacity: int) -> Item:
+        """Takes the first `count` batches, which are there in a row, as a block with room for `capacity`."""
+        with self._lock:
+            parts = [self._pop(count)]
+            left = count - parts[0].count
+            for _ in range(left):  # They are alone, where the first is no block.
+                parts.append(self._pop(1))
+            self._tell()
+        if parts[0].capacity == capacity:
+            return parts[0]
+        # They were read before it was known that they would be taken so.
+        try:
+            rows = [(part, place) for part in parts for place in range(part.count)]
+            value = batches.stacked([part.batch(place) for part, place in rows], capacity)
+            if not self._places.stay_on_host:
+                value = self._places.put(value, jax.tree.map(outline, parts[0].batch(0)))
+        except BaseException:
+            for part in reversed(parts):
+                self.give_back(part)
+            raise
+        positions = [functools.partial(part.position, part.start + place) for part, place in rows]
+        return Item(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
+
+    def _pop(self, count: int) -> Item:
+        item = self.items.popleft()
+        if item.count > count:
+            item, rest = item.split(count)
+            self.items.appendleft(rest)
+        return item
+
+    def give_back(self, item: Item) -> None:
+        """Puts batches in front again."""
+        with self._lock:
+            front = self.items[0] if self.items else None
+            if front is not None and front.value is item.value and item.start + item.count == front.start:
+                item = dataclasses.replace(front, start=item.start, count=item.count + front.count)
+                self.items.popleft()
+            self.items.appendleft(item)
+
+    def start(self, name: str, coord: Coordinator | None) -> None:
+        """Starts the thread, once."""
+        with self._starting:
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+                if coord is not None:
+                    coord.register_thread(self.thread)
+                _stop_at_exit(self)
+                self.thread.start()
+
+    def stop(self) -> None:
+        """Has the thread end, and a source stop that is read towards a position."""
+        with self._changed:
+            self.demand.is_over = True
+            self._changed.notify_all()
+
+    def read_on(self, most: int) -> None:
+        """Reads on after the stop, for a run that needs it."""
+        self.go_on()
+        try:
+            self.read(most)
+        finally:
+            self.stop()
+
+    def go_on(self) -> None:
+        """Begins again after a stop."""
+        with self._starting:
+            self.demand.is_over = False
+            self.thread = None
+
+    def mend(self) -> None:
+        """Takes an interrupt away, and has the source begun again behind what was read."""
+        with self._starting:
+            self.items.popleft()
+            self._stream = self.thread = None
+
+
+def _rows(read: Read, size: int) -> Iterator[Read]:
+    """Yields the batches of a block, alone."""
+    for place in range(size):
+        yield Read(batches.row(read.batch, place), lambda _, place=place: read.position(place))
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
+
+
+def _one(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Returns an outline of a batch's array, given that of a block."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+_reading: weakref.WeakSet[Ahead] = weakref.WeakSet()
+
+
+def _stop_at_exit(ahead: Ahead) -> None:
+    """Stops a reading thread before Python removes the objects it uses."""
+    if not _reading:
+        with contextlib.suppress(Exception):
+            atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _reading.add(ahead)
+
+
+def _stop_all() -> None:
+    for ahead in list(_reading):
+        ahead.stop()
+    for ahead in list(_reading):
+        if ahead.thread is not None:
+            ahead.thread.join(_EXIT_SECS)

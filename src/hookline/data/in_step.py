@@ -1,0 +1,212 @@
+"""Reading in step: what runs get does not depend on how fast a process reads, and all come to the end together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from hookline.data import batches, positions
+from hookline.data.ahead import Ahead, Item
+from hookline.data.joint import Joint
+from hookline.data.places import outline
+from hookline.data.reader import Reader
+from hookline.data.sequences import Read
+from hookline.errors import FailedPreconditionError
+from hookline.session import Position
+
+
+@dataclasses.dataclass(slots=True)
+class _Held(Item):
+    """A batch as the host has it, or what a run gets of some.
+
+    Attributes:
+        placed: The same on the devices, if it is there.
+        of: What it was made of, where a run has taken it.
+    """
+
+    placed: Any = None
+    of: tuple[Item, ...] = ()
+
+
+class AheadInStep(Ahead):
+    """Reads ahead, in one of several processes that run in step.
+
+    Its items are batches alone, which the host has until a run takes them. Those that runs take alone are put on the
+    devices beforehand. Those that they take as blocks are not read by a thread, so all get blocks of one size.
+
+    Attributes:
+        most: How many batches it gives; None before the processes have agreed on that.
+    """
+
+    most: float | None = None
+    _is_known, _who = True, ""
+
+    @property
+    def pays(self) -> bool:  # noqa: D102
+        return self.most is not None and self.demand.capacity == 1 and super().pays
+
+    def _next(self) -> Read:
+        if self.most is not None and self._count >= self.most:
+            raise StopIteration
+        try:
+            return super()._next()
+        except StopIteration:
+            if self.most is None or not self._is_known:
+                raise
+        raise FailedPreconditionError(
+            None,
+            None,
+            f"{self._who}: its source has ended after {self._count} batches, and was to give {self.most:g}, which the "
+            f"other processes count on. Say how many there are for runs, length=..., without those that are left out.",
+        )
+
+    def _put(self, row: list[Read], most: int) -> None:
+        for read in row:
+            placed = self._places.put(read.batch) if self.demand.capacity == 1 else None
+            self._count += 1
+            item = _Held(self, self._count, read.batch, position=read.position, placed=placed)
+            self._reached = item.place
+            self._add(item)
+
+    def end(self, who: str, most: float, error: BaseException | None, *, is_known: bool) -> None:
+        """Has it give so many batches, or an error; from then on runs may take them.
+
+        `is_known` says that the source is to have so many; else it comes to its end by itself.
+        """
+        if error is not None or (not most and self.items[0].error is None):
+            self.items.clear()
+            self._add(Item(self, self._count, error=error or StopIteration()))
+        self._who, self.most, self._is_known = who, most, is_known
+
+    # By the runs ------------------------------------------------------------------------------------------------
+
+    def ready(self, most: int) -> int:
+        """Returns how many batches a run may take: `most`, or as many as there are of one form; 0 where more may come.
+
+        An error or the end counts as 1.
+        """
+        if self.most is None or not self.items:
+            return 0
+        count = 0
+        shapes: Any = None
+        while count < min(most, len(self.items)):
+            item = self.items[count]
+            if item.error is not None:
+                return max(count, 1)
+            if most > 1:
+                found = _shapes(item.value)
+                if shapes is not None and found != shapes:
+                    return count
+                shapes = found
+            count += 1
+        return count if count == most else 0
+
+    def take(self) -> Item:  # noqa: D102
+        with self._lock:
+            item: Any = self.items.popleft()
+            self._tell()
+        try:
+            value = item.placed if item.placed is not None else self._places.put(item.value)
+        except BaseException:
+            self.give_back(item)
+            raise
+        return _Held(self, item.number, value, position=item.position, of=(item,))
+
+    def take_block(self, count: int, capacity: int) -> Item:  # noqa: D102
+        with self._lock:
+            parts = tuple([self.items.popleft() for _ in range(count)])
+            self._tell()
+        try:
+            value = batches.stacked([part.value for part in parts], capacity)
+            value = self._places.put(value, jax.tree.map(outline, parts[0].value))
+        except BaseException:
+            for part in reversed(parts):
+                self.give_back(part)
+            raise
+        reached = [part.position for part in parts]
+        return _Held(self, parts[-1].number, value, 0, count, capacity, lambda place: reached[place](0), of=parts)
+
+    def give_back(self, item: Item) -> None:  # noqa: D102
+        assert isinstance(item, _Held), "No run takes an error."
+        with self._lock:
+            self.items.extendleft(reversed(item.of or (item,)))
+
+
+class ReaderInStep(Reader):
+    """One session's way through a sequence, in one of several processes that run in step.
+
+    Its runs, its positions and what begins it are at the same places of the script in all processes.
+
+    Args:
+        joint: The batches of all processes.
+        arguments: As of `Reader`.
+    """
+
+    _ahead: AheadInStep
+    _kind = AheadInStep
+
+    def __init__(self, joint: Joint, *arguments: Any) -> None:
+        self._joint = joint
+        super().__init__(*arguments)
+
+    def ready(self, most: int = 1) -> int:  # noqa: D102
+        return self._ahead.ready(most)
+
+    def wait(self, most: int = 1, capacity: int = 1) -> None:  # noqa: D102
+        if self._form.why_no_blocks is not None:
+            most = 1
+        if (capacity := max(most, capacity)) > self._capacity:
+            self._has_room(capacity)
+        ahead = self._ahead
+        if ahead.most is None:
+            self._agree()
+        while not ahead.ready(most):
+            if ahead.pays and not ahead.has_stopped:
+                ahead.start(f"hookline-data-{self._node.name}", self._coord)
+                ahead.wait()
+            else:
+                self._read(more=most > 1)
+
+    def _read(self, *, more: bool = False) -> None:
+        """Reads a batch, if none is there or `more`."""
+        ahead = self._ahead
+        if not ahead.has_stopped:
+            ahead.read(1, ahead=more)
+            return
+        ahead.go_on()  # Whoever has stopped it: where a run comes all the same, it comes in all processes.
+        try:
+            ahead.read(1, ahead=more)
+        finally:
+            ahead.stop()
+
+    def _agree(self) -> None:
+        """Reads the first batch, and agrees with the other processes on how many there are."""
+        ahead, node = self._ahead, self._node
+        self._read()
+        front = ahead.front
+        batch, error = (None, None) if front is None else (front.value, front.error)
+        before = front.position(0)["count"] - 1 if front is not None and error is None else 0
+        most, refused = self._joint.agree(node.name, batch, before, error)
+        if error is None or isinstance(error, StopIteration):
+            ahead.end(node.node_def, most, refused, is_known=self._joint.is_part)
+        else:
+            ahead.end(node.node_def, math.inf, None, is_known=False)
+
+    def position(self) -> Position:  # noqa: D102
+        own = self._position()
+        value = own
+        if self._joint.is_part:
+            every = self._joint.peers.gather(f"position of {self._node.name}", positions.encoded(own))
+            value = positions.joined(every)
+        return Position(value, lambda: self._sequence.saved(own))
+
+    def go_to(self, position: dict[str, Any]) -> None:  # noqa: D102
+        peers = self._joint.peers
+        super().go_to(positions.own(position, peers.index, peers.count) if self._joint.is_part else position)
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [leaf.shape for leaf in jax.tree.leaves(batch)]

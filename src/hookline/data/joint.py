@@ -1,0 +1,194 @@
+"""What processes that run in step agree on before they take the first batch."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from hookline.coordination.peers import Peers
+from hookline.data import batches
+from hookline.data.arrays import Arrays
+from hookline.data.places import Places
+from hookline.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from hookline.graph import spec as specs
+
+_logger = logging.getLogger(__name__)
+
+
+class Said(NamedTuple):
+    """What a process says of its batches.
+
+    Attributes:
+        error: Why it has none, in words.
+        form: The first batch, in words.
+        left: How many there are, from the first on; None where it cannot tell.
+        examples: What tells `arrays` from others; None where they are parts.
+        crcs: Checksums of the arrays of the first batch, where that is a part.
+    """
+
+    error: str | None
+    form: str
+    left: float | None
+    examples: list[Any] | None
+    crcs: list[int]
+
+
+class Joint:
+    """The batches of all processes that run in step.
+
+    Args:
+        peers: The processes.
+        who: The iterator, for messages.
+        source: The source of this process.
+        places: Where the batches are put.
+        length: Returns how many batches the source gives from its beginning; None where it cannot tell.
+        distinct: Whether parts that are to be different must be.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        who: str,
+        source: Any,
+        places: Places,
+        length: Callable[[], float | None],
+        *,
+        distinct: bool,
+    ) -> None:
+        self.peers, self._who, self._source, self._places = peers, who, source, places
+        self._length, self._distinct = length, distinct
+        self._is_told = False
+
+    @property
+    def is_part(self) -> bool:
+        """Whether each process reads a part of the batches."""
+        return self._places.is_part
+
+    def agree(self, about: str, batch: Any, before: int, error: BaseException | None) -> tuple[float, OpError | None]:
+        """Compares the first batches. All processes call it at the same place.
+
+        Args:
+            about: Which batches.
+            batch: The first one, as it was read; None where there is none.
+            before: How many the source gave before it.
+            error: What stands in its place.
+
+        Returns:
+            How many batches there are for all, with that; and the error, which is the same in all processes.
+        """
+        every = [Said(*said) for said in self.peers.gather(f"data of {about}", self._said(batch, before, error))]
+        if found := self._difference(every):
+            return 0, found
+        lefts = [math.inf if said.left is None else said.left for said in every]
+        if len(set(lefts)) > 1 and self.peers.is_chief and not self._is_told:
+            self._is_told = True
+            longest = max(range(len(lefts)), key=lefts.__getitem__)
+            _logger.warning(
+                "%s: all processes end after %g batches, for process %d has no more. Others have up to %g, and those "
+                "behind are left out (process %d).",
+                self._who,
+                min(lefts),
+                lefts.index(min(lefts)),
+                lefts[longest],
+                longest,
+            )
+        return min(lefts), None
+
+    def _said(self, batch: Any, before: int, error: BaseException | None) -> Said:
+        if isinstance(error, StopIteration):
+            error = None
+        elif error is None and batch is None:
+            error = RuntimeError("it reads no further")
+        left, examples, crcs = 0.0, None, []
+        if batch is not None:
+            left = math.inf  # `arrays` know their end.
+            if self.is_part:
+                length = self._length()
+                left = None if length is None else max(length - before, 0)
+                crcs = [batches.crc32c(leaf) for leaf in jax.tree.leaves(batch)]
+        if isinstance(self._source, Arrays):
+            examples = self._source.fingerprint()
+        form = "" if batch is None else specs.describe(specs.of_value(batch))
+        return Said(None if error is None else f"{type(error).__name__}: {error}", form, left, examples, crcs)
+
+    def _difference(self, every: list[Said]) -> OpError | None:
+        """Returns what is wrong with what the processes say."""
+        for process, said in enumerate(every):
+            if said.error is not None:
+                return FailedPreconditionError(
+                    None, None, f"{self._who}: process {process} could not read its first batch: {said.error}"
+                )
+        if (process := _other([said.examples for said in every])) is not None:
+            return self._refused(
+                f"hookline.data.arrays requires the same arrays, batch_size (of all processes together), shuffle_seed "
+                f"and epochs in every process, and process {process} was given others than process 0: "
+                f"{_shown(every[process].examples)} and {_shown(every[0].examples)}. A part of the examples is given "
+                f"by a function, `lambda: hookline.data.arrays(part, batch_size)`, with the batch size of one process."
+            )
+        some = [said for said in every if said.form]
+        if some and (process := _other([said.form or some[0].form for said in every])) is not None:
+            return self._refused(
+                f"all processes give batches of one form, and process {process} gives {every[process].form}, process 0 "
+                f"{every[0].form}."
+            )
+        if any(said.left is None for said in every):
+            return self._refused(unknown_length())
+        if self.is_part and len(some) == len(every):
+            return self._difference_of_parts([said.crcs for said in every])
+        return None
+
+    def _difference_of_parts(self, crcs: list[list[int]]) -> OpError | None:
+        regions = self._places.regions()
+        for leaf, of_processes in enumerate(regions):
+            known: dict[Any, int] = {}
+            for process, region in enumerate(of_processes):
+                first = known.setdefault(region, process)
+                if crcs[process][leaf] != crcs[first][leaf]:
+                    return self._refused(
+                        f"processes {first} and {process} have the same part of each batch, as its sharding says, and "
+                        f"gave different ones. What lies whole in several processes, each of them must give alike; or "
+                        f"give a sharding that splits it."
+                    )
+        alike: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
+        for process, found in enumerate(crcs):
+            alike[tuple(found)].append(process)
+        for same in alike.values():
+            if self._distinct and len({tuple([region[process] for region in regions]) for process in same}) > 1:
+                return self._refused(
+                    f"processes {', '.join(map(str, same))} gave the same first batch, and each is to give a part of "
+                    f"its own. Tell the source which: process_index=jax.process_index() and process_count="
+                    f"jax.process_count(), of a Grain dataset [jax.process_index()::jax.process_count()]. "
+                    f"hookline.data.arrays is told nothing: each process reads its rows. distinct=False says that "
+                    f"parts may be equal."
+                )
+        return None
+
+    def _refused(self, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(None, None, f"{self._who}: {why}")
+
+
+def unknown_length() -> str:
+    """Returns why a source of unknown length is refused, and what to do."""
+    return (
+        "processes that run in step end at the same run, so each must know beforehand how many batches its source "
+        "gives, and this source does not say. Say it: hookline.data.iterator(source, length=...), the number of "
+        "batches of this process, or length=math.inf if there is no end (train.Loop takes the tensor as its batches). "
+        "Or give a list, or hookline.data.arrays."
+    )
+
+
+def _other(values: list[Any]) -> int | None:
+    """Returns the place of the first that is not like the one in front."""
+    return next((place for place, value in enumerate(values) if value != values[0]), None)
+
+
+def _shown(examples: list[Any] | None) -> str:
+    if examples is None:
+        return "none"
+    count, size, seed, epochs, crc = examples
+    return f"{count} examples (crc32c {crc:08x}), batch_size={size}, shuffle_seed={seed}, epochs={epochs}"
