@@ -43,7 +43,7 @@ with held_back():
     from hookline.session import RunMetadata, RunOptions, Session, SessionConfig
 
 if TYPE_CHECKING:
-    from hookline import data, train
+    from hookline import data, distributed, train
 
 __all__ = [
     "Graph",
@@ -60,6 +60,7 @@ __all__ = [
     "constant",
     "control_dependencies",
     "data",
+    "distributed",
     "errors",
     "get_collection",
     "get_default_graph",
@@ -90,8 +91,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Most of the library is behind these two: they are loaded when somebody first asks for them.
-    if name in ("data", "train"):
+    # Most of the library is behind these: they are loaded when somebody first asks for them.
+    if name in ("data", "distributed", "train"):
         with held_back():
             return importlib.import_module(f"hookline.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

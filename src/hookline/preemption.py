@@ -255,7 +255,11 @@ class _Signals:
         for number in _NUMBERS:
             handler = signal.getsignal(number)
             # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
-            if handler in (self.catch, signal.SIG_IGN, None) or (number == signal.SIGINT and _is_plain_shell()):
+            if handler in (signal.SIG_IGN, None) or (number == signal.SIGINT and _is_plain_shell()):
+                continue
+            if handler == self.catch:
+                # Other code may have taken the signal from Python unnoticed, as `jax.distributed.initialize` does.
+                signal.signal(number, self.catch)
                 continue
             if self._ear is None:
                 self._ear = _Ear()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from types import FrameType
 
-from hookline import clock, preemption
+from hookline import clock
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
-from hookline.cli.task import Task
+from hookline.cli.signals import Signals
+from hookline.cli.task import Task, started
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.distributed.connection import await_head
 from hookline.distributed.processes import ProcessGroup, stop_all
@@ -71,7 +71,7 @@ def launch(what: Launch) -> int:
     require_ray()
     job = what.job or f"hookline-{secrets.token_hex(4)}"
     with (
-        _Signals() as signals,
+        Signals() as signals,
         Guardian(what.grace_secs, _stop_command(what, job)) as guardian,
         _ray(what, job, signals) as environment,
     ):
@@ -81,7 +81,7 @@ def launch(what: Launch) -> int:
 
 
 @contextlib.contextmanager
-def _ray(what: Launch, job: str, signals: _Signals) -> Iterator[dict[str, str]]:
+def _ray(what: Launch, job: str, signals: Signals) -> Iterator[dict[str, str]]:
     """Yields the variables by which tasks find the Ray cluster; afterwards removes everything of the job from it."""
     if what.address is not None:
         Cluster(what.address, job=job)
@@ -117,44 +117,10 @@ def _stop_command(what: Launch, job: str) -> list[str]:
     return [sys.executable, "-m", "hookline.cli", "stop", "--address", what.address, "--job", job, *token]
 
 
-class _Signals:
-    """Catches SIGINT, SIGTERM, and SIGHUP of a closed terminal, inside the `with` block."""
-
-    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.again = False
-        self.caught: list[int] = []
-        self._first_at = 0.0
-
-    @property
-    def exit_status(self) -> int:
-        return 128 + self.caught[0]
-
-    def __enter__(self) -> _Signals:
-        # Ignored signals stay ignored: this is how `nohup` and shells protect a background process.
-        caught = [number for number in self._NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._catch) for number in caught}
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _catch(self, number: int, frame: FrameType | None) -> None:
-        now = clock.monotonic()
-        if not self.caught:
-            self._first_at = now
-        self.again = self.again or now - self._first_at > preemption.SAME_SECS[signal.Signals(number)]
-        self.caught.append(number)
-        self.event.set()
-
-
 class _Job:
     """The tasks of a job."""
 
-    def __init__(self, what: Launch, environment: dict[str, str], signals: _Signals, guardian: Guardian) -> None:
+    def __init__(self, what: Launch, environment: dict[str, str], signals: Signals, guardian: Guardian) -> None:
         self._what, self._signals, self._guardian = what, signals, guardian
         self._environment = {**os.environ, **environment}
         self._environment.pop("TF_CONFIG", None)
@@ -196,16 +162,8 @@ class _Job:
     def _add(self, rank: int) -> None:
         task = {"HOOKLINE_TASK_TYPE": "worker" if rank else "chief", "HOOKLINE_TASK_INDEX": str(max(rank - 1, 0))}
         environment = {**self._environment, **task}
-        command = self._guardian.announced(self._what.command)
         name = _name(rank)
-
-        def start() -> ProcessGroup:
-            pipes = {"stdin": self._guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            process = ProcessGroup(command, environment, on_end=self._guardian.forget, **pipes)
-            self._echo.follow(name, process.stdout, sys.stdout)
-            self._echo.follow(name, process.stderr, sys.stderr)
-            return process
-
+        start = functools.partial(started, name, self._what.command, environment, self._guardian, self._echo)
         self._tasks[name] = Task(name, start, self._what.restarts, _say)
 
     def _wait(self, names: list[str], timeout_secs: float | None) -> int | None:

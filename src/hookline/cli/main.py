@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from hookline.cli.in_step import InStepLaunch, launch_in_step
 from hookline.cli.launch import Launch, launch
 from hookline.distributed.cluster import Cluster, ClusterOptions
 from hookline.errors import OpError
@@ -48,7 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hookline {version('hookline')}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     _add_launch(
-        commands.add_parser("launch", help="run a script as a chief and workers, with parameter servers on Ray")
+        commands.add_parser(
+            "launch",
+            help="run a script in several processes: as a chief and workers with parameter servers, or in step",
+        )
     )
     _add_stop(commands.add_parser("stop", help="end the parameter servers of a job on a Ray cluster"))
     return parser
@@ -59,11 +63,14 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "Runs a script several times at once, as a chief and workers that find each other with "
         "Cluster.from_environment(). Without --address it starts a private Ray cluster on the loopback interface. "
         "Ctrl-C and SIGTERM ask every task to save and end, and stop all that was started. The exit status is that of "
-        "the chief."
+        "the chief. With --in-step the processes run in step on this machine, as jax.distributed has it, without Ray; "
+        "the exit status is that of the first one that fails."
     )
     add = parser.add_argument
-    add("--workers", type=_positive, default=1, help="how many processes train, the chief included (default: 1)")
-    add("--servers", type=_positive, default=1, help="how many parameter servers hold the variables (default: 1)")
+    add("--in-step", action="store_true", help="run in step: every process does the same on its part of the data")
+    add("--processes", type=_positive, default=None, metavar="N", help="how many processes run in step")
+    add("--workers", type=_positive, default=None, help="how many processes train, the chief included (default: 1)")
+    add("--servers", type=_positive, default=None, help="how many parameter servers hold the variables (default: 1)")
     add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
     add("--token-path", default=None, metavar="FILE", help="the token of the Ray cluster that is joined")
     add("--job", default=None, help="name of the job among those of the Ray cluster (default: a new one)")
@@ -97,18 +104,45 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
 def _launch(arguments: argparse.Namespace) -> int:
     if not arguments.script.is_file():
         raise ValueError(f"there is no script {str(arguments.script)!r}. Give the path of a Python file.")
+    if arguments.in_step:
+        return _launch_in_step(arguments)
+    if arguments.processes is not None:
+        raise ValueError(
+            "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
+        )
     if arguments.address is None and arguments.token_path is not None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     return launch(
         Launch(
             command=(sys.executable, str(arguments.script), *arguments.arguments),
-            workers=arguments.workers,
-            servers=arguments.servers,
+            workers=arguments.workers or 1,
+            servers=arguments.servers or 1,
             address=arguments.address,
             token_path=arguments.token_path,
             job=arguments.job,
             grace_secs=arguments.grace,
             restarts=_restarts(arguments),
+        )
+    )
+
+
+def _launch_in_step(arguments: argparse.Namespace) -> int:
+    for name in ("workers", "servers", "address", "token_path", "job"):
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} does not go with --in-step: it is for a chief and workers, with parameter servers on Ray. "
+                "Processes in step have neither, and are counted by --processes."
+            )
+    if arguments.restart != "none" or arguments.max_restarts is not None:
+        raise ValueError("--restart does not go with --in-step yet: start the job again from its last checkpoint.")
+    if arguments.processes is None:
+        raise ValueError("--in-step requires --processes N, the number of processes on this machine.")
+    return launch_in_step(
+        InStepLaunch(
+            command=(str(arguments.script), *arguments.arguments),
+            processes=arguments.processes,
+            grace_secs=arguments.grace,
         )
     )
 

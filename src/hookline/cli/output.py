@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import IO, TextIO
 
@@ -14,6 +15,10 @@ class Echo:
     A line that a process overwrites (with a carriage return, as progress bars do) is shown as a separate line. Empty
     lines are left out.
 
+    Args:
+        width: The space for names.
+        without: What is taken out of lines.
+
     Example:
         >>> import io
         >>> echo, shown = Echo(width=8), io.StringIO()
@@ -24,8 +29,8 @@ class Echo:
         chief    | step 2
     """
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def __init__(self, width: int, without: re.Pattern[bytes] | None = None) -> None:
+        self._width, self._without = width, without
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -50,6 +55,8 @@ class Echo:
             self._show(prefix, [rest], to)
 
     def _show(self, prefix: str, lines: list[bytes], to: TextIO) -> None:
+        if self._without is not None:
+            lines = [self._without.sub(b"", line) for line in lines]
         texts = [line.decode(errors="replace").rstrip() for line in lines]
         with self._lock:
             to.write("".join(f"{prefix}{text}\n" for text in texts if text))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from hookline import clock
+from hookline.cli.guardian import Guardian
+from hookline.cli.output import Echo
 from hookline.distributed.processes import ProcessGroup
 from hookline.monitored import RecoveryPolicy
 
-_ASKED = (signal.SIGTERM, signal.SIGINT)
+ASKED = (signal.SIGTERM, signal.SIGINT)
+"""The signals that ask a task to end in order."""
 
 
 class Task:
@@ -56,22 +61,34 @@ class Task:
                 wait_secs = policy.backoff_secs(self._failures, generator)
                 self._due = clock.monotonic() + wait_secs
                 again = f"It is started again in {wait_secs:.1f} s ({self._failures} of {policy.max_attempts} times)."
-                self._say(f"{self._name} {_ended(status)}. {again}")
+                self._say(f"{self._name} {ended(status)}. {again}")
                 return
         self._status = status
         if status:
-            self._say(f"{self._name} {_ended(status)}.")
+            self._say(f"{self._name} {ended(status)}.")
 
 
 def _is_failure(status: int) -> bool:
     """Returns whether an exit status means a failure: the task ended badly, and nobody asked it to end."""
-    return status != 0 and not any(status in (-number, 128 + number) for number in _ASKED)
+    return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
 
 
-def _ended(status: int) -> str:
-    for number in _ASKED:
+def ended(status: int) -> str:
+    """Returns how a task has ended that has not ended well, as the predicate of a sentence."""
+    for number in ASKED:
         if status == 128 + number:
             return f"left the training on {number.name}"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"failed with exit status {status}"
+
+
+def started(
+    name: str, command: Sequence[str], environment: Mapping[str, str], guardian: Guardian, echo: Echo
+) -> ProcessGroup:
+    """Starts a process that ends with this one, and shows what it prints."""
+    pipes = {"stdin": guardian.pipe, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = ProcessGroup(guardian.announced(command), environment, on_end=guardian.forget, **pipes)
+    echo.follow(name, process.stdout, sys.stdout)
+    echo.follow(name, process.stderr, sys.stderr)
+    return process

@@ -243,12 +243,12 @@ class Member:
 class Agreement(Member):
     """A process's part in the protocol, on a board, with a thread that listens.
 
-    Those of all processes are made in the same order: the first of each belong together, and so on.
-
     Args:
         board: What the processes share.
         index: The number of this process.
         count: How many there are.
+        name: What those that belong together have in common; by default that they were made first in each process, or
+            second, and so on.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
@@ -262,9 +262,9 @@ class Agreement(Member):
         >>> alone.close()
     """
 
-    def __init__(self, board: Board, index: int, count: int) -> None:
+    def __init__(self, board: Board, index: int, count: int, name: str | None = None) -> None:
         super().__init__(index, count)
-        self._board, self._space = board, f"agreement/{next(_numbers)}/"
+        self._board, self._space = board, f"agreement/{next(_numbers) if name is None else name}/"
         self._main = threading.current_thread()
         self._lost: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-agreement", daemon=True)

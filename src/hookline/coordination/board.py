@@ -25,13 +25,20 @@ class Board(Protocol):
 
 
 class MemoryBoard:
-    """A board of one process."""
+    """A board of one process.
+
+    Example:
+        >>> board = MemoryBoard()
+        >>> board.set("word", "yes"), board.set("word", "no"), board.get("word", 0)
+        (True, False, 'yes')
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def set(self, key: str, value: str) -> bool:
+        """See `Board`."""
         with self._changed:
             if key in self._values:
                 return False
@@ -40,13 +47,14 @@ class MemoryBoard:
             return True
 
     def get(self, key: str, timeout_secs: float) -> str | None:
+        """See `Board`."""
         with self._changed:
             clock.wait_for(self._changed, lambda: key in self._values, timeout_secs)
             return self._values.get(key)
 
     def delete(self, prefix: str) -> None:
+        """See `Board`."""
         with self._changed:
-            for key in [
-                key for key in self._values if key == prefix or (prefix.endswith("/") and key.startswith(prefix))
-            ]:
+            below = prefix if prefix.endswith("/") else f"{prefix}/"
+            for key in [key for key in self._values if key == prefix or key.startswith(below)]:
                 del self._values[key]

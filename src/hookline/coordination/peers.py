@@ -114,6 +114,7 @@ class Peers:
 def _of(index: int, count: int) -> Peers:
     from hookline.coordination import service
 
+    _logger.info("%s", service.described())
     return Peers(service.board(), index, count)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import dataclasses
 from typing import Any
 
 import jax
-from jax._src import distributed
+from jax._src import api, distributed, xla_bridge
 
 _PREFIX = "hookline/"
+_heartbeat_secs: int | None = None
 
 
 def _client() -> Any:
@@ -18,6 +21,7 @@ class ServiceBoard:
     """The board of processes that `jax.distributed` has brought together."""
 
     def set(self, key: str, value: str) -> bool:
+        """See `Board`."""
         try:
             _client().key_value_set(_PREFIX + key, value)
         except jax.errors.JaxRuntimeError as error:
@@ -27,6 +31,7 @@ class ServiceBoard:
         return True
 
     def get(self, key: str, timeout_secs: float) -> str | None:
+        """See `Board`."""
         try:
             return _client().blocking_key_value_get(_PREFIX + key, max(1, int(timeout_secs * 1000)))
         except jax.errors.JaxRuntimeError as error:
@@ -35,9 +40,58 @@ class ServiceBoard:
             raise
 
     def delete(self, prefix: str) -> None:
+        """See `Board`."""
         _client().key_value_delete(_PREFIX + prefix)
 
 
 def board() -> ServiceBoard:
     """Returns the board of this job."""
     return ServiceBoard()
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a process stands among those that run in step.
+
+    Attributes:
+        index: Its number.
+        count: How many there are.
+        address: Where process 0 listens; None where nobody has said so yet.
+    """
+
+    index: int
+    count: int
+    address: str | None
+
+
+def place() -> Place:
+    """Returns the place of this process; unlike `jax.process_index` it starts no backend."""
+    state = distributed.global_state
+    return Place(state.process_id, state.num_processes, state.coordinator_address)
+
+
+def note_heartbeat(secs: int) -> None:
+    """Takes note of the heartbeat that this process was started with; JAX does not tell it."""
+    global _heartbeat_secs
+    _heartbeat_secs = secs
+
+
+def described() -> str:
+    """Returns which process this is, and after how long a lost one is noticed, for the log."""
+    heartbeat = (
+        f"A process that gives no sign of life for {_heartbeat_secs} s counts as lost."
+        if _heartbeat_secs is not None
+        else "The script has called jax.distributed.initialize itself: a lost process is noticed after its "
+        "heartbeat_timeout_seconds, which are 100 unless it has given others."
+    )
+    return f"This is process {place().index} of {place().count} that run in step. {heartbeat}"
+
+
+def devices_are_in_use() -> bool:
+    """Whether this process has started a backend: from then on it can join no others."""
+    return xla_bridge.backends_are_initialized()
+
+
+def await_nobody() -> None:
+    """Has this process not wait for the others at its end: it has failed, and they may wait for it."""
+    atexit.unregister(api.clean_up)

@@ -90,15 +90,23 @@ class ProcessGroup:
             self.stdin.close()
 
 
-def stop_all(groups: Iterable[ProcessGroup], grace_secs: float = 0) -> None:
-    """Asks all of them to end (SIGTERM), gives them `grace_secs` together, and kills what is left."""
+def stop_all(
+    groups: Iterable[ProcessGroup], grace_secs: float = 0, is_enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Asks all of them to end (SIGTERM), gives them `grace_secs` together, and kills what is left.
+
+    Args:
+        groups: What to end.
+        grace_secs: How long they may take.
+        is_enough: Asked while they take it; once it returns True, what is left is killed at once.
+    """
     groups = list(groups)
     if grace_secs > 0:
         for group in groups:
             group.ask_to_end()
         deadline = clock.monotonic() + grace_secs
-        for group in groups:
-            group.wait(max(deadline - clock.monotonic(), 0))
+        while None in [group.status() for group in groups] and clock.monotonic() < deadline and not is_enough():
+            clock.sleep(_LOOK_EVERY_SECS)
     for group in groups:
         group.kill()
 

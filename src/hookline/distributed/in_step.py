@@ -1,0 +1,209 @@
+"""The start of processes that run one script in step, each on its part of the data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from hookline import arguments, clock
+from hookline.coordination import service
+from hookline.errors import DeadlineExceededError, UnavailableError
+
+_logger = logging.getLogger(__name__)
+
+WHO = "hookline.distributed.initialize"
+HEARTBEAT_SECS = 10
+"""After how many seconds without a sign a process counts as lost: what a loaded machine or a short cut may take."""
+
+_SAY_AFTER_SECS = 10.0
+# When JAX's own limit is over it aborts the process, with a trace of C++ functions: ours comes first.
+_LONGER_SECS = 60
+_ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
+_DIRECT = "no_grpc_proxy"
+_ADVICE = (
+    "Start the script with `hookline launch --in-step`, or under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
+    "coordinator_address, num_processes and process_id."
+)
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    *,
+    coordinator_bind_address: str | None = None,
+    heartbeat_timeout_secs: int = HEARTBEAT_SECS,
+    start_timeout_secs: int = 300,
+) -> None:
+    """Makes this process one of several that run the same script in step, before it uses any device.
+
+    What is not given is what `hookline launch --in-step` says, else what JAX finds out by itself (Slurm, Open MPI,
+    Kubernetes, TPU pods). If the processes have been brought together already, by the launcher or by
+    `jax.distributed.initialize`, this does nothing. Ctrl-C ends the wait for the other processes.
+
+    JAX's preemption service is switched off: it would keep SIGTERM from sessions, which save and end all processes at
+    the same step.
+
+    Args:
+        coordinator_address: Where process 0 listens, as `host:port`, the same in all processes.
+        num_processes: How many processes there are.
+        process_id: Which of them this is, from 0.
+        local_device_ids: The GPUs of this machine that this process uses; None for all, or for one where several
+            processes were started on the machine.
+        coordinator_bind_address: The interface and port at which process 0 listens. None for the loopback interface if
+            `coordinator_address` is on it, else for all interfaces.
+        heartbeat_timeout_secs: After how many seconds without a sign of life a process counts as lost, and JAX ends
+            the others. JAX's own default is 100.
+        start_timeout_secs: How long to wait for the other processes.
+
+    Raises:
+        RuntimeError: The process has used a device before.
+        ValueError: Nothing says which processes there are, or an argument is wrong.
+        DeadlineExceededError: The other processes have not come in time.
+        UnavailableError: Process 0 cannot listen.
+
+    Example:
+        >>> _ = jax.devices()
+        >>> initialize("127.0.0.1:1234", num_processes=2, process_id=0)
+        Traceback (most recent call last):
+        ...
+        RuntimeError: hookline.distributed.initialize must come before ...
+
+    References:
+        `jax.distributed.initialize`, whose first four arguments these are. Differences: the defaults, and those that
+        the docstring names.
+    """
+    heartbeat_secs = arguments.whole(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
+    timeout_secs = arguments.whole(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
+    given = _given(coordinator_address, num_processes, process_id)
+    if jax.distributed.is_initialized():
+        _logger.info("%s", service.described())
+        return
+    if service.devices_are_in_use():
+        raise RuntimeError(
+            f"{WHO} must come before all that uses devices, such as jax.devices() or an array: this process has used "
+            "them already, and can join no others. Call it right after the imports."
+        )
+    given = given or _launched(os.environ)
+    if local_device_ids is not None:
+        given["local_device_ids"] = local_device_ids
+    bind_address = coordinator_bind_address
+    if _is_loopback(given.get("coordinator_address")):
+        bind_address = bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or given["coordinator_address"]
+        _go_round_proxies()
+    # It takes SIGTERM over from Python, which does not notice.
+    jax.config.update("jax_enable_preemption_service", False)
+    _connect(
+        timeout_secs,
+        coordinator_bind_address=bind_address,
+        heartbeat_timeout_seconds=heartbeat_secs,
+        initialization_timeout=timeout_secs + _LONGER_SECS,
+        **given,
+    )
+    service.note_heartbeat(heartbeat_secs)
+
+
+def environment(address: str, count: int, index: int) -> dict[str, str]:
+    """Returns the variables that tell a process on this machine which one it is."""
+    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index)}
+
+
+def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:
+    """Returns the arguments of JAX that a script has given.
+
+    Raises:
+        TypeError, ValueError: They are wrong.
+    """
+    found: dict[str, Any] = {}
+    if address is not None:
+        host, _, port = arguments.text(WHO, "coordinator_address", address).rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{WHO} requires 'host:port' as coordinator_address, got {address!r}.")
+        found["coordinator_address"] = address
+    if count is not None:
+        found["num_processes"] = arguments.whole(WHO, "num_processes", count, at_least=1)
+    if index is not None:
+        found["process_id"] = arguments.whole(WHO, "process_id", index, at_least=0)
+    if count is not None and index is not None and index >= count:
+        raise ValueError(f"{WHO} requires process_id < num_processes, got {index} of {count}.")
+    return found
+
+
+def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the arguments of JAX that the launcher has put into the environment, if any.
+
+    Raises:
+        ValueError: They are wrong.
+    """
+    if not environ.get(_ADDRESS):
+        return {}
+    try:
+        count, index = int(environ[_COUNT]), int(environ[_INDEX])
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{WHO} requires whole numbers in {_COUNT} and {_INDEX} where {_ADDRESS} is set, got "
+            f"{environ.get(_COUNT)!r} and {environ.get(_INDEX)!r}."
+        ) from None
+    # One of the machine's GPUs each, as JAX has it under Slurm. A scheduler around the launcher knows nothing of them.
+    found = _given(environ[_ADDRESS], count, index)
+    return {**found, "local_device_ids": [index] if count > 1 else None, "cluster_detection_method": "deactivate"}
+
+
+def _is_loopback(address: str | None) -> bool:
+    host = (address or "").rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")
+
+
+def _go_round_proxies() -> None:
+    """Has the connection not go through the proxies of the environment, where it would wait for ever."""
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        others = os.environ.get(_DIRECT) or os.environ.get("no_proxy")
+        os.environ[_DIRECT] = ",".join(filter(None, [others, "127.0.0.1,localhost,::1"]))
+        jax.config.update("jax_check_proxy_envs", False)
+
+
+def _connect(timeout_secs: int, **given: Any) -> None:
+    """Connects with the other processes in a thread, because a wait in C++ would not end on Ctrl-C."""
+    done, failures = threading.Event(), []
+
+    def connect() -> None:
+        try:
+            jax.distributed.initialize(**given)
+        except BaseException as error:
+            failures.append(error)
+        done.set()
+
+    threading.Thread(target=connect, name="hookline-start", daemon=True).start()
+    first_secs = min(_SAY_AFTER_SECS, timeout_secs)
+    if not clock.wait(done, first_secs):
+        _logger.warning("%s. It waits up to %d s.", _waiting(first_secs), timeout_secs)
+        if not clock.wait(done, timeout_secs - first_secs):
+            raise DeadlineExceededError(
+                None, None, f"{_waiting(timeout_secs)}. Look at what the others printed, and at the address."
+            )
+    if failures:
+        raise _translated(failures[0])
+
+
+def _waiting(secs: float) -> str:
+    place = service.place()
+    return (
+        f"{WHO}: process {place.index} of {place.count} has waited {secs:g} s for the others, with process 0 at "
+        f"{place.address}"
+    )
+
+
+def _translated(error: BaseException) -> BaseException:
+    if isinstance(error, ValueError):
+        return ValueError(f"{WHO} found nothing that says which processes there are. {_ADVICE} JAX says: {error}")
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        place = service.place()
+        text = f"{WHO}: process {place.index} of {place.count} cannot start at {place.address}: {error}"
+        return UnavailableError(None, None, text)
+    return error

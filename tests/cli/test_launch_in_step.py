@@ -1,0 +1,234 @@
+"""`hookline launch --in-step`: in most tests the scripts join no others; in the last ones they do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hookline import clock
+from hookline.cli import main
+
+in_step = importlib.import_module("hookline.cli.in_step")
+
+WHO = "import os, signal, sys, time; me = int(os.environ['HOOKLINE_PROCESS_ID'])\n"
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Runs scripts with Python alone, which starts at once."""
+    monkeypatch.setattr(in_step, "_RUN", (sys.executable,))
+
+
+def run(*words: str, processes: int = 2) -> int:
+    return main(["launch", "--in-step", "--processes", str(processes), *words])
+
+
+def when(path: Path, number: int, *after_secs: float) -> None:
+    """This process gets a signal after a file is there, once or several times."""
+
+    def send() -> None:
+        deadline = clock.monotonic() + 60
+        while not path.exists() and clock.monotonic() < deadline:
+            clock.sleep(0.02)
+        for secs in after_secs:
+            clock.sleep(secs)
+            os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+
+
+def test_each_process_is_told_which_it_is_and_its_lines_carry_its_number(plain, script, capsys):
+    names = "'NUM_PROCESSES', 'COORDINATOR_ADDRESS'"
+    text = f"{WHO}print(me, *[os.environ['HOOKLINE_' + name] for name in ({names})], *sys.argv[1:])"
+    assert run(script(text), "--steps", "4", processes=11) == 0
+    lines = sorted(line.split() for line in capsys.readouterr().out.splitlines())
+    assert [[line[0], *line[2:4]] for line in lines] == sorted([str(n), str(n), "11"] for n in range(11))
+    (address,) = {line[4] for line in lines}
+    assert address.startswith("127.0.0.1:")
+    assert {tuple(line[5:]) for line in lines} == {("--steps", "4")}
+
+
+def test_what_gloo_prints_is_left_out_also_in_the_middle_of_a_line(plain, script, capsys):
+    line = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+    assert run(script(f"print('{line}'); print('los{line}s 0.5'); print('[Gloo] is good')"), processes=1) == 0
+    assert capsys.readouterr().out == "0 | loss 0.5\n0 | [Gloo] is good\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        ("sys.exit(3)", 3, "failed with exit status 3"),
+        ("sys.exit('no data')", 1, "failed with exit status 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was ended by SIGKILL"),
+    ],
+)
+def test_one_that_fails_is_named_and_the_others_are_ended(plain, script, capsys, end, status, words):
+    started = clock.monotonic()
+    assert run(script(f"{WHO}if me == 1: {end}\ntime.sleep(600)"), processes=3) == status
+    assert clock.monotonic() - started < 20
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hookline")]
+    assert said == [f"hookline launch: process 1 {words}. The others are ended, within 30 s."]
+
+
+def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
+    ready = tmp_path / "ready"
+    text = (
+        f"{WHO}from pathlib import Path; ready = Path({str(ready)!r})\n"
+        "if me: signal.signal(signal.SIGTERM, signal.SIG_IGN); ready.touch(); time.sleep(600)\n"
+        "while not ready.exists(): time.sleep(0.01)\n"
+        "sys.exit(5)"
+    )
+    assert run("--grace", "0.5", script(text)) == 5
+    assert "process 0 failed with exit status 5" in capsys.readouterr().err
+
+
+def test_of_those_that_fail_at_once_it_names_the_one_that_jax_has_not_aborted(plain, script, capsys, monkeypatch):
+    monkeypatch.setattr(in_step, "_LOOK_EVERY_SECS", 2.0)
+    assert run(script(f"{WHO}sys.exit(3) if me == 1 else os.abort()"), processes=3) == 3
+    assert capsys.readouterr().err == "hookline launch: process 1 failed with exit status 3.\n"
+
+
+def test_one_that_leaves_on_a_signal_is_waited_for_by_none_and_waits_for_all(plain, script, capsys):
+    text = "print('asked', flush=True)"
+    text = f"{WHO}signal.signal(signal.SIGTERM, lambda *_: {text})\nif me: time.sleep(1); print('saved')\nsys.exit(143)"
+    assert run(script(text)) == 143
+    out, err = capsys.readouterr()
+    assert out == "1 | saved\n"
+    assert err == "hookline launch: process 0 left the training on SIGTERM.\n"
+
+
+LISTENS = f"""{WHO}
+def leave(number, frame):
+    print("asked", flush=True)
+    time.sleep(1.5)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, leave)
+open(os.path.join(os.path.dirname(__file__), f"ready{{me}}"), "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_asks_each_process_once(plain, script, capsys, tmp_path, number, status):
+    when(tmp_path / "ready1", number, 0.5)
+    assert run(script(LISTENS)) == status
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["0 | asked", "1 | asked"]
+    assert err == f"hookline launch: stopping on {number.name}, within 30 s; once more to stop at once.\n"
+
+
+def test_a_second_signal_does_not_wait(plain, script, tmp_path):
+    text = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(tmp_path / 'r')!r}, 'w')"
+    when(tmp_path / "r", signal.SIGTERM, 0.1, 1.2)
+    started = clock.monotonic()
+    assert run("--grace", "600", script(f"{text}; time.sleep(600)"), processes=1) == 143
+    assert clock.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--in-step"], "--in-step requires --processes N"),
+        (["--processes", "2"], "--processes requires --in-step"),
+        (["--in-step", "--processes", "2", "--workers", "2"], "--workers does not go with --in-step"),
+        (["--in-step", "--processes", "2", "--servers", "1"], "--servers does not go with --in-step"),
+        (["--in-step", "--processes", "2", "--token-path", "t"], "--token-path does not go with --in-step"),
+        (["--in-step", "--processes", "2", "--restart", "on-failure"], "--restart does not go with --in-step yet"),
+    ],
+)
+def test_what_makes_no_sense_is_said_without_a_traceback(capsys, words, message):
+    assert main(["launch", *words, __file__]) == 2
+    assert capsys.readouterr().err.startswith(f"hookline launch: {message}")
+
+
+def test_a_launcher_that_is_killed_leaves_no_process(script, tmp_path):
+    text = f"open({str(tmp_path)!r} + '/' + str(os.getpid()) + '.pid', 'w').close(); time.sleep(600)"
+    code = (
+        "import importlib, sys; importlib.import_module('hookline.cli.in_step')._RUN = (sys.executable,)\n"
+        "from hookline.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["launch", "--in-step", "--processes", "2", script(WHO + text)]
+    with subprocess.Popen([sys.executable, "-c", code, *words]) as job:
+        deadline = clock.monotonic() + 60
+        while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and clock.monotonic() < deadline:
+            clock.sleep(0.05)
+        job.kill()
+    assert len(pids) == 2
+    while (left := [pid for pid in pids if _is_there(pid)]) and clock.monotonic() < deadline:
+        clock.sleep(0.05)
+    assert left == []
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# For real
+
+TOGETHER = """
+import sys, pickle
+import beside
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+import hookline as hl
+
+class Kept:
+    pass
+
+hl.distributed.initialize()
+assert type(pickle.loads(pickle.dumps(Kept()))) is Kept
+total = multihost_utils.process_allgather(jnp.ones(2) * (jax.process_index() + 1)).sum()
+print(jax.process_index(), jax.process_count(), jax.local_device_count(), int(total), __name__, beside.FOUND, sys.argv)
+sys.exit()
+"""
+
+
+def test_the_script_runs_in_step_and_as_python_would_run_it(script, capsys, tmp_path):
+    (tmp_path / "beside.py").write_text("FOUND = 'found'")
+    path = script(TOGETHER)
+    assert run("--grace", "5", path, "--steps", "4") == 0
+    out, err = capsys.readouterr()
+    rest = f"2 1 6 __main__ found ['{path}', '--steps', '4']"
+    assert (sorted(out.splitlines()), err) == ([f"0 | 0 {rest}", f"1 | 1 {rest}"], "")
+
+
+APART = """
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+while True:
+    multihost_utils.process_allgather(jnp.ones(2))
+    if jax.process_index() == 1:
+        jax.distributed.initialize("127.0.0.1:1", 2, 1)
+"""
+
+
+def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(script, capsys):
+    path = script(APART)
+    assert run(path) == 1
+    err = capsys.readouterr().err
+    assert "hookline launch: process 1 failed with exit status 1." in err
+    lines = [line.removeprefix("1 | ") for line in err.splitlines() if line.startswith("1 | ")]
+    assert lines[:2] == ["Traceback (most recent call last):", f'  File "{path}", line 8, in <module>']
+    assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")

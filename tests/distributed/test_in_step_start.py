@@ -1,0 +1,102 @@
+"""The start of processes in step, with real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import pytest
+
+import hookline as hl
+
+SCRIPT = str(Path(__file__).with_name("in_step_start.py"))
+
+
+class Ended:
+    """A process that has ended: its exit status, what it has found, and its last lines of errors."""
+
+    def __init__(self, what: str, *words: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE_")}
+        done = subprocess.run(
+            [sys.executable, SCRIPT, what, *words], env=environment, capture_output=True, text=True, timeout=120
+        )
+        self.status, self.errors = done.returncode, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        self.found = {name: value for line in lines for name, value in line.items()}
+
+
+def together(what: str) -> list[Ended]:
+    """Two processes that are told of each other."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda index: Ended(what, str(index), address), range(2)))
+
+
+def test_processes_that_are_told_of_each_other_run_in_step():
+    chief, other = together("ours")
+    assert (chief.status, other.status) == (0, 0), chief.errors + other.errors
+    assert (chief.found["at"], other.found["at"]) == ([0, 2], [1, 2])
+    (address,) = chief.found["listening"]
+    assert address.endswith("0100007F"), "127.0.0.1 alone."
+    heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
+    assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
+    assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
+
+
+def test_the_scripts_own_call_leaves_sigterm_to_sessions_before_and_after_it():
+    both = together("own")
+    assert [each.status for each in both] == [143, 143], both[0].errors + both[1].errors
+    assert [each.found["heard"] for each in both] == [15, 15]
+    assert "which are 100 unless it has given others" in both[1].found["log"][0]
+
+
+def test_what_cannot_start_says_why_and_ctrl_c_ends_the_wait():
+    with ThreadPoolExecutor(2) as threads:
+        refused, interrupted = threads.map(Ended, ["refused", "interrupted"])
+    assert refused.status == 0, refused.errors
+    kind, text = refused.found["nothing"]
+    assert kind == "ValueError"
+    assert "Start the script with `hookline launch --in-step`" in text
+    kind, text = refused.found["half"]
+    assert kind == "ValueError"
+    assert "HOOKLINE_NUM_PROCESSES and HOOKLINE_PROCESS_ID" in text
+    kind, text = refused.found["taken"]
+    assert kind == "UnavailableError"
+    assert "process 0 of 1 cannot start at 127.0.0.1:" in text
+    kind, text = refused.found["alone"]
+    assert kind == "DeadlineExceededError"
+    assert "process 1 of 2 has waited 1 s for the others, with process 0 at 127.0.0.1:1." in text
+    assert interrupted.status == -2, interrupted.errors
+    assert "KeyboardInterrupt" in interrupted.errors
+
+
+def test_a_process_that_has_used_a_device_is_told_so_in_one_sentence():
+    jax.devices()
+    with pytest.raises(RuntimeError, match=r"must come before all that uses devices.* right after the imports"):
+        hl.distributed.initialize("127.0.0.1:1", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"coordinator_address": "somewhere"}, ValueError, "'host:port' as coordinator_address, got 'somewhere'"),
+        ({"coordinator_address": 5}, TypeError, "text as coordinator_address"),
+        ({"num_processes": 0}, ValueError, "num_processes >= 1"),
+        ({"process_id": "1"}, TypeError, "whole number as process_id"),
+        ({"num_processes": 2, "process_id": 2}, ValueError, "process_id < num_processes, got 2 of 2"),
+        ({"heartbeat_timeout_secs": 0.5}, TypeError, "whole number as heartbeat_timeout_secs"),
+        ({"start_timeout_secs": 0}, ValueError, "start_timeout_secs >= 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=rf"hookline\.distributed\.initialize requires .*{message}"):
+        hl.distributed.initialize(**arguments)
