@@ -146,7 +146,7 @@ def summaries():
 @scenario
 def a_latch():
     with hl.Graph().as_default():
-        train_op, summed, total = model()
+        train_op, _, total = model()
         latch = hl.latch(hl.op(lambda total: total > 5000)(total))
         hook = Notes(train.latched(latch))
         with train.MonitoredSession(hooks=[hook, train.StopAtStepHook(last_step=100)]) as sess:
@@ -169,7 +169,9 @@ def waiting_for_a_step_is_refused():
 def a_hook_that_runs_the_session():
     class Runs(train.SessionRunHook):
         trigger = train.every(10)
-        seen = []
+
+        def __init__(self):
+            self.seen = []
 
         def on_trigger(self, firing):
             self.seen.append(int(firing.context.session.run(self.total)))

@@ -1,0 +1,115 @@
+"""The agreement of processes in step, with real threads on one board."""
+
+import random
+import threading
+
+import pytest
+
+from hookline.coordination.agreement import FAILURE, Agreement
+from hookline.coordination.board import MemoryBoard
+from hookline.coordination.peers import Peers
+from hookline.errors import DeadlineExceededError, UnavailableError
+from hookline.testing import FakeClock
+
+
+def together(count, main):
+    """Calls `main(agreement)` in a thread for each process, whose listeners share a board; returns what they return."""
+    board, found = MemoryBoard(), [None] * count
+
+    def work(index):
+        agreement = Agreement(board, index, count, name="ours")
+        found[index] = main(agreement)
+        agreement.close()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def test_threads_take_the_same_decisions_at_the_same_runs():
+    def main(agreement):
+        rng, taken = random.Random(agreement.index), []
+        for run in range(3000):
+            while (decision := agreement.before_run()) is not None:
+                taken.append((run, decision.boundary, decision.proposals))
+                if any(kind == "stop" for _, kind, _ in decision.proposals):
+                    return taken
+            if rng.random() < 0.02:
+                agreement.suggest("note", run)
+            if run == 2000 and agreement.index == 1:
+                agreement.suggest("stop")
+        return taken
+
+    first, *others = together(3, main)
+    assert len(first) > 10
+    assert all(other == first for other in others)
+    assert all(run == boundary for run, boundary, _ in first)
+
+
+def test_a_stop_that_all_ask_for_comes_out_as_that_run():
+    def main(agreement):
+        for run in range(1000):
+            if agreement.before_run() is not None:
+                return run
+            if run == 500:
+                agreement.suggest("stop")
+        return None
+
+    assert together(4, main) == [501] * 4
+
+
+def test_a_failure_is_told_to_the_others():
+    def main(agreement):
+        for run in range(10**6):
+            decision = agreement.before_run()
+            if decision is not None:
+                return decision.proposals
+            if run == 50 and agreement.index == 1:
+                agreement.suggest(FAILURE, "no disk")
+                return None
+        return None
+
+    told, _ = together(2, main)
+    assert told == ((1, FAILURE, "no disk"),)
+
+
+def test_what_is_proposed_after_the_others_have_left_is_decided_alone():
+    def main(agreement):
+        for _ in range(10):
+            assert agreement.before_run() is None
+        if agreement.index == 1:
+            agreement.close()
+            return None
+        while not agreement.has_ended:
+            pass
+        agreement.suggest("stop")
+        return agreement.before_run().proposals
+
+    assert together(2, main)[0] == ((0, "stop", None),)
+
+
+def test_a_board_that_is_gone_is_an_error_at_the_next_run():
+    class Gone(MemoryBoard):
+        def get(self, key, timeout_secs):
+            raise OSError("connection refused")
+
+    agreement = Agreement(Gone(), 0, 1)
+    agreement._thread.join(10)
+    with pytest.raises(UnavailableError, match="connection refused"):
+        agreement.before_run()
+    agreement.close()
+
+
+def test_peers_say_who_has_not_come():
+    with FakeClock() as clock:
+
+        class Slow(MemoryBoard):
+            def get(self, key, timeout_secs):
+                clock.advance(timeout_secs)
+
+        with pytest.raises(DeadlineExceededError, match="process 1"):
+            Peers(Slow(), 0, 2).gather("length", 3, timeout_secs=30)
