@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +101,13 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
     )
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception:  # As `hookline launch --in-step` does: JAX would wait at the end for the others.
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 if __name__ == "__main__":

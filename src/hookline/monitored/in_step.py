@@ -11,6 +11,7 @@ from typing import Any
 from hookline.coordination import peers
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
+from hookline.errors import AbortedError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
@@ -85,6 +86,16 @@ class InStep:
         if not self._is_left:
             self.has_failed = self.has_failed or kind == FAILURE
             self._agreement.suggest(kind, value)
+
+    def failed_elsewhere(self) -> AbortedError | None:
+        """Returns the error of another process that has failed, if that is known and was not acted on."""
+        found = self._agreement.failure()
+        return None if found is None or self.has_failed else self.end_with(*found)
+
+    def end_with(self, process: int, why: str) -> AbortedError:
+        """Returns the error with which this process ends because another has failed."""
+        self.has_failed = True
+        return AbortedError(None, None, f"Process {process} has failed, and the others end with it: {why}")
 
     def leave(self) -> None:
         """Takes part no more: the session is over."""

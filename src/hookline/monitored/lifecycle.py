@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from hookline import arguments, preemption
 from hookline.coordination import Coordinator
 from hookline.coordination.agreement import FAILURE, Decision
-from hookline.errors import END_OF_INPUT, AbortedError, Preempted
+from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
 from hookline.graph.dialect import InDialect
 from hookline.graph.registry import FINALIZED
@@ -280,6 +280,10 @@ class MonitoredLifecycle(InDialect):
                 self._preemption.check()
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
+            other = None if self._in_step is None else self._in_step.failed_elsewhere()
+            if other is not None:  # What this process has met follows from that.
+                self._fail(other)
+                raise other from exc
             if not self._closed:
                 self._fail(exc)
             raise
@@ -426,8 +430,7 @@ class MonitoredLifecycle(InDialect):
         assert self._in_step is not None, "It calls this."
         for process, kind, value in decision.proposals:
             if kind == FAILURE:
-                self._in_step.has_failed = True
-                raise AbortedError(None, None, f"Process {process} has failed, and the others end with it: {value}")
+                raise self._in_step.end_with(process, value)
         for _, kind, value in decision.proposals:
             if kind == in_step.DUE:
                 self._in_step.become_due(value)
