@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -97,6 +100,9 @@ def initialize(
     if _is_loopback(given.get("coordinator_address")):
         bind_address = bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or given["coordinator_address"]
         _go_round_proxies()
+    if given.get("process_id") == 0 and "coordinator_address" in given:
+        port = given["coordinator_address"].rpartition(":")[2]
+        _check_free(bind_address or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}", given)
     # It takes SIGTERM over from Python, which does not notice.
     jax.config.update("jax_enable_preemption_service", False)
     _connect(
@@ -158,6 +164,27 @@ def _launched(environ: Mapping[str, str]) -> dict[str, Any]:
 def _is_loopback(address: str | None) -> bool:
     host = (address or "").rpartition(":")[0]
     return host in ("localhost", "[::1]") or host.startswith("127.")
+
+
+def _check_free(address: str, given: Mapping[str, Any]) -> None:
+    """Checks that process 0 can listen: where it cannot, jaxlib's service may crash instead of raising an error.
+
+    Raises:
+        UnavailableError: It cannot.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(AttributeError):  # As the service does, where the system has it.
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            tried.bind(where)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:  # Without IPv6 the service takes all interfaces of IPv4.
+            text = f"{WHO}: process 0 of {given.get('num_processes')} cannot start at {address}: {error.strerror}"
+            raise UnavailableError(None, None, text) from error
 
 
 def _go_round_proxies() -> None:
