@@ -46,9 +46,10 @@ test-all: $(READY)
 test-distributed: $(READY)
 	@$(PYTEST) tests/distributed tests/cli -m "slow_distributed or not slow_distributed"
 
-# What processes in step agree on: 100,000 simulated schedules, and real processes.
+# What processes in step agree on: 100,000 simulated schedules, and 1,000 with real processes.
 test-in-step: $(READY)
-	@HOOKLINE_SCHEDULES=100000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py
+	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py \
+		tests/monitored/test_schedules_in_step.py
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)

@@ -99,6 +99,9 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         shutdown_timeout_seconds=10,
         initialization_timeout=60,
     )
+    import hookline
+
+    hookline.distributed.initialize()
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)
     try:

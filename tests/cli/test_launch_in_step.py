@@ -99,10 +99,21 @@ def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_p
     assert "process 0 failed with exit status 5" in capsys.readouterr().err
 
 
-def test_of_those_that_fail_at_once_it_names_the_one_that_jax_has_not_aborted(plain, script, capsys, monkeypatch):
-    monkeypatch.setattr(in_step, "_LOOK_EVERY_SECS", 2.0)
-    assert run(script(f"{WHO}sys.exit(3) if me == 1 else os.abort()"), processes=3) == 3
-    assert capsys.readouterr().err == "hookline launch: process 1 failed with exit status 3.\n"
+@pytest.mark.parametrize("first", [0, 2])
+def test_of_those_that_fail_it_names_the_first_that_jax_has_not_aborted(
+    plain, script, capsys, monkeypatch, tmp_path, first
+):
+    monkeypatch.setattr(in_step, "_LOOK_EVERY_SECS", 3.0)
+    gone = tmp_path / "gone"
+    text = (
+        f"{WHO}from pathlib import Path; gone = Path({str(gone)!r})\n"
+        f"if me == {first}: gone.touch(); sys.exit(3 + me)\n"
+        "while not gone.exists(): time.sleep(0.01)\n"
+        "time.sleep(0.5)\n"
+        "os.abort() if me == 1 else sys.exit(3 + me)"
+    )
+    assert run(script(text), processes=3) == 3 + first
+    assert capsys.readouterr().err.startswith(f"hookline launch: process {first} failed with exit status {3 + first}.")
 
 
 def test_one_that_leaves_on_a_signal_is_waited_for_by_none_and_waits_for_all(plain, script, capsys):

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 import jax
 import jax.numpy as jnp
@@ -225,13 +226,11 @@ def one_fails():
     return trained(lambda summed: [Fails(), train.StopAtStepHook(last_step=10**6)])
 
 
-@scenario
-def one_asks_for_other_values():
+def other_values_at_step_5(of_others):
     class Differs(train.SessionRunHook):
         def before_run(self, run_context):
-            global_step = run_context.session.global_step
-            wanted = self.doubled if ME == 1 else self.summed
-            return train.SessionRunArgs(wanted) if global_step == 5 else None
+            wanted = self.doubled if ME == 1 else of_others and self.summed
+            return train.SessionRunArgs(wanted) if wanted is not None and run_context.session.global_step == 5 else None
 
     hook = Differs()
 
@@ -239,10 +238,45 @@ def one_asks_for_other_values():
         hook.summed, hook.doubled = summed, summed * 2
         return [hook, train.StopAtStepHook(last_step=20)]
 
+    return trained(hooks)
+
+
+@scenario
+def one_asks_for_other_values():
+    return other_values_at_step_5(of_others=True)
+
+
+@scenario
+def one_asks_for_values_and_others_for_none():
+    return other_values_at_step_5(of_others=None)
+
+
+@scenario
+def one_launches_another_known_program():
+    """At step 9 process 1 launches what both have launched at step 5: nobody meets for that."""
+
+    class Differs(train.SessionRunHook):
+        def before_run(self, run_context):
+            global_step = run_context.session.global_step
+            is_there = global_step == 5 or (global_step == 9 and ME == 1)
+            return train.SessionRunArgs(self.doubled) if is_there else None
+
+    hook = Differs()
+
+    def hooks(summed):
+        hook.doubled = summed * 2
+        return [hook, train.StopAtStepHook(last_step=20)]
+
+    return trained(hooks)
+
+
+@scenario
+def one_that_has_failed_stays():
     try:
-        return trained(hooks)
-    except hl.errors.OpError as error:
-        return [type(error).__name__, str(error)]
+        return other_values_at_step_5(of_others=None)
+    except hl.errors.FailedPreconditionError as error:
+        print(error, flush=True)
+        time.sleep(60)
 
 
 if __name__ == "__main__":

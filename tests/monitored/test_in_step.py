@@ -1,6 +1,8 @@
 """Monitored sessions in processes in step: real ones, which all do the same at the same runs."""
 
 import json
+import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -117,13 +119,32 @@ def test_a_signal_ends_all_after_the_same_run(to):
     assert steps[0] == steps[1]
 
 
-def test_other_programs_are_an_error_in_all():
-    for each in results("one_asks_for_other_values"):
-        kind, text = each["one_asks_for_other_values"]
-        assert kind == "FailedPreconditionError"
-        assert "different programs" in text
-        assert "process 0: " in text
-        assert "process 1: " in text
+@pytest.mark.parametrize("what", ["one_asks_for_other_values", "one_asks_for_values_and_others_for_none"])
+def test_other_programs_are_an_error_in_all(what):
+    for each in in_step.run(JOB, what):
+        assert each.status == 1
+        error = each.err[each.err.rindex("FailedPreconditionError") :]
+        assert "different programs" in error
+        assert "process 0: launch" in error
+        assert re.search("process 1: launch .* for the hook Differs", error)
+
+
+def test_programs_that_are_known_may_be_compared_each_time():
+    for each in in_step.run(
+        JOB, "one_launches_another_known_program", environment={"HOOKLINE_CHECK_EVERY_LAUNCH": "1"}
+    ):
+        assert each.status == 1
+        assert re.search("process 0: launch 11, .*; process 1: launch 11, .* for the hook Differs", each.err)
+
+
+def test_a_process_that_waits_for_one_that_has_failed_ends_with_its_words():
+    job = in_step.Job(JOB, "one_that_has_failed_stays")
+    assert job.processes[0].wait(60) == os.EX_TEMPFAIL
+    job.kill()
+    waited, failed = job.wait()
+    assert "Process 1 has failed" in waited.err
+    assert "different programs" in waited.err
+    assert "different programs" in failed.out
 
 
 def test_what_fails_in_one_ends_the_others_with_its_words():

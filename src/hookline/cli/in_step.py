@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from hookline.distributed.processes import ProcessGroup, stop_all
 
 _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 
-# A process that fails takes others with it within a tenth of a second: the first shall be the one that is named.
 _LOOK_EVERY_SECS = 0.02
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _LEFT = tuple(128 + number for number in ASKED)
@@ -39,11 +39,13 @@ class InStepLaunch:
         command: The script and its arguments.
         processes: How many processes run it.
         grace_secs: How long processes may take to end when they are asked to.
+        check_every_launch: Whether they compare each program before they launch it.
     """
 
     command: tuple[str, ...]
     processes: int
     grace_secs: float = 30.0
+    check_every_launch: bool = False
 
 
 def launch_in_step(what: InStepLaunch) -> int:
@@ -78,6 +80,7 @@ class _Job:
         self._address = f"127.0.0.1:{port}"
         self._echo = Echo(width=len(str(what.processes - 1)), without=_OF_GLOO)
         self._groups: list[ProcessGroup] = []
+        self._ended: list[int] = []
 
     def run(self) -> int:
         """Starts all processes, waits, and leaves none; returns the exit status."""
@@ -94,16 +97,25 @@ class _Job:
 
     def _start(self, index: int) -> None:
         command = [*_RUN, *self._what.command]
-        variables = {**os.environ, **environment(self._address, self._what.processes, index), "PYTHONUNBUFFERED": "1"}
-        self._groups.append(started(str(index), command, variables, self._guardian, self._echo))
+        own = environment(self._address, self._what.processes, index, check_every_launch=self._what.check_every_launch)
+        variables = {**os.environ, **own, "PYTHONUNBUFFERED": "1"}
+        group = started(str(index), command, variables, self._guardian, self._echo)
+        self._groups.append(group)
+
+        def note_end() -> None:
+            group.block()
+            self._ended.append(index)
+
+        threading.Thread(target=note_end, name=f"hookline-process-{index}", daemon=True).start()
 
     def _await_failure(self) -> int | None:
         """Waits until one has ended badly, and returns which; None if all have ended well, or a signal came."""
         while not self._signals.caught:
             statuses = [group.status() for group in self._groups]
-            # JAX aborts those that are left.
             if failed := [index for index, status in enumerate(statuses) if status]:
-                return min(failed, key=lambda index: (statuses[index] in _ABORTED, index))
+                # JAX aborts those that are left, and some end by themselves because of the first.
+                order = [*self._ended, *failed]
+                return min(failed, key=lambda index: (statuses[index] in _ABORTED, order.index(index)))
             if None not in statuses:
                 break
             clock.wait(self._signals.event, _LOOK_EVERY_SECS)

@@ -69,6 +69,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--in-step", action="store_true", help="run in step: every process does the same on its part of the data")
     add("--processes", type=_positive, default=None, metavar="N", help="how many processes run in step")
+    add("--check-every-launch", action="store_true", help="have them compare each program before they launch it")
     add("--workers", type=_positive, default=None, help="how many processes train, the chief included (default: 1)")
     add("--servers", type=_positive, default=None, help="how many parameter servers hold the variables (default: 1)")
     add("--address", default=None, metavar="HOST:PORT", help="join the Ray cluster with this head")
@@ -110,6 +111,8 @@ def _launch(arguments: argparse.Namespace) -> int:
         raise ValueError(
             "--processes requires --in-step. The processes of a chief and workers are counted by --workers."
         )
+    if arguments.check_every_launch:
+        raise ValueError("--check-every-launch requires --in-step: a chief and workers launch what they like.")
     if arguments.address is None and arguments.token_path is not None:
         raise ValueError("--token-path requires --address: a private Ray cluster makes its own token.")
     return launch(
@@ -143,6 +146,7 @@ def _launch_in_step(arguments: argparse.Namespace) -> int:
             command=(str(arguments.script), *arguments.arguments),
             processes=arguments.processes,
             grace_secs=arguments.grace,
+            check_every_launch=arguments.check_every_launch,
         )
     )
 

@@ -35,6 +35,8 @@ import itertools
 import json
 import logging
 import math
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Generator
@@ -49,6 +51,7 @@ _logger = logging.getLogger(__name__)
 _SAY_EVERY_SECS = 10.0
 _WAIT_SECS = 3600.0
 _LEAVE_SECS = 10.0
+_STUCK_SECS = 5.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
@@ -332,12 +335,28 @@ class Agreement(Member):
             return self._board.delete(self._space + request.prefix)
         if isinstance(request, Taken):
             with self.changed:
+                if self.failure() and not clock.wait_for(self.changed, lambda: self.is_taken, _STUCK_SECS):
+                    self._end_process()
                 return self.changed.wait_for(lambda: self.is_taken)
         if request is None:
             return None
         while (text := self._board.get(self._space + request.key, _WAIT_SECS)) is None:
             pass
         return text
+
+    def _end_process(self) -> None:
+        """Ends this process, whose main thread waits for one that has failed: in a collective nothing else ends it."""
+        process, why = self.failure() or (0, "")
+        _logger.critical(
+            "Process %d has failed, and process %d ends without more, for it waits where nobody comes: %s",
+            process,
+            self.index,
+            why,
+        )
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(os.EX_TEMPFAIL)
 
     def _work(self) -> None:
         try:

@@ -6,6 +6,7 @@ import collections
 import functools
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from hookline.graph import placement
 
 _logger = logging.getLogger(__name__)
 
-_SAY_EVERY_SECS = 10.0
+_SAY_EVERY_SECS, _LOOK_EVERY_SECS = 10.0, 1.0
 START_TIMEOUT_SECS = 300.0
 """How long processes wait for one of them that has not come to the same place; it may still compile."""
 
@@ -48,8 +49,17 @@ class Peers:
         """Whether this process decides, saves and writes."""
         return self.index == 0
 
-    def gather(self, about: str, value: Any, timeout_secs: float = START_TIMEOUT_SECS) -> list[Any]:
+    def gather(
+        self,
+        about: str,
+        value: Any,
+        timeout_secs: float = START_TIMEOUT_SECS,
+        *,
+        waits: Callable[[], None] | None = None,
+    ) -> list[Any]:
         """Returns what all processes have given here, in their order. The values are JSON.
+
+        `waits` is called each second of the wait.
 
         Raises:
             DeadlineExceededError: One has not come; the error names it.
@@ -57,8 +67,8 @@ class Peers:
         place = self._next(about)
         if not self.is_chief:
             self.board.set(f"{place}/{self.index}", json.dumps(value))
-            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
-        others = [self._get(f"{place}/{other}", about, other, timeout_secs) for other in range(1, self.count)]
+            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs, waits))
+        others = [self._get(f"{place}/{other}", about, other, timeout_secs, waits) for other in range(1, self.count)]
         values = [value, *map(json.loads, others)]
         self._say(f"{place}/all", json.dumps(values))
         return values
@@ -91,15 +101,15 @@ class Peers:
         if self.count > 1:
             self.board.set(key, text)
 
-    def _get(self, key: str, about: str, of: int, timeout_secs: float) -> str:
-        left = timeout_secs
+    def _get(self, key: str, about: str, of: int, timeout_secs: float, waits: Callable[[], None] | None = None) -> str:
+        begun = said = clock.monotonic()
         while True:
-            begun = clock.monotonic()
-            found = self.board.get(key, min(left, _SAY_EVERY_SECS))
+            left = begun + timeout_secs - clock.monotonic()
+            found = self.board.get(key, max(0.0, min(left, _SAY_EVERY_SECS if waits is None else _LOOK_EVERY_SECS)))
             if found is not None:
                 return found
-            left -= clock.monotonic() - begun
-            if left <= 0:
+            now = clock.monotonic()
+            if now >= begun + timeout_secs:
                 raise DeadlineExceededError(
                     None,
                     None,
@@ -107,7 +117,11 @@ class Peers:
                     f"which has not come to the same place. All processes must run the same script with the same "
                     f"arguments; look at what process {of} printed last.",
                 )
-            _logger.info("Process %d waits for process %d (%s).", self.index, of, about)
+            if now >= said + _SAY_EVERY_SECS:
+                _logger.info("Process %d waits for process %d (%s).", self.index, of, about)
+                said = now
+            if waits is not None:
+                waits()
 
 
 @functools.cache

@@ -48,6 +48,10 @@ class AheadInStep(Ahead):
     def pays(self) -> bool:  # noqa: D102
         return self.most is not None and self.demand.capacity == 1 and super().pays
 
+    def read(self, most: int, *, ahead: bool = False, at_once: int = 1) -> bool:  # noqa: D102
+        # One at a time: each counts towards the end, and the thread may meet runs that have begun to take blocks.
+        return super().read(1, ahead=ahead)
+
     def _next(self) -> Read:
         if self.most is not None and self._count >= self.most:
             raise StopIteration

@@ -16,6 +16,7 @@ import jax
 from hookline import arguments, clock
 from hookline.coordination import service
 from hookline.errors import DeadlineExceededError, UnavailableError
+from hookline.session import launches
 
 _logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ _SAY_AFTER_SECS = 10.0
 # When JAX's own limit is over it aborts the process, with a trace of C++ functions: ours comes first.
 _LONGER_SECS = 60
 _ADDRESS, _COUNT, _INDEX = "HOOKLINE_COORDINATOR_ADDRESS", "HOOKLINE_NUM_PROCESSES", "HOOKLINE_PROCESS_ID"
+_CHECK = "HOOKLINE_CHECK_EVERY_LAUNCH"
 _DIRECT = "no_grpc_proxy"
 _ADVICE = (
     "Start the script with `hookline launch --in-step`, or under Slurm, Open MPI, Kubernetes or on a TPU pod, or give "
@@ -43,6 +45,7 @@ def initialize(
     coordinator_bind_address: str | None = None,
     heartbeat_timeout_secs: int = HEARTBEAT_SECS,
     start_timeout_secs: int = 300,
+    check_every_launch: bool = False,
 ) -> None:
     """Makes this process one of several that run the same script in step, before it uses any device.
 
@@ -64,6 +67,9 @@ def initialize(
         heartbeat_timeout_secs: After how many seconds without a sign of life a process counts as lost, and JAX ends
             the others. JAX's own default is 100.
         start_timeout_secs: How long to wait for the other processes.
+        check_every_launch: Whether the processes compare each program before they launch it, to find the first place
+            where they differ. It costs about a millisecond a run. Else they do so when it is new, and compare what they
+            have launched every 1,000 runs and before each checkpoint.
 
     Raises:
         RuntimeError: The process has used a device before.
@@ -85,6 +91,8 @@ def initialize(
     heartbeat_secs = arguments.whole(WHO, "heartbeat_timeout_secs", heartbeat_timeout_secs, at_least=1)
     timeout_secs = arguments.whole(WHO, "start_timeout_secs", start_timeout_secs, at_least=1)
     given = _given(coordinator_address, num_processes, process_id)
+    if check_every_launch or os.environ.get(_CHECK):
+        launches.meet_always()
     if jax.distributed.is_initialized():
         _logger.info("%s", service.described())
         return
@@ -115,9 +123,10 @@ def initialize(
     service.note_heartbeat(heartbeat_secs)
 
 
-def environment(address: str, count: int, index: int) -> dict[str, str]:
+def environment(address: str, count: int, index: int, *, check_every_launch: bool) -> dict[str, str]:
     """Returns the variables that tell a process on this machine which one it is."""
-    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index)}
+    checks = {_CHECK: "1"} if check_every_launch else {}
+    return {_ADDRESS: address, _COUNT: str(count), _INDEX: str(index), **checks}
 
 
 def _given(address: str | None, count: int | None, index: int | None) -> dict[str, Any]:

@@ -67,6 +67,15 @@ class ProcessGroup:
             clock.sleep(_LOOK_EVERY_SECS)
         return status
 
+    def block(self) -> None:
+        """Blocks until the process has exited, in a thread that notes when; `status` is asked by others meanwhile."""
+        if hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):  # Somebody has asked for its status already.
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            while self.status() is None:
+                clock.sleep(_LOOK_EVERY_SECS)
+
     def ask_to_end(self) -> None:
         """Sends SIGTERM to the process alone, if it still runs, because it may need its children to end in order."""
         if self.status() is None:

@@ -11,7 +11,7 @@ from typing import Any
 from hookline.coordination import peers
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
-from hookline.errors import AbortedError
+from hookline.errors import AbortedError, OpError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
@@ -39,7 +39,9 @@ class InStep:
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
         self._peers, self._act = found, act
         self._agreement = Agreement(found.board, found.index, found.count)
-        self._launches = launches.current()
+        found_launches = launches.current()
+        assert found_launches is not None, "They are several."
+        self._launches = found_launches
         self._is_reserved = self._is_left = False
         self._runs = 0
         self._leaves: list[Trigger] = []
@@ -84,18 +86,28 @@ class InStep:
     def propose(self, kind: str, value: Any = None) -> None:
         """Proposes something, from any thread; where the main thread calls it, no run follows until that is decided."""
         if not self._is_left:
-            self.has_failed = self.has_failed or kind == FAILURE
             self._agreement.suggest(kind, value)
 
-    def failed_elsewhere(self) -> AbortedError | None:
-        """Returns the error of another process that has failed, if that is known and was not acted on."""
-        found = self._agreement.failure()
-        return None if found is None or self.has_failed else self.end_with(*found)
+    def fail(self, why: str) -> None:
+        """Tells the others that this process has failed."""
+        self.has_failed = True
+        self.propose(FAILURE, why)
 
-    def end_with(self, process: int, why: str) -> AbortedError:
+    def failed_elsewhere(self) -> OpError | None:
+        """Returns the error of another process that has failed, if that is known and was not acted on."""
+        if self.has_failed:
+            return None
+        if (found := self._agreement.failure()) is not None:
+            return self.end_with(*found)
+        if (difference := self._launches.difference) is not None:
+            self.fail(str(difference))
+        return difference
+
+    def end_with(self, process: int, why: str) -> OpError:
         """Returns the error with which this process ends because another has failed."""
         self.has_failed = True
-        return AbortedError(None, None, f"Process {process} has failed, and the others end with it: {why}")
+        text = f"Process {process} has failed, and the others end with it: {why}"
+        return self._launches.difference or AbortedError(None, None, text)
 
     def leave(self) -> None:
         """Takes part no more: the session is over."""
@@ -109,7 +121,6 @@ class InStep:
         """Has a thread compare what the processes have launched so far."""
         if self._comparing is not None:
             self._comparing.join()
-        assert self._launches is not None, "They are several."
         check = self._launches.check("launches")
 
         def compare() -> None:
@@ -123,12 +134,10 @@ class InStep:
 
     def meet_while(self, hooks_are_called: Callable[[], bool]) -> None:
         """Has runs that hooks make by themselves meet the other processes first."""
-        assert self._launches is not None, "They are several."
         self._launches.meets = hooks_are_called
 
     def asks(self, who: str) -> None:
         """Takes note for whom the next program is, for the error of one that differs."""
-        assert self._launches is not None, "They are several."
         self._launches.asked_by = who
 
     # The clock --------------------------------------------------------------------------------------------------

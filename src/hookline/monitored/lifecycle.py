@@ -575,7 +575,7 @@ class MonitoredLifecycle(InDialect):
     def _tell_of(self, exception: BaseException) -> None:
         """Tells the processes that run in step with this one that it has failed."""
         if self._in_step is not None and not self._in_step.has_failed:
-            self._in_step.propose(FAILURE, f"{type(exception).__name__}: {exception}")
+            self._in_step.fail(f"{type(exception).__name__}: {exception}")
 
     def _deliver_arrived(self) -> None:
         """Gives late hooks what has arrived, for the session may go no further."""

@@ -12,9 +12,22 @@ import jax
 
 from hookline.coordination import peers
 from hookline.coordination.peers import Peers
+from hookline.coordination.roll_call import RollCall
 from hookline.errors import FailedPreconditionError
 
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
+
+
+_KEPT = 64
+"""How many launches a process can tell at any time; it starts fewer before it waits for a result."""
+
+
+class Launch(NamedTuple):
+    """A launch of a program: which one it was, the program's fingerprint, and what it is, in words."""
+
+    number: int
+    fingerprint: int
+    about: str
 
 
 class Launched(NamedTuple):
@@ -23,12 +36,12 @@ class Launched(NamedTuple):
     Args:
         total: How many programs.
         fingerprint: A number that all of them have made, in their order.
-        recent: The fingerprints of those since the last comparison.
+        recent: Those since the last comparison, at least.
     """
 
     total: int
     fingerprint: int
-    recent: tuple[int, ...]
+    recent: list[Launch]
 
 
 class Launches:
@@ -48,14 +61,18 @@ class Launches:
         strict: Whether they meet before each launch in any case.
     """
 
+    strict = False
+
     def __init__(self, of: Peers) -> None:
         self._peers = of
         self._lock = threading.Lock()
         self.count, self._fingerprint = 0, 0
-        self._recent: list[int] = []
+        self._recent: list[tuple[int, str]] = []
         self._texts: dict[int, str] = {}
-        self.asked_by, self.strict = "", False
+        self.asked_by = ""
         self.meets: Callable[[], bool] = lambda: False
+        self._pending: Launch | None = None
+        self._roll_call = RollCall(of, self._stands, _judge)
 
     def note(self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str]) -> None:
         """Takes note of a launch that follows.
@@ -81,19 +98,52 @@ class Launches:
         with self._lock:
             self.count += 1
             self._fingerprint = (self._fingerprint * _FACTOR + number) & _MASK
-            self._recent.append(number)
+            self._recent.append((number, self.asked_by))
 
     def _meet(self, number: int) -> None:
-        about = self._texts[number] + (f", for {self.asked_by}" if self.asked_by else "")
-        found = self._peers.gather("program", [self.count + 1, number, about])
-        if any(each[:2] != found[0][:2] for each in found):
-            raise _different(found)
+        self._pending = Launch(self.count + 1, number, self._about(number, self.asked_by))
+        try:
+            found = self._peers.gather("program", self._pending, waits=self._look)
+        finally:
+            self._pending = None
+        if (difference := _difference([[each] for each in found], may_follow=False)) is not None:
+            raise FailedPreconditionError(None, None, difference)
+
+    def _look(self) -> None:
+        """Asks how the others stand, whom this process waits for: one that launches what it knows meets nobody.
+
+        Raises:
+            FailedPreconditionError: They launch other programs.
+        """
+        if (error := self.difference) is not None:
+            self._roll_call.await_heard()
+            raise error
+        self._roll_call.call()
+
+    @property
+    def difference(self) -> FailedPreconditionError | None:
+        """The error of all processes, where one waits for others that have launched another program."""
+        text = self._roll_call.verdict
+        return None if text is None else FailedPreconditionError(None, None, text)
+
+    def _stands(self) -> list[Launch]:
+        """Returns the last launches of this process, and the one for which it waits."""
+        with self._lock:
+            last, pending = self._told(self._recent[-_KEPT:]), self._pending
+        return last if pending is None else [*last, pending]
+
+    def _told(self, last: list[tuple[int, str]]) -> list[Launch]:
+        first = self.count - len(last) + 1
+        return [Launch(first + place, each[0], self._about(*each)) for place, each in enumerate(last)]
+
+    def _about(self, number: int, asked_by: str) -> str:
+        return self._texts[number] + (f", for {asked_by}" if asked_by else "")
 
     def _so_far(self) -> Launched:
-        """Returns what was launched so far; the next answer has nothing of this in `recent`."""
+        """Returns what was launched so far; the next answer has little of this in `recent`."""
         with self._lock:
-            recent, self._recent = tuple(self._recent), []
-            return Launched(self.count, self._fingerprint, recent)
+            recent, self._recent = self._recent, self._recent[-_KEPT:]
+            return Launched(self.count, self._fingerprint, self._told(recent))
 
     def check(self, about: str) -> Callable[[], None]:
         """Returns a function that compares what the processes have launched up to this place of the script.
@@ -107,41 +157,40 @@ class Launches:
 
     def _compare(self, mine: Launched, about: str) -> None:
         found = self._peers.gather(about, [mine.total, mine.fingerprint])
-        if all(each == found[0] for each in found):
-            return
-        every = self._peers.gather(
-            f"{about}, in full", [mine.total, mine.recent, [self._texts[n] for n in mine.recent]]
-        )
-        raise _first_different(every)
+        if any(each != found[0] for each in found):
+            every = self._peers.gather(f"{about}, in full", mine.recent)
+            difference = _difference(every, may_follow=False)
+            raise FailedPreconditionError(None, None, difference or _text(mine.total, [None] * len(found)))
 
 
-def _different(found: list[Any]) -> FailedPreconditionError:
-    lines = [f"process {index}: launch {count}, {about}" for index, (count, _, about) in enumerate(found)]
-    return FailedPreconditionError(
-        None,
-        None,
-        "The processes are about to launch different programs, which would give wrong sums: "
+def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
+    """Returns the first difference between what processes have launched, as the text of an error.
+
+    Args:
+        every: Launches of all processes, as JSON.
+        may_follow: Whether one that has launched fewer may still launch the same.
+    """
+    by_number = [{each[0]: Launch(*each) for each in launches} for launches in every]
+    starts, ends = [min(found, default=1) for found in by_number], [max(found, default=0) for found in by_number]
+    for number in range(max(starts), max(ends) + 1):
+        told = [found.get(number) for found in by_number]
+        if len({each and each.fingerprint for each in told if each or not may_follow}) > 1:
+            return _text(number, told)
+    return None
+
+
+def _judge(every: list[list[Any]]) -> str | None:
+    return _difference(every, may_follow=True)
+
+
+def _text(number: int, told: list[Launch | None]) -> str:
+    lines = [f"process {index}: launch {number}, {each.about if each else 'none'}" for index, each in enumerate(told)]
+    return (
+        "The processes launch different programs, which would give wrong sums: "
         f"{'; '.join(_grouped(lines))}. All processes must run the same script, and their hooks ask for the same "
         "values on the same runs: what one process knows alone (a clock, its index, random numbers) must not decide "
-        "that.",
+        "that."
     )
-
-
-def _first_different(every: list[Any]) -> FailedPreconditionError:
-    starts = [count - len(recent) for count, recent, _ in every]
-    first, last = max(starts), max(count for count, _, _ in every)
-    for launch in range(first, last):
-        texts = [
-            texts[launch - start] if launch - start < len(recent) else "none"
-            for start, (_, recent, texts) in zip(starts, every, strict=True)
-        ]
-        numbers = {
-            recent[launch - start] if launch - start < len(recent) else None
-            for start, (_, recent, _) in zip(starts, every, strict=True)
-        }
-        if len(numbers) > 1:
-            return _different([(launch + 1, None, text) for text in texts])
-    return _different([(count, None, "not told apart any more") for count, _, _ in every])
 
 
 def _grouped(lines: list[str]) -> list[str]:
@@ -157,6 +206,11 @@ def current() -> Launches | None:
     """Returns the launches of this process, where it runs in step with others; else None."""
     found = peers.current()
     return None if found is None else _of(found)
+
+
+def meet_always() -> None:
+    """Has the processes meet before each launch, from now on."""
+    Launches.strict = True
 
 
 def kind_of(inputs: Any) -> tuple[Any, ...]:

@@ -1,0 +1,54 @@
+"""Roll calls of processes in step: all answer, whatever their main thread does, and all hear the verdict."""
+
+import threading
+
+from hookline.coordination.board import MemoryBoard
+from hookline.coordination.peers import Peers
+from hookline.coordination.roll_call import RollCall
+
+
+class Process:
+    """One process, which answers with `stands`."""
+
+    def __init__(self, board, index, count, judge):
+        self.stands, self.has_answered = index, threading.Event()
+        self.roll_call = RollCall(Peers(board, index, count), self.answer, judge)
+
+    def answer(self):
+        self.has_answered.set()
+        return self.stands
+
+
+def together(count, judge):
+    board = MemoryBoard()
+    return [Process(board, index, count, judge) for index in range(count)]
+
+
+def test_a_call_makes_all_answer_and_all_hear_what_is_wrong():
+    heard = []
+
+    def judge(answers):
+        heard.append(answers)
+        return "process 2 is elsewhere" if answers[2] == 7 else None
+
+    processes = together(3, judge)
+    processes[1].roll_call.call()
+    for process in processes:
+        assert process.has_answered.wait(10)
+    processes[2].stands = 7
+    while processes[0].roll_call.verdict is None:
+        processes[0].roll_call.call()
+    processes[0].roll_call.await_heard()
+    assert [process.roll_call.verdict for process in processes] == ["process 2 is elsewhere"] * 3
+    assert heard[0] == [0, 1, 2]
+    assert heard[-1] == [0, 1, 7]
+    processes[1].roll_call.close()
+
+
+def test_the_first_that_leaves_ends_the_roll_calls_of_all():
+    processes = together(2, lambda answers: None)
+    processes[1].roll_call.close()
+    processes[0].roll_call.close()
+    processes[0].roll_call.call()
+    assert not any(process.has_answered.is_set() for process in processes)
+    assert "hookline-roll-call" not in [thread.name for thread in threading.enumerate()]
