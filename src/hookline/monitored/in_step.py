@@ -17,6 +17,9 @@ from hookline.session import launches
 
 _COMPARE_EVERY_RUNS = 1000
 
+# Who fails says so in each process; what hooks warn of is the same in all.
+_LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
+
 STOP, SIGNAL, DUE = "stop", "signal", "due"
 """What processes propose, beside `FAILURE`: to stop; to heed a signal; that the time of triggers has come."""
 
@@ -176,11 +179,11 @@ class InStep:
 
 
 def _be_quiet() -> None:
-    """Leaves what hooks log to the chief, unless somebody has said which levels are logged."""
-    for part in ("hooks", "loop", "monitored", "checkpoint"):
+    """Leaves it to the chief what hooks have to say, unless somebody has said which levels are logged."""
+    for part, level in _LEVELS.items():
         logger = logging.getLogger(f"hookline.{part}")
         if logger.level == logging.NOTSET:
-            logger.setLevel(logging.WARNING)
+            logger.setLevel(level)
 
 
 def _looks_at_clock(leaf: Trigger) -> bool:

@@ -1,0 +1,184 @@
+"""Each built-in hook, in processes in step: what it does at which step, what it writes and what it logs, by process."""
+
+import faulthandler
+import io
+import json
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
+from hookline import train
+from hookline.coordination import peers
+
+CASES = {}
+LAST_STEP, NAN_AT = 20, 13
+
+
+def case(function):
+    """Has a function be called by its name; it returns the hooks, and what to look at in the end."""
+    CASES[function.__name__] = function
+    return function
+
+
+class Log(logging.Handler):
+    """Notes what hookline logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+class Model:
+    """A model whose loss is the sum of a batch; where asked for, it is no number once."""
+
+    def __init__(self, folder, has_nan):
+        self.folder = folder
+        step = train.get_or_create_global_step()
+        batch = hl.data.iterator(hl.data.arrays(np.arange(64.0, dtype=np.float32), 8, shuffle_seed=3, epochs=None))
+        self.weight = hl.Variable(jnp.zeros(()), name="weight")
+        at = NAN_AT if has_nan else -1
+        self.loss = hl.op(lambda batch, step: jnp.where(step == at - 1, jnp.nan, batch.sum()))(batch, step)
+        hl.summary.scalar("loss", self.loss)
+        self.fed = hl.placeholder(jnp.float32, (), name="fed")
+        self.uses_feed = self.fed * 2.0
+        self.train_op = hl.group(self.weight.assign_add(self.loss), step.assign_add(1))
+
+
+@case
+def stop_at_step(model):
+    return [], lambda: None
+
+
+@case
+def logging_tensor(model):
+    return [train.LoggingTensorHook({"loss": model.loss}, every_n_iter=5)], lambda: None
+
+
+@case
+def step_counter(model):
+    return [train.StepCounterHook(every_n_steps=5, output_dir=model.folder)], lambda: None
+
+
+@case
+def summary_saver(model):
+    summaries = hl.summary.merge_all()
+    return [train.SummarySaverHook(save_steps=5, output_dir=model.folder, summary_op=summaries)], lambda: None
+
+
+@case
+def summary_at_end(model):
+    return [train.SummaryAtEndHook(model.folder)], lambda: None
+
+
+@case
+def profiler(model):
+    return [train.ProfilerHook(save_steps=5, output_dir=model.folder)], lambda: None
+
+
+@case
+def progress(model):
+    shown = io.StringIO()
+    return [train.ProgressHook({"loss": model.loss}, every_secs=0.01, file=shown)], lambda: bool(shown.getvalue())
+
+
+@case
+def feed_fn(model):
+    hook = train.FeedFnHook(lambda: {model.fed: 3.0})
+    seen = []
+
+    class Sees(train.SessionRunHook):
+        trigger, fetches = train.every(10), model.uses_feed
+
+        def on_trigger(self, firing):
+            seen.append(float(firing.values))
+
+    return [hook, Sees()], lambda: seen
+
+
+@case
+def final_ops(model):
+    hook = train.FinalOpsHook({"weight": model.weight})
+    return [hook], lambda: float(hook.final_ops_values["weight"])
+
+
+@case
+def watchdog(model):
+    return [train.WatchdogHook(timeout_secs=600)], lambda: None
+
+
+@case
+def bound_to_an_operation(model):
+    noted = []
+
+    class Notes(train.SessionRunHook):
+        trigger = train.every(5)
+
+        def on_trigger(self, firing):
+            noted.append(firing.global_step)
+
+    return [train.when(model.train_op, Notes())], lambda: noted
+
+
+def nan_case(on_nan):
+    def nan(model):
+        return [train.NanTensorHook(model.loss, on_nan=on_nan)], lambda: None
+
+    nan.__name__ = f"nan_{on_nan}"
+    return case(nan)
+
+
+for kind in ("raise", "stop", "skip"):
+    nan_case(kind)
+
+
+@case
+def checkpoint_saver(model):
+    place = peers.current().share("folder", model.folder)
+    return [train.CheckpointSaverHook(place, save_steps=5)], lambda: hl.train.latest_checkpoint(place)[-2:]
+
+
+def found(name):
+    """Trains with the hooks of a case; returns the step, the weight, what they say, and what is written and logged."""
+    log = Log()
+    logger = logging.getLogger("hookline")
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    with hl.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
+        model = Model(folder, name.startswith("nan"))
+        hooks, tell = CASES[name](model)
+        ended = []
+
+        class Looks(train.SessionRunHook):
+            def end(self, session):
+                ended[:] = [session.global_step, float(session.run(model.weight))]
+
+        error = None
+        try:
+            with train.MonitoredSession(hooks=[*hooks, Looks(), train.StopAtStepHook(last_step=LAST_STEP)]) as session:
+                while not session.should_stop():
+                    session.run(model.train_op)
+        except hl.errors.OpError as raised:
+            error = f"{type(raised).__name__} {raised}"
+        except train.NanLossDuringTrainingError as raised:
+            error = f"{type(raised).__name__} {raised}"
+        told = None if error else tell()
+        peers.current().meet("the end of a case")
+        files = sorted({path.name.split(".")[0] for path in Path(folder).rglob("*") if path.is_file()})
+    logger.removeHandler(log)
+    return {"ended": ended, "told": told, "files": files, "logged": log.lines, "error": error}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CASES:
+        faulthandler.dump_traceback_later(60, exit=True)
+        begun = time.monotonic()
+        print(json.dumps([name, found(name), time.monotonic() - begun]), flush=True)
