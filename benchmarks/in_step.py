@@ -2,7 +2,7 @@
 
 Run it with `hookline launch --in-step --processes 2 benchmarks/in_step.py`. Both loops make the same step, an MLP that
 takes 5 ms or more, on batches that are split over the processes. Each round times one after the other; what is shown
-is the median of the ratios, with its error.
+is the median of the ratios, with its error. Then it measures the constants of the cost model in docs/in-step.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,8 +19,11 @@ import numpy as np
 import optax
 
 import hookline as hl
+from hookline.coordination import peers
+from hookline.coordination.agreement import Agreement
+from hookline.session import launches
 
-WIDTH, BATCH = 768, 256
+WIDTH, BATCH = 384, 128
 
 
 def init() -> Any:
@@ -85,6 +89,37 @@ def _own_rows(count: int) -> slice:
     return slice(jax.process_index() * share, (jax.process_index() + 1) * share)
 
 
+def constants() -> dict[str, float]:
+    """Returns what the parts of keeping in step cost, each in microseconds."""
+    processes, launched = peers.current(), launches.current()
+    assert processes is not None, "There are several."
+    assert launched is not None, "There are several."
+    agreement = Agreement(processes.board, processes.index, processes.count, name="measured")
+
+    def once(function: Callable[[], Any], times: int) -> float:
+        processes.meet("a measurement")
+        begun = time.perf_counter()
+        for _ in range(times):
+            function()
+        return 1e6 * (time.perf_counter() - begun) / times
+
+    def decide() -> None:
+        if processes.is_chief:
+            agreement.suggest("measured")
+        while agreement.before_run() is None:
+            pass
+
+    found = {"a run without a proposal": once(agreement.before_run, 100_000)}
+    while agreement.started < 300_000:  # Runs are numbered: all must have made as many.
+        agreement.before_run()
+    known = {"kind": 1}
+    found["a launch of a known program"] = once(lambda: launched.note(known, "a program", "kind", str), 100_000)
+    found["a gathering of all, as before a new program"] = once(lambda: processes.gather("measured", 1), 200)
+    found["an agreement, from the proposal to the run after which all act"] = once(decide, 200)
+    agreement.close()
+    return found
+
+
 def main() -> None:
     """Measures, and shows the figures in process 0."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -119,6 +154,9 @@ def main() -> None:
         print(f"{jax.process_count()} processes; by hand a step takes {1e3 * statistics.median(times):.2f} ms.")
         print(f"hookline takes {statistics.median(ratios):.3f} +- {error:.3f} of it ({len(ratios)} rounds,", end=" ")
         print(f"quartiles {low:.3f} and {high:.3f}).")
+    for name, micros in constants().items():
+        if jax.process_index() == 0:
+            print(f"{name}: {micros:,.2f} us")
 
 
 if __name__ == "__main__":

@@ -271,6 +271,38 @@ def one_launches_another_known_program():
 
 
 @scenario
+def one_has_other_initial_values():
+    def hooks(summed):
+        hl.Variable(np.full(3, 1.0 + ME), name="other")
+        return [train.StopAtStepHook(last_step=20)]
+
+    return trained(hooks)
+
+
+@scenario
+def one_loop_begins_with_another_state():
+    def step(state, batch):
+        return state + batch.mean(), {"loss": batch.mean()}
+
+    batches = hl.data.arrays(np.arange(64.0, dtype=np.float32), 8, epochs=1)
+    return train.Loop(step, jnp.full(3, 1.0 + ME), batches).run(progress=False).tolist()
+
+
+@scenario
+def one_is_fed_another_value_once():
+    class Feeds(train.SessionRunHook):
+        def begin(self):
+            self.fed = hl.placeholder(jnp.float32, (), name="fed")
+            self.doubled = self.fed * 2
+
+        def before_run(self, run_context):
+            other = ME == 1 and run_context.session.global_step == 7
+            return train.SessionRunArgs(self.doubled, {self.fed: 3.0 if other else 2.0})
+
+    return trained(lambda summed: [Feeds(), train.StopAtStepHook(last_step=20)])
+
+
+@scenario
 def one_that_has_failed_stays():
     try:
         return other_values_at_step_5(of_others=None)

@@ -129,6 +129,23 @@ def test_other_programs_are_an_error_in_all(what):
         assert re.search("process 1: launch .* for the hook Differs", error)
 
 
+@pytest.mark.parametrize(
+    ("what", "launch"),
+    [
+        ("one_has_other_initial_values", 1),
+        ("one_loop_begins_with_another_state", 1),
+        ("one_is_fed_another_value_once", 9),  # Found at the end of the training.
+    ],
+)
+def test_other_values_are_an_error_in_all(what, launch):
+    for each in in_step.run(JOB, what):
+        assert each.status == 1
+        assert "give different values to one program" in each.err
+        assert re.search(
+            rf"process 0: launch {launch}, .* values with crc32c (\w+); process 1: launch {launch}, ", each.err
+        )
+
+
 def test_programs_that_are_known_may_be_compared_each_time():
     for each in in_step.run(
         JOB, "one_launches_another_known_program", environment={"HOOKLINE_CHECK_EVERY_LAUNCH": "1"}

@@ -112,6 +112,23 @@ class InStep:
         text = f"Process {process} has failed, and the others end with it: {why}"
         return self._launches.difference or AbortedError(None, None, text)
 
+    def check_end(self) -> None:
+        """Compares, at the end of the training, what all have launched.
+
+        Raises:
+            FailedPreconditionError: They have launched different programs.
+            AbortedError: Another process has failed.
+        """
+        if self._is_left or self.has_failed:
+            return
+        if self._comparing is not None:
+            self._comparing.join()
+        self._launches.check("launches", self._raise_of_others)()
+
+    def _raise_of_others(self) -> None:
+        if (error := self.failed_elsewhere()) is not None:
+            raise error
+
     def leave(self) -> None:
         """Takes part no more: the session is over."""
         if not self._is_left:

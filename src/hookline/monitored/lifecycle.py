@@ -561,6 +561,12 @@ class MonitoredLifecycle(InDialect):
                     self._deliver_arrived()
                     self._notify(failure)
                     return [failure]
+        if self._in_step is not None:
+            try:
+                self._in_step.check_end()
+            except Exception as exc:
+                self._fail(exc)
+                return [exc]
         return self._hooks.end(raw)
 
     def _fail(self, exception: BaseException) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from hookline.coordination import peers
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
 from hookline.errors import FailedPreconditionError
+from hookline.graph import placement
 
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
 
@@ -23,10 +26,11 @@ _KEPT = 64
 
 
 class Launch(NamedTuple):
-    """A launch of a program: which one it was, the program's fingerprint, and what it is, in words."""
+    """A launch of a program: which one it was, fingerprints of the program and of what was fed, and words for it."""
 
     number: int
-    fingerprint: int
+    program: int
+    fed: int
     about: str
 
 
@@ -47,9 +51,10 @@ class Launched(NamedTuple):
 class Launches:
     """Counts the programs that this process launches, and tells them apart.
 
-    Processes that launch different programs compute wrong sums, and no error says so. So before a program runs for the
-    first time, the processes show each other what it is, and wait for one that has not come. Whatever they launch later
-    moves a fingerprint, which they compare from time to time: at the latest before a checkpoint is committed.
+    Processes that launch different programs compute wrong sums, and no error says so; those that feed one with
+    different values part from each other. So before a program runs for the first time, the processes show each other
+    what it is and what is fed, and wait for one that has not come. Whatever they launch later moves a fingerprint,
+    which they compare from time to time: at the latest before a checkpoint is committed, and at the end.
 
     Args:
         of: The processes.
@@ -67,14 +72,16 @@ class Launches:
         self._peers = of
         self._lock = threading.Lock()
         self.count, self._fingerprint = 0, 0
-        self._recent: list[tuple[int, str]] = []
+        self._recent: list[tuple[int, int, str]] = []
         self._texts: dict[int, str] = {}
         self.asked_by = ""
         self.meets: Callable[[], bool] = lambda: False
         self._pending: Launch | None = None
         self._roll_call = RollCall(of, self._stands, _judge)
 
-    def note(self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str]) -> None:
+    def note(
+        self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str], fed: Iterable[Any] = ()
+    ) -> None:
         """Takes note of a launch that follows.
 
         Args:
@@ -82,26 +89,27 @@ class Launches:
             about: What it is, in words.
             kind: What tells its arguments from others, such as their shapes.
             text: Returns the program itself.
+            fed: What it is fed, that each process has for itself, or together with others.
 
         Raises:
-            FailedPreconditionError: Another process launches another program.
+            FailedPreconditionError: Another process launches another program, or feeds it with other values.
             DeadlineExceededError: Another process launches none.
         """
-        number = known.get(kind)
-        if number is None:
+        program, crc = known.get(kind), _crc_of(fed)
+        if program is None:
             digest = hashlib.blake2b(text().encode(), digest_size=7).digest()
-            number = known[kind] = int.from_bytes(digest, "big")
-            self._texts[number] = about
-            self._meet(number)
+            program = known[kind] = int.from_bytes(digest, "big")
+            self._texts[program] = about
+            self._meet(program, crc)
         elif self.strict or self.meets():
-            self._meet(number)
+            self._meet(program, crc)
         with self._lock:
             self.count += 1
-            self._fingerprint = (self._fingerprint * _FACTOR + number) & _MASK
-            self._recent.append((number, self.asked_by))
+            self._fingerprint = ((self._fingerprint * _FACTOR + program) * _FACTOR + crc) & _MASK
+            self._recent.append((program, crc, self.asked_by))
 
-    def _meet(self, number: int) -> None:
-        self._pending = Launch(self.count + 1, number, self._about(number, self.asked_by))
+    def _meet(self, program: int, fed: int) -> None:
+        self._pending = self._launch(self.count + 1, program, fed, self.asked_by)
         try:
             found = self._peers.gather("program", self._pending, waits=self._look)
         finally:
@@ -132,12 +140,12 @@ class Launches:
             last, pending = self._told(self._recent[-_KEPT:]), self._pending
         return last if pending is None else [*last, pending]
 
-    def _told(self, last: list[tuple[int, str]]) -> list[Launch]:
+    def _told(self, last: list[tuple[int, int, str]]) -> list[Launch]:
         first = self.count - len(last) + 1
-        return [Launch(first + place, each[0], self._about(*each)) for place, each in enumerate(last)]
+        return [self._launch(first + place, *each) for place, each in enumerate(last)]
 
-    def _about(self, number: int, asked_by: str) -> str:
-        return self._texts[number] + (f", for {asked_by}" if asked_by else "")
+    def _launch(self, number: int, program: int, fed: int, asked_by: str) -> Launch:
+        return Launch(number, program, fed, self._texts[program] + (f", for {asked_by}" if asked_by else ""))
 
     def _so_far(self) -> Launched:
         """Returns what was launched so far; the next answer has little of this in `recent`."""
@@ -145,18 +153,19 @@ class Launches:
             recent, self._recent = self._recent, self._recent[-_KEPT:]
             return Launched(self.count, self._fingerprint, self._told(recent))
 
-    def check(self, about: str) -> Callable[[], None]:
+    def check(self, about: str, waits: Callable[[], None] | None = None) -> Callable[[], None]:
         """Returns a function that compares what the processes have launched up to this place of the script.
 
-        Each process calls both at the same places, the function in any thread: only there it waits for the others.
+        Each process calls both at the same places, the function in any thread: only there it waits for the others, and
+        calls `waits` each second.
 
         Raises:
             FailedPreconditionError: They have launched different programs. It names the first.
         """
-        return functools.partial(self._compare, self._so_far(), about)
+        return functools.partial(self._compare, self._so_far(), about, waits)
 
-    def _compare(self, mine: Launched, about: str) -> None:
-        found = self._peers.gather(about, [mine.total, mine.fingerprint])
+    def _compare(self, mine: Launched, about: str, waits: Callable[[], None] | None) -> None:
+        found = self._peers.gather(about, [mine.total, mine.fingerprint], waits=waits)
         if any(each != found[0] for each in found):
             every = self._peers.gather(f"{about}, in full", mine.recent)
             difference = _difference(every, may_follow=False)
@@ -174,7 +183,7 @@ def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
     starts, ends = [min(found, default=1) for found in by_number], [max(found, default=0) for found in by_number]
     for number in range(max(starts), max(ends) + 1):
         told = [found.get(number) for found in by_number]
-        if len({each and each.fingerprint for each in told if each or not may_follow}) > 1:
+        if len({each and (each.program, each.fed) for each in told if each or not may_follow}) > 1:
             return _text(number, told)
     return None
 
@@ -184,17 +193,39 @@ def _judge(every: list[list[Any]]) -> str | None:
 
 
 def _text(number: int, told: list[Launch | None]) -> str:
-    lines = [f"process {index}: launch {number}, {each.about if each else 'none'}" for index, each in enumerate(told)]
+    is_fed = None not in told and len({each.program for each in told if each}) == 1
+    lines = [
+        f"process {index}: launch {number}, {each.about if each else 'none'}"
+        + (f", given values with crc32c {each.fed:08x}" if is_fed and each else "")
+        for index, each in enumerate(told)
+    ]
+    shown = "; ".join(lines if len(lines) <= 8 else [*lines[:8], f"and {len(lines) - 8} more"])
+    if is_fed:
+        return (
+            f"The processes give different values to one program, and would part from each other: {shown}. Initial "
+            "values, what is fed, and what host operations return must be the same in all. Of batches of which each "
+            "process reads a part, hookline.data.iterator makes arrays that lie in all."
+        )
     return (
-        "The processes launch different programs, which would give wrong sums: "
-        f"{'; '.join(_grouped(lines))}. All processes must run the same script, and their hooks ask for the same "
-        "values on the same runs: what one process knows alone (a clock, its index, random numbers) must not decide "
-        "that."
+        f"The processes launch different programs, which would give wrong sums: {shown}. All processes must run the "
+        "same script, and their hooks ask for the same values on the same runs: what one process knows alone (a "
+        "clock, its index, random numbers) must not decide that."
     )
 
 
-def _grouped(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= 8 else [*lines[:8], f"and {len(lines) - 8} more"]
+def _crc_of(fed: Iterable[Any]) -> int:
+    """Returns a checksum of what this process has put on devices since the last launch, and feeds.
+
+    What it feeds to arrays that lie in several processes is a part of them, and its own.
+    """
+    crc = placement.take_crc()
+    for leaf in fed:
+        if isinstance(leaf, jax.Array):
+            if not leaf.is_fully_addressable:
+                continue
+            leaf = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+        crc = placement.crc32c(np.asarray(leaf), crc)
+    return crc
 
 
 @functools.cache

@@ -190,8 +190,9 @@ class Program:
                 return self._first_run(*arguments) if donates else self.dry(*arguments)
             with placement.inside(self._context):
                 if launched is not None:  # Of processes in step.
-                    kind = donates, launches.kind_of(arguments[3])
-                    launched.note(self._known, about, kind, lambda: self._text(compiled, arguments))
+                    fed = jax.tree.leaves(arguments[3])
+                    kind = donates, launches.kind_of(fed)
+                    launched.note(self._known, about, kind, lambda: self._text(compiled, arguments), fed)
                 if not self._is_loose:
                     results = compiled(*arguments)
                 else:  # The structures of the variables are a part of the arguments and of the results.
