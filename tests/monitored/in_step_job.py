@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 
 import hookline as hl
 from hookline import train
+from hookline.session import launches
 
 ME = jax.process_index()
 SCENARIOS = {}
@@ -32,6 +34,19 @@ def model(limit=None):
     total = hl.Variable(jnp.zeros((), jnp.int32), name="total")
     summed = hl.op(lambda batch: batch.sum())(batch)
     return hl.group(total.assign_add(summed), step.assign_add(1)), summed, total
+
+
+def refused(function):
+    """Is a scenario that ends with an error in all; it returns its kind and its text."""
+
+    def told():
+        try:
+            return function()
+        except hl.errors.OpError as error:
+            return [type(error).__name__, str(error)]
+
+    SCENARIOS[function.__name__] = told
+    return function
 
 
 class Notes(train.SessionRunHook):
@@ -241,7 +256,7 @@ def other_values_at_step_5(of_others):
     return trained(hooks)
 
 
-@scenario
+@refused
 def one_asks_for_other_values():
     return other_values_at_step_5(of_others=True)
 
@@ -251,9 +266,10 @@ def one_asks_for_values_and_others_for_none():
     return other_values_at_step_5(of_others=None)
 
 
-@scenario
+@refused
 def one_launches_another_known_program():
-    """At step 9 process 1 launches what both have launched at step 5: nobody meets for that."""
+    """At step 9 process 1 launches what both have launched at step 5: nobody meets for that, unless one asks for it."""
+    hl.distributed.initialize(check_every_launch=True)
 
     class Differs(train.SessionRunHook):
         def before_run(self, run_context):
@@ -267,10 +283,13 @@ def one_launches_another_known_program():
         hook.doubled = summed * 2
         return [hook, train.StopAtStepHook(last_step=20)]
 
-    return trained(hooks)
+    try:
+        return trained(hooks)
+    finally:
+        launches.Launches.strict = False
 
 
-@scenario
+@refused
 def one_has_other_initial_values():
     def hooks(summed):
         hl.Variable(np.full(3, 1.0 + ME), name="other")
@@ -279,7 +298,7 @@ def one_has_other_initial_values():
     return trained(hooks)
 
 
-@scenario
+@refused
 def one_loop_begins_with_another_state():
     def step(state, batch):
         return state + batch.mean(), {"loss": batch.mean()}
@@ -288,7 +307,7 @@ def one_loop_begins_with_another_state():
     return train.Loop(step, jnp.full(3, 1.0 + ME), batches).run(progress=False).tolist()
 
 
-@scenario
+@refused
 def one_is_fed_another_value_once():
     class Feeds(train.SessionRunHook):
         def begin(self):
@@ -300,6 +319,32 @@ def one_is_fed_another_value_once():
             return train.SessionRunArgs(self.doubled, {self.fed: 3.0 if other else 2.0})
 
     return trained(lambda summed: [Feeds(), train.StopAtStepHook(last_step=20)])
+
+
+@scenario
+def another_thread_runs_the_session():
+    class Runs(train.SessionRunHook):
+        trigger, error = train.every(10), None
+
+        def on_trigger(self, firing):
+            session = firing.context.session
+            thread = threading.Thread(target=self.run, args=(session,), name="other")
+            thread.start()
+            thread.join()
+
+        def run(self, session):
+            try:
+                session.run(self.doubled)
+            except RuntimeError as error:
+                self.error = str(error)
+
+    hook = Runs()
+
+    def hooks(summed):
+        hook.doubled = hl.get_default_graph().get_tensor_by_name("total:0") * 2
+        return [hook, train.StopAtStepHook(last_step=20)]
+
+    return [trained(hooks)[0], hook.error]
 
 
 @scenario

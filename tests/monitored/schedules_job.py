@@ -23,6 +23,7 @@ import numpy as np
 import hookline as hl
 from hookline import train
 from hookline.coordination import peers
+from hookline.session import launches
 
 ME, COUNT = jax.process_index(), jax.process_count()
 SIZE, BATCH = 64, 8
@@ -150,7 +151,7 @@ class Schedule:
         values = dict(enumerate(batches, 1))
         for each in notes:
             assert all(values[step] == value for step, value in each.noted), (each.noted, batches)
-        return [found, [each.noted for each in notes], saved]
+        return [found, [each.noted for each in notes], saved, launches.current().count]
 
 
 def main(first, count, ends_by_signal):

@@ -70,6 +70,7 @@ class Launches:
 
     def __init__(self, of: Peers) -> None:
         self._peers = of
+        self._thread = threading.current_thread()
         self._lock = threading.Lock()
         self.count, self._fingerprint = 0, 0
         self._recent: list[tuple[int, int, str]] = []
@@ -94,7 +95,13 @@ class Launches:
         Raises:
             FailedPreconditionError: Another process launches another program, or feeds it with other values.
             DeadlineExceededError: Another process launches none.
+            RuntimeError: Another thread than the first one launches it.
         """
+        if threading.get_ident() != self._thread.ident:
+            raise RuntimeError(
+                f"In processes that run in step one thread alone runs sessions, here {self._thread.name}: a program "
+                f"of {threading.current_thread().name} ({about}) would come between others, elsewhere in each process."
+            )
         program, crc = known.get(kind), _crc_of(fed)
         if program is None:
             digest = hashlib.blake2b(text().encode(), digest_size=7).digest()
