@@ -45,6 +45,7 @@ class InStep:
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
+        self._launches.forget_difference()
         self._is_reserved = self._is_left = False
         self._runs = 0
         self._leaves: list[Trigger] = []

@@ -78,6 +78,7 @@ class Launches:
         self.asked_by = ""
         self.meets: Callable[[], bool] = lambda: False
         self._pending: Launch | None = None
+        self._found: str | None = None
         self._roll_call = RollCall(of, self._stands, _judge)
 
     def note(
@@ -121,8 +122,8 @@ class Launches:
             found = self._peers.gather("program", self._pending, waits=self._look)
         finally:
             self._pending = None
-        if (difference := _difference([[each] for each in found], may_follow=False)) is not None:
-            raise FailedPreconditionError(None, None, difference)
+        if (text := _difference([[each] for each in found], may_follow=False)) is not None:
+            raise self._differs(text)
 
     def _look(self) -> None:
         """Asks how the others stand, whom this process waits for: one that launches what it knows meets nobody.
@@ -137,9 +138,17 @@ class Launches:
 
     @property
     def difference(self) -> FailedPreconditionError | None:
-        """The error of all processes, where one waits for others that have launched another program."""
-        text = self._roll_call.verdict
+        """The error of all processes, where they have launched different programs and somebody has noticed."""
+        text = self._found or self._roll_call.verdict
         return None if text is None else FailedPreconditionError(None, None, text)
+
+    def forget_difference(self) -> None:
+        """Leaves a difference behind that ended an earlier session."""
+        self._found = self._roll_call.verdict = None
+
+    def _differs(self, text: str) -> FailedPreconditionError:
+        self._found = text
+        return FailedPreconditionError(None, None, text)
 
     def _stands(self) -> list[Launch]:
         """Returns the last launches of this process, and the one for which it waits."""
@@ -175,8 +184,7 @@ class Launches:
         found = self._peers.gather(about, [mine.total, mine.fingerprint], waits=waits)
         if any(each != found[0] for each in found):
             every = self._peers.gather(f"{about}, in full", mine.recent)
-            difference = _difference(every, may_follow=False)
-            raise FailedPreconditionError(None, None, difference or _text(mine.total, [None] * len(found)))
+            raise self._differs(_difference(every, may_follow=False) or _text(mine.total, [None] * len(found)))
 
 
 def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
