@@ -63,6 +63,12 @@ def ours():
     )
 
 
+def scheduled():
+    """Started without arguments, by what a scheduler has put into the environment."""
+    hl.distributed.initialize()
+    say(at=[jax.process_index(), jax.process_count()], log=LOG)
+
+
 class Saves(hl.train.SessionRunHook):
     """Makes a session one that is worth leaving in order."""
 

@@ -21,8 +21,9 @@ SCRIPT = str(Path(__file__).with_name("in_step_start.py"))
 class Ended:
     """A process that has ended: its exit status, what it has found, and its last lines of errors."""
 
-    def __init__(self, what: str, *words: str) -> None:
+    def __init__(self, what: str, *words: str, **variables: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOOKLINE_")}
+        environment |= variables
         done = subprocess.run(
             [sys.executable, SCRIPT, what, *words], env=environment, capture_output=True, text=True, timeout=120
         )
@@ -50,6 +51,33 @@ def test_processes_that_are_told_of_each_other_run_in_step():
     heartbeat = "that run in step. A process that gives no sign of life for 10 s counts as lost."
     assert chief.found["log"] == [f"This is process 0 of 2 {heartbeat}"], "The second call says so and does nothing."
     assert other.found["log"] == [f"This is process 1 of 2 {heartbeat}"]
+
+
+def by_open_mpi(index: int) -> dict[str, str]:
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{os.getpid() * 2**12}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(index),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(index),
+    }
+
+
+def by_slurm(index: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(index),
+        "SLURM_LOCALID": str(index),
+    }
+
+
+@pytest.mark.parametrize("variables", [by_open_mpi, by_slurm])
+def test_what_a_scheduler_has_said_is_found(variables):
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(lambda index: Ended("scheduled", **variables(index)), range(2)))
+    assert [each.status for each in both] == [0, 0], both[0].errors + both[1].errors
+    assert [each.found["at"] for each in both] == [[0, 2], [1, 2]]
 
 
 def test_the_scripts_own_call_leaves_sigterm_to_sessions_before_and_after_it():
