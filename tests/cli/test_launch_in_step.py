@@ -14,6 +14,7 @@ import pytest
 
 from hookline import clock
 from hookline.cli import main
+from hookline.monitored import RecoveryPolicy
 
 in_step = importlib.import_module("hookline.cli.in_step")
 
@@ -84,7 +85,7 @@ def test_one_that_fails_is_named_and_the_others_are_ended(plain, script, capsys,
     assert run(script(f"{WHO}if me == 1: {end}\ntime.sleep(600)"), processes=3) == status
     assert clock.monotonic() - started < 20
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hookline")]
-    assert said == [f"hookline launch: process 1 {words}. The others are ended, within 30 s."]
+    assert said == [f"hookline launch: process 1 {words}. The others are ended, within 5 s."]
 
 
 def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
@@ -97,6 +98,24 @@ def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_p
     )
     assert run("--grace", "0.5", script(text)) == 5
     assert "process 0 failed with exit status 5" in capsys.readouterr().err
+
+
+def test_after_a_failure_all_are_started_again_as_often_as_is_said(plain, script, capsys, monkeypatch):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.1 * attempt)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    text = f"{WHO}print('programs in', os.environ['JAX_COMPILATION_CACHE_DIR'])\nsys.exit(7 if me else 0)"
+    assert run("--restart", "on-failure", "--max-restarts", "2", script(text)) == 7
+    out, err = capsys.readouterr()
+    said = [line for line in err.splitlines() if "again" in line]
+    assert said == [f"hookline launch: all are started again in 0.{n} s ({n} of 2 times)." for n in (1, 2)]
+    assert len(out.splitlines()) >= 3
+    (folder,) = {line.split()[-1] for line in out.splitlines()}
+    assert not Path(folder).exists()
+
+
+def test_who_leaves_on_a_signal_is_not_started_again(plain, script, capsys):
+    assert run("--restart", "on-failure", script("import sys; sys.exit(143)")) == 143
+    assert "again" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -161,7 +180,7 @@ def test_a_second_signal_does_not_wait(plain, script, tmp_path):
         (["--in-step", "--processes", "2", "--workers", "2"], "--workers does not go with --in-step"),
         (["--in-step", "--processes", "2", "--servers", "1"], "--servers does not go with --in-step"),
         (["--in-step", "--processes", "2", "--token-path", "t"], "--token-path does not go with --in-step"),
-        (["--in-step", "--processes", "2", "--restart", "on-failure"], "--restart does not go with --in-step yet"),
+        (["--in-step", "--processes", "2", "--max-restarts", "2"], "--max-restarts requires --restart on-failure"),
     ],
 )
 def test_what_makes_no_sense_is_said_without_a_traceback(capsys, words, message):

@@ -9,21 +9,25 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hookline import clock
 from hookline.cli.guardian import Guardian
 from hookline.cli.output import Echo
 from hookline.cli.signals import Signals
-from hookline.cli.task import ASKED, ended, started
+from hookline.cli.task import ASKED, ended, is_failure, started
 from hookline.distributed.in_step import environment
 from hookline.distributed.processes import ProcessGroup, stop_all
+from hookline.monitored import RecoveryPolicy
 
 _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 
 _LOOK_EVERY_SECS = 0.02
+# Without the one that has failed, the others can save nothing.
+_AFTER_FAILURE_SECS = 5.0
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _LEFT = tuple(128 + number for number in ASKED)
 
@@ -40,27 +44,53 @@ class InStepLaunch:
         processes: How many processes run it.
         grace_secs: How long processes may take to end when they are asked to.
         check_every_launch: Whether they compare each program before they launch it.
+        restarts: How often all are started again after a failure, and with what waits; None for never.
     """
 
     command: tuple[str, ...]
     processes: int
     grace_secs: float = 30.0
     check_every_launch: bool = False
+    restarts: RecoveryPolicy | None = None
 
 
 def launch_in_step(what: InStepLaunch) -> int:
     """Runs a script in several processes in step, shows what they print, and waits for their end.
 
     The processes find each other on the loopback interface. If one fails, the others are asked to end, and killed after
-    the grace period, because they may wait for the one that is missing. SIGINT and SIGTERM ask every process to end,
+    5 seconds or the grace period, because they may wait for the one that is missing; where `restarts` says so, all are
+    started again, and go on from their last checkpoint. SIGINT and SIGTERM ask every process to end,
     which saves and takes at most the grace period; a second signal ends everything at once. If this process is killed,
     a guardian process ends all, within the grace period or 5 seconds.
 
     Returns:
         The exit status of the process that failed first, else 0; 128 plus the signal if a signal ended it or the job.
     """
-    with Signals() as signals, Guardian(what.grace_secs) as guardian, _held_port() as port:
-        return _Job(what, port, signals, guardian).run()
+    with Signals() as signals, Guardian(what.grace_secs) as guardian, _compiled(what) as variables:
+        policy, attempt = what.restarts, 0
+        generator = None if policy is None else policy.generator()
+        while True:
+            with _held_port() as port:
+                status = _Job(what, port, variables, signals, guardian).run()
+            attempt += 1
+            if policy is None or generator is None or attempt > policy.max_attempts:
+                return status
+            if signals.caught or not is_failure(status):
+                return status
+            wait_secs = policy.backoff_secs(attempt, generator)
+            _say(f"all are started again in {wait_secs:.1f} s ({attempt} of {policy.max_attempts} times).")
+            if clock.wait(signals.event, wait_secs):
+                return signals.exit_status
+
+
+@contextlib.contextmanager
+def _compiled(what: InStepLaunch) -> Iterator[dict[str, str]]:
+    """Yields the variables with which processes that are started again read from the disk what was compiled before."""
+    if what.restarts is None or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="hookline-compiled-") as folder:
+        yield {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 @contextlib.contextmanager
@@ -75,8 +105,10 @@ def _held_port() -> Iterator[int]:
 class _Job:
     """The processes of a job."""
 
-    def __init__(self, what: InStepLaunch, port: int, signals: Signals, guardian: Guardian) -> None:
-        self._what, self._signals, self._guardian = what, signals, guardian
+    def __init__(
+        self, what: InStepLaunch, port: int, variables: Mapping[str, str], signals: Signals, guardian: Guardian
+    ) -> None:
+        self._what, self._variables, self._signals, self._guardian = what, variables, signals, guardian
         self._address = f"127.0.0.1:{port}"
         self._echo = Echo(width=len(str(what.processes - 1)), without=_OF_GLOO)
         self._groups: list[ProcessGroup] = []
@@ -98,7 +130,7 @@ class _Job:
     def _start(self, index: int) -> None:
         command = [*_RUN, *self._what.command]
         own = environment(self._address, self._what.processes, index, check_every_launch=self._what.check_every_launch)
-        variables = {**os.environ, **own, "PYTHONUNBUFFERED": "1"}
+        variables = {**os.environ, **self._variables, **own, "PYTHONUNBUFFERED": "1"}
         group = started(str(index), command, variables, self._guardian, self._echo)
         self._groups.append(group)
 
@@ -129,8 +161,9 @@ class _Job:
             _say(f"process {first} {ended(status)}.")
             self._await_others()
         elif others:
-            _say(f"process {first} {ended(status)}. The others are ended, within {self._what.grace_secs:g} s.")
-            stop_all(others, self._what.grace_secs, lambda: bool(self._signals.caught))
+            secs = min(self._what.grace_secs, _AFTER_FAILURE_SECS)
+            _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
+            stop_all(others, secs, lambda: bool(self._signals.caught))
         else:
             _say(f"process {first} {ended(status)}.")
         return status if status >= 0 else 128 - status

@@ -80,14 +80,14 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
         "--restart",
         choices=["none", "on-failure"],
         default="none",
-        help="whether a task that failed is started again (default: none)",
+        help="whether a task that failed is started again; with --in-step all are (default: none)",
     )
     add(
         "--max-restarts",
         type=_positive,
         default=None,
         metavar="N",
-        help=f"how often each task at most, with waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
+        help=f"how often each task, or all, with waits that grow from 1 to 60 seconds (default: {MAX_RESTARTS})",
     )
     add("script", type=Path, help="the Python script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
@@ -137,8 +137,6 @@ def _launch_in_step(arguments: argparse.Namespace) -> int:
                 f"{option} does not go with --in-step: it is for a chief and workers, with parameter servers on Ray. "
                 "Processes in step have neither, and are counted by --processes."
             )
-    if arguments.restart != "none" or arguments.max_restarts is not None:
-        raise ValueError("--restart does not go with --in-step yet: start the job again from its last checkpoint.")
     if arguments.processes is None:
         raise ValueError("--in-step requires --processes N, the number of processes on this machine.")
     return launch_in_step(
@@ -147,6 +145,7 @@ def _launch_in_step(arguments: argparse.Namespace) -> int:
             processes=arguments.processes,
             grace_secs=arguments.grace,
             check_every_launch=arguments.check_every_launch,
+            restarts=_restarts(arguments),
         )
     )
 

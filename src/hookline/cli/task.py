@@ -54,7 +54,7 @@ class Task:
             self._due, self._status = None, self.process.status()
 
     def _note_end(self, status: int) -> None:
-        if self._restarts is not None and _is_failure(status):
+        if self._restarts is not None and is_failure(status):
             policy, generator = self._restarts
             if self._failures < policy.max_attempts:
                 self._failures += 1
@@ -68,7 +68,7 @@ class Task:
             self._say(f"{self._name} {ended(status)}.")
 
 
-def _is_failure(status: int) -> bool:
+def is_failure(status: int) -> bool:
     """Returns whether an exit status means a failure: the task ended badly, and nobody asked it to end."""
     return status != 0 and not any(status in (-number, 128 + number) for number in ASKED)
 
