@@ -85,7 +85,7 @@ def test_one_that_fails_is_named_and_the_others_are_ended(plain, script, capsys,
     assert run(script(f"{WHO}if me == 1: {end}\ntime.sleep(600)"), processes=3) == status
     assert clock.monotonic() - started < 20
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hookline")]
-    assert said == [f"hookline launch: process 1 {words}. The others are ended, within 5 s."]
+    assert said == [f"hookline launch: process 1 {words}. The others are ended, within 3 s."]
 
 
 def test_who_does_not_end_after_a_failure_is_killed(plain, script, capsys, tmp_path):
@@ -262,3 +262,45 @@ def test_one_that_fails_leaves_at_once_with_a_traceback_of_the_script_alone(scri
     lines = [line.removeprefix("1 | ") for line in err.splitlines() if line.startswith("1 | ")]
     assert lines[:2] == ["Traceback (most recent call last):", f'  File "{path}", line 8, in <module>']
     assert lines[-1].startswith("The launcher has called it. Call hookline.distributed.initialize()")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import jax, jax.numpy as jnp, numpy as np
+import hookline as hl
+
+LOGDIR, ME = Path(sys.argv[1]), jax.process_index()
+KILLS = {0: (1, 25), 1: (0, 45), 2: (1, 47)}
+attempt = len(list(LOGDIR.glob(f"attempt-*-{ME}")))
+(LOGDIR / f"attempt-{attempt}-{ME}").touch()
+
+class Dies(hl.train.SessionRunHook):
+    trigger = hl.train.every(1)
+
+    def on_trigger(self, firing):
+        if KILLS.get(attempt) == (ME, firing.global_step):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+source = hl.data.arrays(np.arange(64, dtype=np.int32), 8, shuffle_seed=3, epochs=None)
+step = lambda total, batch: (total + batch.sum(), {})
+loop = hl.train.Loop(step, jnp.zeros((), jnp.int32), source)
+saves = {"save_checkpoint_steps": 10, "save_checkpoint_secs": None}
+total = loop.run(LOGDIR, 60, hooks=[Dies()], watch=None, progress=False, **saves)
+print("ended", attempt, int(total), sum(int(batch.sum()) for batch, _ in zip(iter(source), range(60))))
+"""
+
+
+def test_killed_over_and_over_it_ends_with_the_numbers_of_one_that_was_left_alone(
+    script, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(RecoveryPolicy, "backoff_secs", lambda self, attempt, generator: 0.0)
+    logdir = tmp_path / "run"
+    logdir.mkdir()
+    assert run("--restart", "on-failure", script(KILLED), str(logdir)) == 0
+    out, err = capsys.readouterr()
+    ended = [line.split()[3:] for line in out.splitlines() if "ended" in line]
+    assert [attempt for attempt, _, _ in ended] == ["3", "3"]
+    assert all(total == expected for _, total, expected in ended)
+    killed = [line.split(". ")[0] for line in err.splitlines() if "SIGKILL" in line]
+    assert killed == [f"hookline launch: process {index} was ended by SIGKILL" for index in (1, 0, 1)]

@@ -26,8 +26,8 @@ from hookline.monitored import RecoveryPolicy
 _RUN = (sys.executable, str(Path(__file__).with_name("in_step_script.py")))
 
 _LOOK_EVERY_SECS = 0.02
-# Without the one that has failed, the others can save nothing.
-_AFTER_FAILURE_SECS = 5.0
+# Without the one that has failed the others can save nothing. In a collective they notice, and end by themselves.
+_AFTER_FAILURE_SECS, _BY_THEMSELVES_SECS = 3.0, 1.0
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _LEFT = tuple(128 + number for number in ASKED)
 
@@ -58,7 +58,7 @@ def launch_in_step(what: InStepLaunch) -> int:
     """Runs a script in several processes in step, shows what they print, and waits for their end.
 
     The processes find each other on the loopback interface. If one fails, the others are asked to end, and killed after
-    5 seconds or the grace period, because they may wait for the one that is missing; where `restarts` says so, all are
+    3 seconds or the grace period, because they may wait for the one that is missing; where `restarts` says so, all are
     started again, and go on from their last checkpoint. SIGINT and SIGTERM ask every process to end,
     which saves and takes at most the grace period; a second signal ends everything at once. If this process is killed,
     a guardian process ends all, within the grace period or 5 seconds.
@@ -159,17 +159,18 @@ class _Job:
         if status in _LEFT:
             # All leave together; a second request would end those that still save.
             _say(f"process {first} {ended(status)}.")
-            self._await_others()
+            self._await_others(self._what.grace_secs)
         elif others:
             secs = min(self._what.grace_secs, _AFTER_FAILURE_SECS)
             _say(f"process {first} {ended(status)}. The others are ended, within {secs:g} s.")
-            stop_all(others, secs, lambda: bool(self._signals.caught))
+            self._await_others(min(secs, _BY_THEMSELVES_SECS))
+            stop_all(others, max(secs - _BY_THEMSELVES_SECS, 0), lambda: bool(self._signals.caught))
         else:
             _say(f"process {first} {ended(status)}.")
         return status if status >= 0 else 128 - status
 
-    def _await_others(self) -> None:
-        deadline = clock.monotonic() + self._what.grace_secs
+    def _await_others(self, secs: float) -> None:
+        deadline = clock.monotonic() + secs
         while not self._signals.caught and None in [group.status() for group in self._groups]:
             if clock.monotonic() >= deadline:
                 break

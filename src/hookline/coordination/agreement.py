@@ -321,12 +321,12 @@ class Agreement(Member):
             found = () if self.decision is None else self.decision.proposals
             return next(((process, text) for process, kind, text in found if kind == FAILURE), None)
 
-    def close(self) -> None:
-        """Takes part no more. What was proposed is said to the others first."""
+    def close(self, within_secs: float = _LEAVE_SECS) -> None:
+        """Takes part no more. What was proposed is said to the others first, who are waited for so long."""
         _open.discard(self)
         with contextlib.suppress(Exception):  # Whoever is lost need not be told.
             self._do(self.leave())
-        self._thread.join(_LEAVE_SECS)
+        self._thread.join(within_secs)
 
     def _do(self, request: Request | None) -> Any:
         if isinstance(request, Set):

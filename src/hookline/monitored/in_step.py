@@ -16,6 +16,7 @@ from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
 _COMPARE_EVERY_RUNS = 1000
+_TELL_SECS = 0.5
 
 # Who fails says so in each process; what hooks warn of is the same in all.
 _LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
@@ -113,6 +114,11 @@ class InStep:
         text = f"Process {process} has failed, and the others end with it: {why}"
         return self._launches.difference or AbortedError(None, None, text)
 
+    def _go_on(self) -> None:
+        """Ends the wait of a thread for the others, when somebody has failed: the main thread has the error."""
+        if self.has_failed or self._agreement.failure() is not None:
+            raise AbortedError(None, None, "The comparison was left out, for a process has failed.")
+
     def check_end(self) -> None:
         """Compares, at the end of the training, what all have launched.
 
@@ -136,13 +142,16 @@ class InStep:
             self._is_left = True
             if self._comparing is not None:
                 self._comparing.join()
-            self._agreement.close()
+            if self.has_failed:  # Who is gone answers no more.
+                self._agreement.close(_TELL_SECS)
+            else:
+                self._agreement.close()
 
     def _compare(self) -> None:
         """Has a thread compare what the processes have launched so far."""
         if self._comparing is not None:
             self._comparing.join()
-        check = self._launches.check("launches")
+        check = self._launches.check("launches", self._go_on)
 
         def compare() -> None:
             try:
