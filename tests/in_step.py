@@ -100,6 +100,7 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         initialization_timeout=60,
     )
     import hookline
+    from hookline.coordination import service
 
     hookline.distributed.initialize()
     sys.argv = [script, *arguments]
@@ -110,7 +111,7 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(service.left_with() or 1)
 
 
 if __name__ == "__main__":

@@ -118,12 +118,28 @@ def test_another_thread_launches_nothing(found):
         assert "one thread alone runs sessions, here MainThread: a program of other (outputs mul:0" in error
 
 
-@pytest.mark.parametrize("to", [[1], [0, 1]], ids=["one", "all"])
-def test_a_signal_ends_all_after_the_same_run(to):
-    job = in_step.Job(JOB, "until_a_signal")
+def training():
+    """Returns a job that trains until a signal comes; JAX itself would notice a lost process after 100 s."""
+    job = in_step.Job(JOB, "until_a_signal", heartbeat_secs=100)
     deadline = time.monotonic() + 60
     while not all("training" in job.printed(index) for index in range(2)) and time.monotonic() < deadline:
         time.sleep(0.1)
+    return job
+
+
+def test_a_process_that_is_killed_is_named_by_the_others_which_end_at_once():
+    job = training()
+    job.processes[1].kill()
+    begun = time.monotonic()
+    left, killed = job.wait()
+    assert time.monotonic() - begun < 10
+    assert (left.status, killed.status) == (os.EX_TEMPFAIL, -signal.SIGKILL)
+    assert "Process 1 is lost, and process 0 ends: its last checkpoint is what remains." in left.err
+
+
+@pytest.mark.parametrize("to", [[1], [0, 1]], ids=["one", "all"])
+def test_a_signal_ends_all_after_the_same_run(to):
+    job = training()
     for index in to:
         job.processes[index].send_signal(signal.SIGTERM)
     ended = job.wait()

@@ -43,7 +43,9 @@ def _main(path: str) -> None:
             error.add_note("The launcher has called it. Call hookline.distributed.initialize(): it does nothing here.")
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        failure.note(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+        from hookline.coordination import service
+
+        failure.note(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else service.left_with() or 1)
         sys.exit(1)
 
 

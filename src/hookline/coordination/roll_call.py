@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from hookline import clock
 from hookline.coordination.peers import Peers
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
@@ -43,6 +44,17 @@ class RollCall:
     def call(self) -> None:
         """Has all answer; the verdict comes later."""
         self._set(f"{self._number}/call", _CALL)
+
+    def silent(self, within_secs: float) -> list[int]:
+        """Returns the processes that do not answer so soon."""
+        number, until = self._number, clock.monotonic() + within_secs
+        try:
+            self._set(f"{number}/call", _CALL)
+            places = [_key(f"{number}/answer/{process}") for process in range(self._peers.count)]
+            found = [self._peers.board.get(place, max(0.0, until - clock.monotonic())) for place in places]
+        except Exception:  # The board is in process 0.
+            return [0]
+        return [process for process, answer in enumerate(found) if answer is None]
 
     def await_heard(self) -> None:
         """Waits a little, until all have heard the verdict: who ends now may end the others too."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
+import os
+import sys
 from typing import Any
 
 import jax
@@ -11,6 +14,10 @@ from jax._src import api, distributed, xla_bridge
 
 _PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
+_status: int | None = None
+
+# What Gloo and the coordination service say when a process is gone.
+_LOST = ("Gloo", "Socket closed", "Connection reset by peer", "Connection closed by peer", "heartbeat")
 
 
 def _client() -> Any:
@@ -90,6 +97,36 @@ def described() -> str:
 def devices_are_in_use() -> bool:
     """Whether this process has started a backend: from then on it can join no others."""
     return xla_bridge.backends_are_initialized()
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, says that the connection with another process is gone."""
+    while error is not None:
+        if isinstance(error, ValueError | jax.errors.JaxRuntimeError) and any(word in str(error) for word in _LOST):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def leave_at_once(status: int) -> None:
+    """Has this process end with a status, once the script has ended: it waits for nobody, for somebody is lost."""
+    global _status
+    _status = status
+
+
+def left_with() -> int | None:
+    """Returns that status, if it has been set."""
+    return _status
+
+
+@atexit.register
+def _leave() -> None:
+    """Ends the process before JAX waits for the others, but after what the script has registered."""
+    if _status is not None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(_status)
 
 
 def await_nobody() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookline.coordination import peers
+from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
 from hookline.errors import AbortedError, OpError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
+
+_logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
 _TELL_SECS = 0.5
@@ -97,6 +100,15 @@ class InStep:
         """Tells the others that this process has failed."""
         self.has_failed = True
         self.propose(FAILURE, why)
+
+    def lose(self, exception: BaseException) -> None:
+        """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""
+        self.has_failed = True
+        missing = ", ".join(map(str, self._launches.silent(_TELL_SECS))) or "another"
+        text = f"Process {missing} is lost, and process {self._peers.index} ends: its last checkpoint is what remains."
+        exception.add_note(text)
+        _logger.error("%s", text)
+        service.leave_at_once(os.EX_TEMPFAIL)
 
     def failed_elsewhere(self) -> OpError | None:
         """Returns the error of another process that has failed, if that is known and was not acted on."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hookline import arguments, preemption
-from hookline.coordination import Coordinator
+from hookline.coordination import Coordinator, service
 from hookline.coordination.agreement import FAILURE, Decision
 from hookline.errors import END_OF_INPUT, Preempted
 from hookline.graph import Graph, get_default_graph
@@ -412,8 +412,8 @@ class MonitoredLifecycle(InDialect):
 
     def _heed_signals(self) -> None:
         """Catches signals if leaving in order is worthwhile."""
-        # A worker saves nothing; it leaves in order for those that continue.
-        if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator):
+        # A worker saves nothing; it leaves in order for those that continue. In step all leave together.
+        if self._hooks.savers or isinstance(self._creator, WorkerSessionCreator) or self._in_step is not None:
             self._preemption.open()
 
     def _wake(self) -> None:
@@ -580,7 +580,11 @@ class MonitoredLifecycle(InDialect):
 
     def _tell_of(self, exception: BaseException) -> None:
         """Tells the processes that run in step with this one that it has failed."""
-        if self._in_step is not None and not self._in_step.has_failed:
+        if self._in_step is None or self._in_step.has_failed:
+            return
+        if service.is_loss(exception):
+            self._in_step.lose(exception)
+        else:
             self._in_step.fail(f"{type(exception).__name__}: {exception}")
 
     def _deliver_arrived(self) -> None:

@@ -146,6 +146,10 @@ class Launches:
         """Leaves a difference behind that ended an earlier session."""
         self._found = self._roll_call.verdict = None
 
+    def silent(self, within_secs: float) -> list[int]:
+        """Returns the processes that do not answer so soon, whatever they do."""
+        return self._roll_call.silent(within_secs)
+
     def _differs(self, text: str) -> FailedPreconditionError:
         self._found = text
         return FailedPreconditionError(None, None, text)
