@@ -97,7 +97,7 @@ def test_a_board_that_is_gone_is_an_error_at_the_next_run():
         def get(self, key, timeout_secs):
             raise OSError("connection refused")
 
-    agreement = Agreement(Gone(), 0, 1)
+    agreement = Agreement(Gone(), 0, 1, "ours")
     agreement._thread.join(10)
     with pytest.raises(UnavailableError, match="connection refused"):
         agreement.before_run()

@@ -14,7 +14,7 @@ class Process:
         self.stands, self.has_answered = index, threading.Event()
         self.roll_call = RollCall(Peers(board, index, count), self.answer, judge)
 
-    def answer(self):
+    def answer(self, question):
         self.has_answered.set()
         return self.stands
 
@@ -32,12 +32,12 @@ def test_a_call_makes_all_answer_and_all_hear_what_is_wrong():
         return "process 2 is elsewhere" if answers[2] == 7 else None
 
     processes = together(3, judge)
-    processes[1].roll_call.call()
+    processes[1].roll_call.call("")
     for process in processes:
         assert process.has_answered.wait(10)
     processes[2].stands = 7
     while processes[0].roll_call.verdict is None:
-        processes[0].roll_call.call()
+        processes[0].roll_call.call("")
     processes[0].roll_call.await_heard()
     assert [process.roll_call.verdict for process in processes] == ["process 2 is elsewhere"] * 3
     assert heard[0] == [0, 1, 2]
@@ -49,6 +49,6 @@ def test_the_first_that_leaves_ends_the_roll_calls_of_all():
     processes = together(2, lambda answers: None)
     processes[1].roll_call.close()
     processes[0].roll_call.close()
-    processes[0].roll_call.call()
+    processes[0].roll_call.call("")
     assert not any(process.has_answered.is_set() for process in processes)
     assert "hookline-roll-call" not in [thread.name for thread in threading.enumerate()]

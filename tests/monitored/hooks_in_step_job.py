@@ -142,7 +142,7 @@ for kind in ("raise", "stop", "skip"):
 
 @case
 def checkpoint_saver(model):
-    place = peers.current().share("folder", model.folder)
+    place = peers.current().gather("folder", model.folder)[0]
     return [train.CheckpointSaverHook(place, save_steps=5)], lambda: hl.train.latest_checkpoint(place)[-2:]
 
 

@@ -133,7 +133,7 @@ class Schedule:
                 hooks[-2:] = [Sends(*self.signal)]
             saves = self.saves or ({"save_checkpoint_steps": 100} if self.ends_by_signal else None)
             # Where all save they save to one place: the chief's.
-            place = peers.current().share("folder", folder)
+            place = peers.current().gather("folder", folder)[0]
             where = {"checkpoint_dir": place, **saves} if saves else {}
             with train.MonitoredTrainingSession(
                 hooks=[*hooks, last], log_step_count_steps=None, save_summaries_steps=None, save_summaries_secs=None,

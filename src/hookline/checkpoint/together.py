@@ -58,7 +58,12 @@ class Together:
         except BaseException as raised:
             error = raised
         told = None if error is None else failures.told(error)
-        found = self._peers.gather(self._about, [told, value], float("inf"))
+        try:
+            found = self._peers.gather(self._about, [told, value], float("inf"))
+        except Exception as waiting:
+            if error is not None:  # The others are somewhere else because of it.
+                raise error from waiting
+            raise
         if error is not None and not isinstance(error, Exception):
             raise error
         for process, (told, _) in enumerate(found):

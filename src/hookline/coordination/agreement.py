@@ -39,7 +39,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 _SAY_EVERY_SECS = 10.0
 _WAIT_SECS = 3600.0
 _LEAVE_SECS = 10.0
-_STUCK_SECS = 5.0
+_STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
@@ -250,12 +250,13 @@ class Agreement(Member):
         board: What the processes share.
         index: The number of this process.
         count: How many there are.
-        name: What those that belong together have in common; by default that they were made first in each process, or
-            second, and so on.
+        name: What those that belong together have in common.
+        is_computing: Returns whether the main thread may hang in a collective, which it does for ever where another
+            process has failed.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
-        >>> alone = Agreement(MemoryBoard(), 0, 1)
+        >>> alone = Agreement(MemoryBoard(), 0, 1, "ours")
         >>> for run in range(3):
         ...     while (decision := alone.before_run()) is not None:
         ...         print("before run", run, decision.proposals)
@@ -265,9 +266,16 @@ class Agreement(Member):
         >>> alone.close()
     """
 
-    def __init__(self, board: Board, index: int, count: int, name: str | None = None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        index: int,
+        count: int,
+        name: str,
+        is_computing: Callable[[], bool] = lambda: True,
+    ) -> None:
         super().__init__(index, count)
-        self._board, self._space = board, f"agreement/{next(_numbers) if name is None else name}/"
+        self._board, self._space, self._is_computing = board, f"agreement/{name}/", is_computing
         self._main = threading.current_thread()
         self._lost: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-agreement", daemon=True)
@@ -335,8 +343,8 @@ class Agreement(Member):
             return self._board.delete(self._space + request.prefix)
         if isinstance(request, Taken):
             with self.changed:
-                if self.failure() and not clock.wait_for(self.changed, lambda: self.is_taken, _STUCK_SECS):
-                    self._end_process()
+                if self.failure():
+                    self._await_end()
                 return self.changed.wait_for(lambda: self.is_taken)
         if request is None:
             return None
@@ -344,11 +352,18 @@ class Agreement(Member):
             pass
         return text
 
+    def _await_end(self) -> None:
+        """Waits for the main thread to act on a failure, and ends the process if that hangs, as in a collective."""
+        waited = 0.0
+        while not clock.wait_for(self.changed, lambda: self.is_taken, _STUCK_SECS):
+            waited += _STUCK_SECS
+            if self._is_computing() or waited >= _BUSY_SECS:
+                self._end_process()
+
     def _end_process(self) -> None:
-        """Ends this process, whose main thread waits for one that has failed: in a collective nothing else ends it."""
         process, why = self.failure() or (0, "")
         _logger.critical(
-            "Process %d has failed, and process %d ends without more, for it waits where nobody comes: %s",
+            "Process %d has failed, and process %d ends without more, for it has not come back from what it does: %s",
             process,
             self.index,
             why,
@@ -372,7 +387,6 @@ class Agreement(Member):
                 self.changed.notify_all()
 
 
-_numbers = itertools.count()
 _open: weakref.WeakSet[Agreement] = weakref.WeakSet()
 
 

@@ -33,15 +33,18 @@ class Peers:
         index: The number of this process.
         count: How many there are.
 
+    Attributes:
+        observe: Called each second of a wait with what it is about, and with None when it is over; it may raise errors.
+
     Example:
         >>> from hookline.coordination.board import MemoryBoard
-        >>> alone = Peers(MemoryBoard(), 0, 1)
-        >>> alone.gather("length", 100), alone.share("seed", 3)
-        ([100], 3)
+        >>> Peers(MemoryBoard(), 0, 1).gather("length", 100)
+        [100]
     """
 
     def __init__(self, board: Board, index: int, count: int) -> None:
         self.board, self.index, self.count = board, index, count
+        self.observe: Callable[[str | None], None] = lambda about: None
         self._rounds: collections.Counter[str] = collections.Counter()
 
     @property
@@ -49,41 +52,27 @@ class Peers:
         """Whether this process decides, saves and writes."""
         return self.index == 0
 
-    def gather(
-        self,
-        about: str,
-        value: Any,
-        timeout_secs: float = START_TIMEOUT_SECS,
-        *,
-        waits: Callable[[], None] | None = None,
-    ) -> list[Any]:
+    def gather(self, about: str, value: Any, timeout_secs: float = START_TIMEOUT_SECS) -> list[Any]:
         """Returns what all processes have given here, in their order. The values are JSON.
-
-        `waits` is called each second of the wait.
 
         Raises:
             DeadlineExceededError: One has not come; the error names it.
         """
         place = self._next(about)
-        if not self.is_chief:
-            self.board.set(f"{place}/{self.index}", json.dumps(value))
-            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs, waits))
-        others = [self._get(f"{place}/{other}", about, other, timeout_secs, waits) for other in range(1, self.count)]
-        values = [value, *map(json.loads, others)]
-        self._say(f"{place}/all", json.dumps(values))
-        return values
-
-    def share(self, about: str, value: Any = None, timeout_secs: float = START_TIMEOUT_SECS) -> Any:
-        """Returns in all processes what the chief has given; what others give is not looked at.
-
-        Raises:
-            DeadlineExceededError: The chief has not come.
-        """
-        place = self._next(about)
-        if not self.is_chief:
-            return json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
-        self._say(f"{place}/all", json.dumps(value))
-        return json.loads(json.dumps(value))
+        try:
+            if not self.is_chief:
+                self.board.set(f"{place}/{self.index}", json.dumps(value))
+                values = json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
+                return values * self.count if len(values) == 1 else values
+            texts = [json.dumps(value)]
+            texts += [self._get(f"{place}/{other}", about, other, timeout_secs) for other in range(1, self.count)]
+            if self.count > 1:
+                # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
+                told = texts if len(set(texts)) > 1 else texts[:1]
+                self.board.set(f"{place}/all", f"[{', '.join(told)}]")
+            return list(map(json.loads, texts))
+        finally:
+            self.observe(None)
 
     def meet(self, about: str, timeout_secs: float = START_TIMEOUT_SECS) -> None:
         """Returns when all processes have come here."""
@@ -97,15 +86,11 @@ class Peers:
             self.board.delete(f"peers/{about}/{number - 2}/")
         return f"peers/{about}/{number}"
 
-    def _say(self, key: str, text: str) -> None:
-        if self.count > 1:
-            self.board.set(key, text)
-
-    def _get(self, key: str, about: str, of: int, timeout_secs: float, waits: Callable[[], None] | None = None) -> str:
+    def _get(self, key: str, about: str, of: int, timeout_secs: float) -> str:
         begun = said = clock.monotonic()
         while True:
             left = begun + timeout_secs - clock.monotonic()
-            found = self.board.get(key, max(0.0, min(left, _SAY_EVERY_SECS if waits is None else _LOOK_EVERY_SECS)))
+            found = self.board.get(key, max(0.0, min(left, _LOOK_EVERY_SECS)))
             if found is not None:
                 return found
             now = clock.monotonic()
@@ -120,8 +105,7 @@ class Peers:
             if now >= said + _SAY_EVERY_SECS:
                 _logger.info("Process %d waits for process %d (%s).", self.index, of, about)
                 said = now
-            if waits is not None:
-                waits()
+            self.observe(about)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from hookline import clock
 from hookline.coordination.peers import Peers
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
-_CALL, _END = "call", "end"
+_CALL, _END = "call ", "end"
 
 
 class RollCall:
@@ -26,14 +26,14 @@ class RollCall:
 
     Args:
         of: The processes.
-        answer: Returns what this one has to say, as JSON.
+        answer: Returns what this one has to say to a question, as JSON.
         judge: Called in process 0 with what all have said; returns what is wrong, or None.
 
     Attributes:
         verdict: What is wrong, as process 0 has found it; None as long as nothing is.
     """
 
-    def __init__(self, of: Peers, answer: Callable[[], Any], judge: Callable[[list[Any]], str | None]) -> None:
+    def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
         self.verdict: str | None = None
@@ -41,9 +41,9 @@ class RollCall:
         self._thread.start()
         _open.add(self)
 
-    def call(self) -> None:
-        """Has all answer; the verdict comes later."""
-        self._set(f"{self._number}/call", _CALL)
+    def call(self, question: str) -> None:
+        """Has all answer; the verdict comes later. Where somebody has called already, his question is answered."""
+        self._set(f"{self._number}/call", f"{_CALL}{question}")
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer so soon."""
@@ -81,9 +81,10 @@ class RollCall:
         index, board = self._peers.index, self._peers.board
         for self._number in itertools.count():
             number = self._number
-            if self._get(f"{number}/call") == _END:
+            called = self._get(f"{number}/call")
+            if called == _END:
                 return
-            self._set(f"{number}/answer/{index}", json.dumps(self._answer()))
+            self._set(f"{number}/answer/{index}", json.dumps(self._answer(called.removeprefix(_CALL))))
             if self._peers.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._peers.count)]
                 self._set(f"{number}/verdict", json.dumps(self._judge(answers)))

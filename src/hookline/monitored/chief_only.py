@@ -19,6 +19,6 @@ def silenced(hook: Any) -> Any:
     members: dict[str, Any] = dict.fromkeys(_OF_THE_CHIEF)
     if override(hook, "on_trigger") is not None:
         members["on_trigger"] = lambda self, firing: None
-    members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    members |= {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     hook.__class__ = type(kind.__name__, (kind,), members)
     return hook

@@ -303,14 +303,14 @@ class HookedSession:
         runs = self._stop.runs + passed
         context = UnderWay(args, self.raw, runs, schedule, self._settle)
         fetches, options = args.fetches, args.options
-        is_inside = True
+        self._at_callbacks = True
         try:
             if has_news:
                 schedule.deliver_late(context, runs)
                 schedule.look_at_latches(context)
             if riders.may_ask:
                 riders.ask(context)
-            is_inside = False
+            self._at_callbacks = False
             if self.raw.step_limit is not None:
                 options = schedule.limited(options)  # A hook may have moved the step.
             if known is not None and known.watched is riders.watched and options is None:
@@ -329,12 +329,12 @@ class HookedSession:
                 result, watched = self.raw.run(fetches, feed_dict, options, run_metadata), riders.watched.fetches
             if riders.stacked and not schedule.repeats:
                 watched = riders.in_rows(watched)
-            is_inside = True
+            self._at_callbacks = True
             context.give(schedule.came_out(riders), watched, options or _NO_OPTIONS, run_metadata or self._no_metadata)
             if schedule.waits:
                 schedule.deliver_late(context, runs + schedule.room)
+            self._at_callbacks = False
         except BaseException:
-            self._at_callbacks = is_inside
             if context.stop_requested:
                 self._stop.carry()
             raise

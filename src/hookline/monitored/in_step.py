@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -9,17 +10,20 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hookline import preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
-from hookline.errors import AbortedError, OpError
+from hookline.errors import AbortedError, FailedPreconditionError, OpError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
 _logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
-_TELL_SECS = 0.5
+_TELL_SECS = 2.0
+_OTHER_SESSIONS = "The processes have made other sessions before this one; of each its number"
+_numbers = itertools.count(1)
 
 # Who fails says so in each process; what hooks warn of is the same in all.
 _LEVELS = {"hooks": logging.ERROR, **dict.fromkeys(("loop", "monitored", "checkpoint"), logging.WARNING)}
@@ -41,15 +45,25 @@ class InStep:
     Attributes:
         is_chief: Whether this process decides, saves and writes.
         has_failed: Whether this or another process has failed.
+        is_running: Whether a run is under way.
+
+    Raises:
+        FailedPreconditionError: The processes have not made the same sessions before.
     """
 
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
-        self._peers, self._act = found, act
-        self._agreement = Agreement(found.board, found.index, found.count)
+        self._peers, self._act, self._number = found, act, next(_numbers)
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
-        self._launches.forget_difference()
+        numbers = found.gather("a session", self._number)
+        if len(set(numbers)) > 1:
+            raise FailedPreconditionError(None, None, f"{_OTHER_SESSIONS}: {', '.join(map(str, numbers))}.")
+        self._launches.begin()
+        self._agreement = Agreement(found.board, found.index, found.count, str(self._number), self._is_computing)
+        self._is_inside: Callable[[], bool] = lambda: False
+        self._launches.inside.append(self._asks_inside)
+        self._launches.watchers.append(self._known_failure)
         self._is_reserved = self._is_left = False
         self._runs = 0
         self._leaves: list[Trigger] = []
@@ -60,6 +74,7 @@ class InStep:
         if not found.is_chief:
             _be_quiet()
         self._is_due = False
+        self.is_running = False
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
@@ -114,22 +129,26 @@ class InStep:
         """Returns the error of another process that has failed, if that is known and was not acted on."""
         if self.has_failed:
             return None
-        if (found := self._agreement.failure()) is not None:
-            return self.end_with(*found)
-        if (difference := self._launches.difference) is not None:
-            self.fail(str(difference))
-        return difference
+        error = self._known_failure()
+        if error is None and (error := self._launches.difference) is not None:
+            self.fail(str(error))
+        self.has_failed = error is not None
+        return error
+
+    def _known_failure(self) -> OpError | None:
+        if self.has_failed:
+            return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
+        found = self._agreement.failure()
+        return None if found is None else self._error_of(*found)
 
     def end_with(self, process: int, why: str) -> OpError:
         """Returns the error with which this process ends because another has failed."""
         self.has_failed = True
+        return self._error_of(process, why)
+
+    def _error_of(self, process: int, why: str) -> OpError:
         text = f"Process {process} has failed, and the others end with it: {why}"
         return self._launches.difference or AbortedError(None, None, text)
-
-    def _go_on(self) -> None:
-        """Ends the wait of a thread for the others, when somebody has failed: the main thread has the error."""
-        if self.has_failed or self._agreement.failure() is not None:
-            raise AbortedError(None, None, "The comparison was left out, for a process has failed.")
 
     def check_end(self) -> None:
         """Compares, at the end of the training, what all have launched.
@@ -142,11 +161,13 @@ class InStep:
             return
         if self._comparing is not None:
             self._comparing.join()
-        self._launches.check("launches", self._raise_of_others)()
+        self._launches.check("the end of a training")()
 
-    def _raise_of_others(self) -> None:
-        if (error := self.failed_elsewhere()) is not None:
-            raise error
+    def agree_on_signals(self) -> int | None:
+        """Returns the signal that any process has heard by the end of the session, after all that could act on it."""
+        if self._is_left or self.has_failed:
+            return None
+        return next(filter(None, self._peers.gather("signals", preemption.heard())), None)
 
     def leave(self) -> None:
         """Takes part no more: the session is over."""
@@ -158,12 +179,21 @@ class InStep:
                 self._agreement.close(_TELL_SECS)
             else:
                 self._agreement.close()
+            self._launches.inside.remove(self._asks_inside)
+            self._launches.watchers.remove(self._known_failure)
+
+    def _asks_inside(self) -> bool:
+        return self._is_inside()
+
+    def _is_computing(self) -> bool:
+        """Whether the main thread makes a run, and no hook: it may hang in a collective."""
+        return self.is_running and not any(is_inside() for is_inside in self._launches.inside)
 
     def _compare(self) -> None:
         """Has a thread compare what the processes have launched so far."""
         if self._comparing is not None:
             self._comparing.join()
-        check = self._launches.check("launches", self._go_on)
+        check = self._launches.check(f"launches of session {self._number}")
 
         def compare() -> None:
             try:
@@ -176,7 +206,7 @@ class InStep:
 
     def meet_while(self, hooks_are_called: Callable[[], bool]) -> None:
         """Has runs that hooks make by themselves meet the other processes first."""
-        self._launches.meets = hooks_are_called
+        self._is_inside = hooks_are_called
 
     def asks(self, who: str) -> None:
         """Takes note for whom the next program is, for the error of one that differs."""

@@ -278,6 +278,8 @@ class MonitoredLifecycle(InDialect):
                 return self._session.survive(failed, fetches, feed_dict)
             if self._preemption.signals.number is not None:
                 self._preemption.check()
+            if self._in_step is not None:
+                self._in_step.is_running = True
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
             other = None if self._in_step is None else self._in_step.failed_elsewhere()
@@ -288,6 +290,8 @@ class MonitoredLifecycle(InDialect):
                 self._fail(exc)
             raise
         finally:
+            if self._in_step is not None:
+                self._in_step.is_running = False
             SCOPE.set(outer)
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
@@ -324,6 +328,10 @@ class MonitoredLifecycle(InDialect):
             self._preemption.check()
             return self._session.call(step)
         except BaseException as exc:
+            other = None if self._in_step is None else self._in_step.failed_elsewhere()
+            if other is not None:
+                self._fail(other)
+                raise other from exc
             self._fail(exc)
             raise
         finally:
@@ -515,6 +523,7 @@ class MonitoredLifecycle(InDialect):
         # Whatever happens in between, even a second Ctrl-C: threads, session, files and graph are not left behind.
         for part in (
             lambda: failures.extend(self._wind_up(leaving)),
+            self._agree_on_signals,
             self._leave_step,
             self._session.close,
             lambda: FileWriterCache.release(self._writers),
@@ -526,6 +535,12 @@ class MonitoredLifecycle(InDialect):
             except BaseException as exc:
                 failures.append(exc)
         return failures
+
+    def _agree_on_signals(self) -> None:
+        """Has a signal that came after the last run, to any process, end all of them."""
+        number = None if self._in_step is None else self._in_step.agree_on_signals()
+        if number is not None:
+            preemption.agree(number)
 
     def _leave_step(self) -> None:
         if self._in_step is not None:
@@ -580,7 +595,7 @@ class MonitoredLifecycle(InDialect):
 
     def _tell_of(self, exception: BaseException) -> None:
         """Tells the processes that run in step with this one that it has failed."""
-        if self._in_step is None or self._in_step.has_failed:
+        if self._in_step is None or self._in_step.failed_elsewhere() is not None or self._in_step.has_failed:
             return
         if service.is_loss(exception):
             self._in_step.lose(exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import threading
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hookline import clock
 from hookline.coordination import peers
 from hookline.coordination.peers import Peers
 from hookline.coordination.roll_call import RollCall
@@ -21,8 +23,10 @@ from hookline.graph import placement
 _MASK, _FACTOR = 2**61 - 1, 1_000_003
 
 
-_KEPT = 64
-"""How many launches a process can tell at any time; it starts fewer before it waits for a result."""
+_KEPT = 4096
+"""How many launches a process can tell at any time."""
+_AROUND = 32
+_SURE_SECS = 0.5
 
 
 class Launch(NamedTuple):
@@ -62,24 +66,35 @@ class Launches:
     Attributes:
         count: How many programs were launched.
         asked_by: Who asked for the run under way, in words.
-        meets: Returns whether the run under way is one that a hook makes: then the processes meet before each launch.
-        strict: Whether they meet before each launch in any case.
+        inside: Functions of the open sessions, which return whether one of their hooks is being called: then the
+            processes meet before each launch.
+        watchers: Functions of the open sessions, which return the error of another process that has failed.
     """
-
-    strict = False
 
     def __init__(self, of: Peers) -> None:
         self._peers = of
         self._thread = threading.current_thread()
         self._lock = threading.Lock()
-        self.count, self._fingerprint = 0, 0
-        self._recent: list[tuple[int, int, str]] = []
         self._texts: dict[int, str] = {}
-        self.asked_by = ""
-        self.meets: Callable[[], bool] = lambda: False
+        self.asked_by, self._is_strict = "", False
+        self.inside: list[Callable[[], bool]] = []
+        self.watchers: list[Callable[[], BaseException | None]] = []
         self._pending: Launch | None = None
+        self._forget()
+        self._roll_call = RollCall(of, self._stands, self._judge)
+        of.observe = self._observe
+
+    def begin(self) -> None:
+        """Begins to count anew. All processes do so at the same place of the script."""
+        with self._lock:
+            self._forget()
+            self._roll_call.verdict = None
+
+    def _forget(self) -> None:
+        self.count = self._compared = self._fingerprint = 0
+        self._recent: collections.deque[tuple[int, int, str]] = collections.deque(maxlen=_KEPT)
         self._found: str | None = None
-        self._roll_call = RollCall(of, self._stands, _judge)
+        self._suspected: tuple[str, float] | None = None
 
     def note(
         self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str], fed: Iterable[Any] = ()
@@ -109,7 +124,7 @@ class Launches:
             program = known[kind] = int.from_bytes(digest, "big")
             self._texts[program] = about
             self._meet(program, crc)
-        elif self.strict or self.meets():
+        elif self._is_strict or any(is_inside() for is_inside in self.inside):
             self._meet(program, crc)
         with self._lock:
             self.count += 1
@@ -119,32 +134,43 @@ class Launches:
     def _meet(self, program: int, fed: int) -> None:
         self._pending = self._launch(self.count + 1, program, fed, self.asked_by)
         try:
-            found = self._peers.gather("program", self._pending, waits=self._look)
+            found = self._peers.gather("program", [self._pending, _wants.is_strict])
         finally:
             self._pending = None
-        if (text := _difference([[each] for each in found], may_follow=False)) is not None:
+        self._is_strict = any(is_strict for _, is_strict in found)
+        if (text := _difference([[each] for each, _ in found], may_follow=False)) is not None:
             raise self._differs(text)
 
-    def _look(self) -> None:
-        """Asks how the others stand, whom this process waits for: one that launches what it knows meets nobody.
+    def _observe(self, about: str | None) -> None:
+        """Looks round in a wait for the others: one that launches what it knows meets nobody.
 
         Raises:
-            FailedPreconditionError: They launch other programs.
+            FailedPreconditionError: They launch other programs, or wait elsewhere.
+            AbortedError: One of them has failed.
         """
+        is_main = threading.get_ident() == self._thread.ident
+        if about is None:
+            if is_main:
+                self._pending = None
+            return
+        for watcher in reversed(self.watchers):
+            if (error := watcher()) is not None:
+                raise error
+        if not is_main:  # Its place among the launches is not known.
+            return
         if (error := self.difference) is not None:
             self._roll_call.await_heard()
             raise error
-        self._roll_call.call()
+        if self._pending is None:
+            place = int.from_bytes(hashlib.blake2b(about.encode(), digest_size=7).digest(), "big")
+            self._pending = Launch(self.count + 1, place, 0, f"none, for it waits for the others ({about})")
+        self._roll_call.call(str(self._pending.number))
 
     @property
     def difference(self) -> FailedPreconditionError | None:
         """The error of all processes, where they have launched different programs and somebody has noticed."""
         text = self._found or self._roll_call.verdict
         return None if text is None else FailedPreconditionError(None, None, text)
-
-    def forget_difference(self) -> None:
-        """Leaves a difference behind that ended an earlier session."""
-        self._found = self._roll_call.verdict = None
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer so soon, whatever they do."""
@@ -154,41 +180,48 @@ class Launches:
         self._found = text
         return FailedPreconditionError(None, None, text)
 
-    def _stands(self) -> list[Launch]:
-        """Returns the last launches of this process, and the one for which it waits."""
+    def _stands(self, question: str) -> list[Launch]:
+        """Returns the launches of this process around the one that is asked for, and the one for which it waits."""
+        asked = int(question) if question else self.count
         with self._lock:
-            last, pending = self._told(self._recent[-_KEPT:]), self._pending
-        return last if pending is None else [*last, pending]
+            told, pending = self._told(_KEPT), self._pending
+        told = [each for each in told if abs(each.number - asked) <= _AROUND]
+        return told if pending is None else [*told, pending]
 
-    def _told(self, last: list[tuple[int, int, str]]) -> list[Launch]:
+    def _told(self, most: int) -> list[Launch]:
+        last = list(self._recent)[-most:] if most else []
         first = self.count - len(last) + 1
         return [self._launch(first + place, *each) for place, each in enumerate(last)]
 
     def _launch(self, number: int, program: int, fed: int, asked_by: str) -> Launch:
         return Launch(number, program, fed, self._texts[program] + (f", for {asked_by}" if asked_by else ""))
 
-    def _so_far(self) -> Launched:
-        """Returns what was launched so far; the next answer has little of this in `recent`."""
-        with self._lock:
-            recent, self._recent = self._recent, self._recent[-_KEPT:]
-            return Launched(self.count, self._fingerprint, self._told(recent))
-
-    def check(self, about: str, waits: Callable[[], None] | None = None) -> Callable[[], None]:
+    def check(self, about: str) -> Callable[[], None]:
         """Returns a function that compares what the processes have launched up to this place of the script.
 
-        Each process calls both at the same places, the function in any thread: only there it waits for the others, and
-        calls `waits` each second.
+        Each process calls both at the same places, the function in any thread: only there it waits for the others.
 
         Raises:
             FailedPreconditionError: They have launched different programs. It names the first.
         """
-        return functools.partial(self._compare, self._so_far(), about, waits)
+        with self._lock:
+            mine = Launched(self.count, self._fingerprint, self._told(self.count - self._compared + _AROUND))
+            self._compared = self.count
+        return functools.partial(self._compare, mine, about)
 
-    def _compare(self, mine: Launched, about: str, waits: Callable[[], None] | None) -> None:
-        found = self._peers.gather(about, [mine.total, mine.fingerprint], waits=waits)
+    def _compare(self, mine: Launched, about: str) -> None:
+        found = self._peers.gather(about, [mine.total, mine.fingerprint])
         if any(each != found[0] for each in found):
             every = self._peers.gather(f"{about}, in full", mine.recent)
             raise self._differs(_difference(every, may_follow=False) or _text(mine.total, [None] * len(found)))
+
+    def _judge(self, every: list[list[Any]]) -> str | None:
+        """Returns the difference that two roll calls have found, some time apart: in one, somebody may just go on."""
+        text, suspected, now = _difference(every, may_follow=True), self._suspected, clock.monotonic()
+        if text is None or suspected is None or suspected[0] != text:
+            self._suspected = None if text is None else (text, now)
+            return None
+        return text if now >= suspected[1] + _SURE_SECS else None
 
 
 def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
@@ -205,10 +238,6 @@ def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
         if len({each and (each.program, each.fed) for each in told if each or not may_follow}) > 1:
             return _text(number, told)
     return None
-
-
-def _judge(every: list[list[Any]]) -> str | None:
-    return _difference(every, may_follow=True)
 
 
 def _text(number: int, told: list[Launch | None]) -> str:
@@ -258,9 +287,18 @@ def current() -> Launches | None:
     return None if found is None else _of(found)
 
 
+class _Wants:
+    """What this process has asked for, before it knows the others."""
+
+    is_strict = False
+
+
+_wants = _Wants()
+
+
 def meet_always() -> None:
-    """Has the processes meet before each launch, from now on."""
-    Launches.strict = True
+    """Has the processes meet before each launch, from the next new program on."""
+    _wants.is_strict = True
 
 
 def kind_of(inputs: Any) -> tuple[Any, ...]:
