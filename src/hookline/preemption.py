@@ -287,7 +287,9 @@ class _Signals:
             if before is None or now - before > SAME_SECS[signal.SIGINT]:
                 self.interrupted_at = now
                 signal.default_int_handler(number, frame)
-        elif self.number is None and not self.agrees:
+        elif self.agrees:
+            self.heard = self.heard or number
+        elif self.number is None:
             self.number = number
         if self._ear is not None:
             self._ear.tell(number)

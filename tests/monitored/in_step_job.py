@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -335,6 +336,30 @@ def another_thread_runs_the_session():
         return [hook, train.StopAtStepHook(last_step=20)]
 
     return [trained(hooks)[0], hook.error]
+
+
+@scenario
+def one_fails_before_the_first_run():
+    class Fails(train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            if ME == 1:
+                raise OSError("the disk of process 1 is gone")
+
+    try:
+        return trained(lambda summed: [Fails(), train.StopAtStepHook(last_step=20)])
+    except (OSError, hl.errors.OpError) as error:
+        return [type(error).__name__, str(error)]
+
+
+@scenario
+def a_signal_at_the_end():
+    class Sends(train.SessionRunHook):
+        def end(self, session):
+            if ME == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            print("ended after", session.global_step, flush=True)
+
+    return trained(lambda summed: [Sends(), train.StopAtStepHook(last_step=20)])
 
 
 @scenario

@@ -42,6 +42,8 @@ def found():
         "one_has_other_initial_values",
         "one_loop_begins_with_another_state",
         "one_is_fed_another_value_once",
+        "one_fails_before_the_first_run",
+        "stops_at_a_step",
     )
 
 
@@ -125,6 +127,19 @@ def training():
     while not all("training" in job.printed(index) for index in range(2)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return job
+
+
+def test_what_fails_in_one_is_an_error_in_others_that_wait_for_it(found):
+    assert found[1]["one_fails_before_the_first_run"] == ["OSError", "the disk of process 1 is gone"]
+    kind, text = found[0]["one_fails_before_the_first_run"]
+    assert kind == "AbortedError"
+    assert text.endswith("Process 1 has failed, and the others end with it: OSError: the disk of process 1 is gone")
+
+
+def test_a_signal_that_comes_in_the_end_of_one_ends_all():
+    ended = in_step.run(JOB, "a_signal_at_the_end")
+    assert [each.status for each in ended] == [143, 143], "\n".join(each.err[-3000:] for each in ended)
+    assert all("ended after 20" in each.out for each in ended)
 
 
 def test_a_process_that_is_killed_is_named_by_the_others_which_end_at_once():

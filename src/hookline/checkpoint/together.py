@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from hookline.coordination import peers
 from hookline.coordination.peers import START_TIMEOUT_SECS, Peers
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 _ABOUT = "checkpoints"
 
@@ -68,7 +71,11 @@ class Together:
             raise error
         for process, (told, _) in enumerate(found):
             if told is not None:
-                raise error if error is not None and process == self._peers.index else failures.retold(told, process)
+                if error is not None and process == self._peers.index:
+                    raise error
+                if error is not None:  # The one that is raised may follow from it.
+                    _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
+                raise failures.retold(told, process)
         return [value for _, value in found]
 
     def chief(self, part: Callable[[], T]) -> T:

@@ -35,11 +35,9 @@ import itertools
 import json
 import logging
 import math
-import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 from hookline import clock
@@ -51,7 +49,6 @@ _logger = logging.getLogger(__name__)
 _SAY_EVERY_SECS = 10.0
 _WAIT_SECS = 3600.0
 _LEAVE_SECS = 10.0
-_STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _CALL, _END = "call", "end"
 
 FAILURE = "failure"
@@ -251,8 +248,6 @@ class Agreement(Member):
         index: The number of this process.
         count: How many there are.
         name: What those that belong together have in common.
-        is_computing: Returns whether the main thread may hang in a collective, which it does for ever where another
-            process has failed.
 
     Example:
         >>> from hookline.coordination.board import MemoryBoard
@@ -266,16 +261,9 @@ class Agreement(Member):
         >>> alone.close()
     """
 
-    def __init__(
-        self,
-        board: Board,
-        index: int,
-        count: int,
-        name: str,
-        is_computing: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, board: Board, index: int, count: int, name: str) -> None:
         super().__init__(index, count)
-        self._board, self._space, self._is_computing = board, f"agreement/{name}/", is_computing
+        self._board, self._space = board, f"agreement/{name}/"
         self._main = threading.current_thread()
         self._lost: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-agreement", daemon=True)
@@ -343,35 +331,12 @@ class Agreement(Member):
             return self._board.delete(self._space + request.prefix)
         if isinstance(request, Taken):
             with self.changed:
-                if self.failure():
-                    self._await_end()
                 return self.changed.wait_for(lambda: self.is_taken)
         if request is None:
             return None
         while (text := self._board.get(self._space + request.key, _WAIT_SECS)) is None:
             pass
         return text
-
-    def _await_end(self) -> None:
-        """Waits for the main thread to act on a failure, and ends the process if that hangs, as in a collective."""
-        waited = 0.0
-        while not clock.wait_for(self.changed, lambda: self.is_taken, _STUCK_SECS):
-            waited += _STUCK_SECS
-            if self._is_computing() or waited >= _BUSY_SECS:
-                self._end_process()
-
-    def _end_process(self) -> None:
-        process, why = self.failure() or (0, "")
-        _logger.critical(
-            "Process %d has failed, and process %d ends without more, for it has not come back from what it does: %s",
-            process,
-            self.index,
-            why,
-        )
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(os.EX_TEMPFAIL)
 
     def _work(self) -> None:
         try:

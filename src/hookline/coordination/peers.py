@@ -46,6 +46,7 @@ class Peers:
         self.board, self.index, self.count = board, index, count
         self.observe: Callable[[str | None], None] = lambda about: None
         self._rounds: collections.Counter[str] = collections.Counter()
+        self._part = 0
 
     @property
     def is_chief(self) -> bool:
@@ -78,13 +79,18 @@ class Peers:
         """Returns when all processes have come here."""
         self.gather(about, None, timeout_secs)
 
+    def begin_anew(self) -> None:
+        """Forgets what was begun and left in the middle. All processes call this at the same place of the script."""
+        self._part += 1
+        self._rounds.clear()
+
     def _next(self, about: str) -> str:
-        number = self._rounds[about]
+        number, place = self._rounds[about], f"peers/{self._part}/{about}"
         self._rounds[about] += 1
         # Who comes here has read what was said in the round before, so nobody needs the one before that.
         if self.is_chief and number >= 2:
-            self.board.delete(f"peers/{about}/{number - 2}/")
-        return f"peers/{about}/{number}"
+            self.board.delete(f"{place}/{number - 2}/")
+        return f"{place}/{number}"
 
     def _get(self, key: str, about: str, of: int, timeout_secs: float) -> str:
         begun = said = clock.monotonic()

@@ -15,7 +15,7 @@ from hookline import clock
 from hookline.coordination.peers import Peers
 
 _WAIT_SECS, _HEARD_SECS, _LEAVE_SECS, _TRIES = 3600.0, 2.0, 2.0, 20
-_CALL, _END = "call ", "end"
+_CALL, _NEWS, _END = "call ", "news ", "end"
 
 
 class RollCall:
@@ -31,11 +31,13 @@ class RollCall:
 
     Attributes:
         verdict: What is wrong, as process 0 has found it; None as long as nothing is.
+        heard: Called with the news that a process has told.
     """
 
     def __init__(self, of: Peers, answer: Callable[[str], Any], judge: Callable[[list[Any]], str | None]) -> None:
         self._peers, self._answer, self._judge = of, answer, judge
         self._number = 0
+        self.heard: Callable[[Any], None] = lambda news: None
         self.verdict: str | None = None
         self._thread = threading.Thread(target=self._work, name="hookline-roll-call", daemon=True)
         self._thread.start()
@@ -44,6 +46,16 @@ class RollCall:
     def call(self, question: str) -> None:
         """Has all answer; the verdict comes later. Where somebody has called already, his question is answered."""
         self._set(f"{self._number}/call", f"{_CALL}{question}")
+
+    def tell(self, news: Any) -> None:
+        """Tells all processes something, as JSON: their threads call `heard`, whatever their main threads do."""
+        until = clock.monotonic() + _LEAVE_SECS
+        while not self._set(
+            f"{self._number}/call", f"{_NEWS}{json.dumps(news)}"
+        ):  # There is a roll call, or other news.
+            self._thread.join(_LEAVE_SECS / _TRIES)
+            if not self._thread.is_alive() or clock.monotonic() >= until:
+                return
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer so soon."""
@@ -84,6 +96,9 @@ class RollCall:
             called = self._get(f"{number}/call")
             if called == _END:
                 return
+            if called.startswith(_NEWS):
+                self.heard(json.loads(called.removeprefix(_NEWS)))
+                continue
             self._set(f"{number}/answer/{index}", json.dumps(self._answer(called.removeprefix(_CALL))))
             if self._peers.is_chief:
                 answers = [json.loads(self._get(f"{number}/answer/{each}")) for each in range(self._peers.count)]
@@ -98,8 +113,8 @@ class RollCall:
             pass
         return text
 
-    def _set(self, key: str, text: str) -> None:
-        self._peers.board.set(_key(key), text)
+    def _set(self, key: str, text: str) -> bool:
+        return self._peers.board.set(_key(key), text)
 
 
 def _key(name: str) -> str:

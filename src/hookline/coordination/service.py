@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax._src import api, distributed, xla_bridge
@@ -123,10 +123,15 @@ def left_with() -> int | None:
 def _leave() -> None:
     """Ends the process before JAX waits for the others, but after what the script has registered."""
     if _status is not None:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(_status)
+        end_now(_status)
+
+
+def end_now(status: int) -> NoReturn:
+    """Ends the process with a status: nothing is called any more, but what was printed is written."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
 
 
 def await_nobody() -> None:

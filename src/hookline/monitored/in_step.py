@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookline import preemption
+from hookline import clock, preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
@@ -21,7 +21,8 @@ from hookline.session import launches
 _logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
-_TELL_SECS = 2.0
+_TELL_SECS, _LOOK_EVERY_SECS = 2.0, 0.5
+_STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _OTHER_SESSIONS = "The processes have made other sessions before this one; of each its number"
 _numbers = itertools.count(1)
 
@@ -59,11 +60,15 @@ class InStep:
         numbers = found.gather("a session", self._number)
         if len(set(numbers)) > 1:
             raise FailedPreconditionError(None, None, f"{_OTHER_SESSIONS}: {', '.join(map(str, numbers))}.")
+        if not self._launches.watchers:  # No other session is open, in which something may be under way.
+            found.begin_anew()
         self._launches.begin()
-        self._agreement = Agreement(found.board, found.index, found.count, str(self._number), self._is_computing)
+        self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
         self._is_inside: Callable[[], bool] = lambda: False
         self._launches.inside.append(self._asks_inside)
         self._launches.watchers.append(self._known_failure)
+        self._launches.hearers.append(self._hear)
+        self._told: tuple[int, str] | None = None
         self._is_reserved = self._is_left = False
         self._runs = 0
         self._leaves: list[Trigger] = []
@@ -115,6 +120,8 @@ class InStep:
         """Tells the others that this process has failed."""
         self.has_failed = True
         self.propose(FAILURE, why)
+        if not self._is_left:
+            self._launches.tell([self._number, self._peers.index, why])
 
     def lose(self, exception: BaseException) -> None:
         """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""
@@ -138,7 +145,7 @@ class InStep:
     def _known_failure(self) -> OpError | None:
         if self.has_failed:
             return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
-        found = self._agreement.failure()
+        found = self._told or self._agreement.failure()
         return None if found is None else self._error_of(*found)
 
     def end_with(self, process: int, why: str) -> OpError:
@@ -181,6 +188,31 @@ class InStep:
                 self._agreement.close()
             self._launches.inside.remove(self._asks_inside)
             self._launches.watchers.remove(self._known_failure)
+            self._launches.hearers.remove(self._hear)
+
+    def _hear(self, news: Any) -> None:
+        """Hears, in a thread, that a process has failed: where this one waits for it, no decision can be taken."""
+        number, process, why = news
+        if number == self._number and process != self._peers.index and self._told is None:
+            self._told = process, why
+            threading.Thread(target=self._await_end, name="hookline-end", daemon=True).start()
+
+    def _await_end(self) -> None:
+        """Ends this process, if its main thread does not notice that another has failed, as in a collective."""
+        waited = 0.0
+        while not (self.has_failed or self._is_left):
+            clock.sleep(_LOOK_EVERY_SECS)
+            waited += _LOOK_EVERY_SECS
+            if waited >= (_STUCK_SECS if self._is_computing() else _BUSY_SECS):
+                process, why = self._told or (0, "")
+                _logger.critical(
+                    "Process %d has failed, and process %d ends without more, for it has not come back from what it "
+                    "does: %s",
+                    process,
+                    self._peers.index,
+                    why,
+                )
+                service.end_now(os.EX_TEMPFAIL)
 
     def _asks_inside(self) -> bool:
         return self._is_inside()

@@ -69,6 +69,7 @@ class Launches:
         inside: Functions of the open sessions, which return whether one of their hooks is being called: then the
             processes meet before each launch.
         watchers: Functions of the open sessions, which return the error of another process that has failed.
+        hearers: Functions of the open sessions, called in a thread with what another process tells.
     """
 
     def __init__(self, of: Peers) -> None:
@@ -79,9 +80,11 @@ class Launches:
         self.asked_by, self._is_strict = "", False
         self.inside: list[Callable[[], bool]] = []
         self.watchers: list[Callable[[], BaseException | None]] = []
+        self.hearers: list[Callable[[Any], None]] = []
         self._pending: Launch | None = None
         self._forget()
         self._roll_call = RollCall(of, self._stands, self._judge)
+        self._roll_call.heard = self._hear
         of.observe = self._observe
 
     def begin(self) -> None:
@@ -94,7 +97,7 @@ class Launches:
         self.count = self._compared = self._fingerprint = 0
         self._recent: collections.deque[tuple[int, int, str]] = collections.deque(maxlen=_KEPT)
         self._found: str | None = None
-        self._suspected: tuple[str, float] | None = None
+        self._suspected: dict[str, float] = {}
 
     def note(
         self, known: dict[Any, int], about: str, kind: Any, text: Callable[[], str], fed: Iterable[Any] = ()
@@ -172,6 +175,14 @@ class Launches:
         text = self._found or self._roll_call.verdict
         return None if text is None else FailedPreconditionError(None, None, text)
 
+    def tell(self, news: Any) -> None:
+        """Tells the other processes something, whatever they do."""
+        self._roll_call.tell(news)
+
+    def _hear(self, news: Any) -> None:
+        for hearer in list(self.hearers):
+            hearer(news)
+
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer so soon, whatever they do."""
         return self._roll_call.silent(within_secs)
@@ -216,12 +227,9 @@ class Launches:
             raise self._differs(_difference(every, may_follow=False) or _text(mine.total, [None] * len(found)))
 
     def _judge(self, every: list[list[Any]]) -> str | None:
-        """Returns the difference that two roll calls have found, some time apart: in one, somebody may just go on."""
-        text, suspected, now = _difference(every, may_follow=True), self._suspected, clock.monotonic()
-        if text is None or suspected is None or suspected[0] != text:
-            self._suspected = None if text is None else (text, now)
-            return None
-        return text if now >= suspected[1] + _SURE_SECS else None
+        """Returns a difference that was found before, some time ago: in one roll call somebody may just go on."""
+        text, now = _difference(every, may_follow=True), clock.monotonic()
+        return text if text is not None and now >= self._suspected.setdefault(text, now) + _SURE_SECS else None
 
 
 def _difference(every: list[list[Any]], *, may_follow: bool) -> str | None:
