@@ -86,11 +86,14 @@ def _keep_entries(own: Path, kept: Path) -> None:
 def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
     """Gives processes that tests start an environment in which they share what they compile: `environment()`.
 
-    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`.
+    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`. Where no bits are
+    compared and many programs run a few times, XLA need not take its time over them: `environment(optimizes=False)`.
     """
 
-    def environment(writes: bool = True) -> dict[str, str]:
+    def environment(writes: bool = True, optimizes: bool = True) -> dict[str, str]:
         settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
+        if not optimizes:
+            settings["jax_disable_most_optimizations"] = True
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}
