@@ -61,6 +61,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return min((os.cpu_count() or 1) + 1, 4)
 
 
+# What holds a worker for long, by the folder or the file.
+_LONG = (
+    "tests/examples/",
+    "tests/loop/test_devices.py",
+    "tests/loop/test_on_mesh.py",
+    "tests/loop/test_steps_per_run.py",
+    "tests/hooks/test_on_a_mesh.py",
+    "tests/models/test_memory.py",
+    "tests/checkpoint/",
+    "tests/resume/",
+    "tests/reliability/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has what is long begin first: else one worker is still at it when the others have nothing left to take."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
+
+
 def _copy_entries(source: Path, target: Path) -> None:
     """Copies what `target` lacks. An entry is there whole or not at all, and another process may remove one."""
     for entry in source.glob("*-cache"):
@@ -86,11 +105,14 @@ def _keep_entries(own: Path, kept: Path) -> None:
 def environment(pytestconfig: pytest.Config) -> Callable[..., dict[str, str]]:
     """Gives processes that tests start an environment in which they share what they compile: `environment()`.
 
-    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`.
+    One that gets killed might leave half an entry: it is to read only, `environment(writes=False)`. Where no bits are
+    compared and many programs run a few times, XLA need not take its time over them: `environment(optimizes=False)`.
     """
 
-    def environment(writes: bool = True) -> dict[str, str]:
+    def environment(writes: bool = True, optimizes: bool = True) -> dict[str, str]:
         settings = {"jax_compilation_cache_dir": pytestconfig.stash[_COMPILED], **_CACHING}
+        if not optimizes:
+            settings["jax_disable_most_optimizations"] = True
         if not writes:
             settings["jax_persistent_cache_min_compile_time_secs"] = 1e9
         return os.environ | {name.upper(): str(value) for name, value in settings.items()}

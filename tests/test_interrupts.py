@@ -44,9 +44,9 @@ def ended(statement, during):
 @pytest.mark.parametrize(
     ("statement", "during"),
     [
-        ("import hookline", "jax"),
+        pytest.param("import hookline", "jax", marks=pytest.mark.campaign),
         ("import hookline", "hookline.session"),
-        ("from hookline import train", "hookline.hooks"),
+        pytest.param("from hookline import train", "hookline.hooks", marks=pytest.mark.campaign),
         ("import hookline.compat.v1", "hookline.compat.v1.arrays"),
     ],
 )

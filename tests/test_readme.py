@@ -12,8 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+def run(code: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=300
+    )
 
 
 def blocks() -> list[str]:
@@ -21,11 +23,11 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.parametrize(("number", "folder", "shown_on"), [(0, "step", "stderr"), (1, "line", "stdout")])
-def test_an_example_trains_resumes_and_knows_when_it_is_done(number, folder, shown_on, tmp_path):
+def test_an_example_trains_resumes_and_knows_when_it_is_done(number, folder, shown_on, tmp_path, environment):
     code = blocks()[number]
-    first = run(code, tmp_path)
-    again = run(code, tmp_path)
-    further = run(code.replace("last_step=300", "last_step=400"), tmp_path)
+    first = run(code, tmp_path, environment())
+    again = run(code, tmp_path, environment())
+    further = run(code.replace("last_step=300", "last_step=400"), tmp_path, environment())
 
     assert first.returncode == again.returncode == further.returncode == 0, first.stderr + again.stderr + further.stderr
     assert first.stdout.splitlines()[-1] == "[ 1. -2.  3.]"

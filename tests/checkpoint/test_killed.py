@@ -9,6 +9,7 @@ import time
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import hookline as hl
 from hookline.checkpoint import Saver, latest_checkpoint
@@ -38,12 +39,13 @@ with hl.Session() as sess:
 """
 
 
-def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(tmp_path):
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.campaign)])
+def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kills, tmp_path):
     directory, chance = str(tmp_path), random.Random(0)
     told = 0
     w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")
     step = hl.train.get_or_create_global_step()
-    for _ in range(4):
+    for _ in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", _SAVE_FOR_EVER, directory], stdout=subprocess.PIPE, text=True
         ) as process:

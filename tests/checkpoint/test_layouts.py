@@ -14,9 +14,10 @@ from .layouts import DAMAGED, RESTORED, SAVED
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, environment):
     directory = tmp_path_factory.mktemp("layouts")
-    run(8, [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory)])
+    command = [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory)]
+    run(8, command, environment(optimizes=False))
     return json.loads((directory / "results.json").read_text())
 
 

@@ -17,18 +17,18 @@ SCRIPTS = ROOT / "conformance" / "scripts"
 TF_PYTHON = Path(os.environ.get("TF_PYTHON") or ROOT / ".venv-tf" / "bin" / "python")
 
 
-def run(script: str, logdir: Path, steps: int, python: str = sys.executable) -> dict[str, object]:
+def run(script: str, logdir: Path, steps: int, env: dict[str, str], python: str = sys.executable) -> dict[str, object]:
     """Returns what the script prints: its losses and the accuracy."""
     command = [python, str(SCRIPTS / script), "--logdir", str(logdir), "--steps", str(steps)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    env = {**env, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path):
-    first = run("mnist_hookline.py", tmp_path, steps=150)
-    further = run("mnist_hookline.py", tmp_path, steps=160)
+def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path, environment):
+    first = run("mnist_hookline.py", tmp_path, 150, environment())
+    further = run("mnist_hookline.py", tmp_path, 160, environment())
 
     assert len(first["losses"]) == 150
     assert np.mean(first["losses"][-10:]) < 0.5 < 2.0 < first["losses"][0]
@@ -38,9 +38,9 @@ def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint
 
 
 @pytest.mark.skipif(not TF_PYTHON.exists(), reason="needs TensorFlow: make conformance sets it up")
-def test_both_scripts_give_the_same_losses(tmp_path):
-    theirs = run("mnist_tf1.py", tmp_path / "tf", steps=200, python=str(TF_PYTHON))
-    ours = run("mnist_hookline.py", tmp_path / "hl", steps=200)
+def test_both_scripts_give_the_same_losses(tmp_path, environment):
+    theirs = run("mnist_tf1.py", tmp_path / "tf", 200, environment(), python=str(TF_PYTHON))
+    ours = run("mnist_hookline.py", tmp_path / "hl", 200, environment())
 
     assert len(theirs["losses"]) == len(ours["losses"]) == 200
     np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=0, atol=1e-5)

@@ -48,7 +48,7 @@ def same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actors, servers):
     import ray
 

@@ -172,7 +172,11 @@ def test_a_stop_leaves_neither_a_process_nor_a_file_and_spares_others(ray_cluste
 
 @pytest.mark.parametrize(
     "part",
-    ["raylet/raylet", "ray::RuntimeEnvAgent", pytest.param("gcs_server", marks=pytest.mark.slow_distributed)],
+    [
+        "raylet/raylet",
+        pytest.param("ray::RuntimeEnvAgent", marks=pytest.mark.campaign),
+        pytest.param("gcs_server", marks=pytest.mark.slow_distributed),
+    ],
 )
 def test_a_cluster_that_loses_a_part_ends_as_a_whole_and_says_so(members, caplog, part):
     with PrivateRayCluster(object_store_bytes=100_000_000) as cluster:

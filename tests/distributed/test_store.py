@@ -680,7 +680,7 @@ def test_an_update_may_read_what_another_of_the_run_wrote():
 # Ray ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.campaign), 2])
 def test_training_on_ray_actors_is_training_at_home(actors, servers):
     assert_same(trained(Target(RayTransport(actors(servers))), 5), trained("", 5))
 

@@ -57,7 +57,7 @@ def undecided(actor):
     return ray.get(actor.__ray_call__.remote(lambda live: len(live._ballots._open) + len(live._staged)))
 
 
-@pytest.mark.parametrize("over_ray", [False, True])
+@pytest.mark.parametrize("over_ray", [False, pytest.param(True, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)
@@ -74,7 +74,7 @@ def test_a_server_that_dies_before_the_decision_is_told_at_once(actors, pid_of, 
     assert isinstance(error, errors.PREEMPTION_ERRORS)
 
 
-@pytest.mark.parametrize("over_ray", [False, True])
+@pytest.mark.parametrize("over_ray", [pytest.param(False, marks=pytest.mark.campaign), True])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_an_update_given_up_while_a_server_was_away_is_whole_or_not_applied(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)

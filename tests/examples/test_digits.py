@@ -61,7 +61,7 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
     assert "\r" not in out
 
 
-def test_a_finished_job_trains_nothing_and_says_so_and_more_steps_go_on(trained, environment):
+def test_a_finished_job_trains_nothing_and_says_so(trained, environment):
     folder, _ = trained
     before = hl.train.latest_checkpoint(folder)
     done = finish(digits(folder, 400, environment()))
@@ -69,6 +69,10 @@ def test_a_finished_job_trains_nothing_and_says_so_and_more_steps_go_on(trained,
     assert "step 4" not in done.replace("to step 400", "")
     assert hl.train.latest_checkpoint(folder) == before
 
+
+@pytest.mark.campaign
+def test_with_more_steps_a_finished_job_goes_on(trained, environment):
+    folder, _ = trained
     more = finish(digits(folder, 430, environment()))
     assert "Training from step 400." in more
     assert hl.train.latest_checkpoint(folder).endswith("model.ckpt-430")

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def start(script: str, folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", str(EXAMPLES / script), "--logdir", str(folder), "--steps", "200"]
+    command = [sys.executable, "-u", str(EXAMPLES / script), "--logdir", str(folder), "--steps", "120"]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -33,7 +33,7 @@ def test_each_new_checkpoint_is_evaluated_while_the_training_goes_on(tmp_path, e
     results = [(int(step), float(value)) for step, value in re.findall(r"step (\d+)  test accuracy (\S+)", evaluated)]
     steps = [step for step, _ in results]
     assert steps == sorted(set(steps))
-    assert steps[-1] == 200
+    assert steps[-1] == 120
 
     (said,) = re.findall(r"^test accuracy: (\S+)$", trained, re.MULTILINE)
     assert f"final test accuracy: {said}" in evaluated, "the training came to the same at its end"

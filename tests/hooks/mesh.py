@@ -1,6 +1,7 @@
 """Trainings with all hooks on four CPU devices, in a process of their own, which JAX must be told of before.
 
-`python -m tests.hooks.mesh DIRECTORY LAYOUT...` prints as JSON what hooks have seen on each layout of the model.
+`python -m tests.hooks.mesh DIRECTORY JOBS LAYOUT...` prints as JSON what hooks have seen on each layout of the model in
+each job; there are commas between jobs.
 """
 
 from __future__ import annotations
@@ -445,18 +446,18 @@ JOBS: dict[str, Callable[[Layout, Path], dict[str, Any]]] = {
 }
 
 
-def main(directory: str, names: list[str]) -> None:
+def main(directory: str, jobs: list[str], names: list[str]) -> None:
     logging.getLogger("hookline").setLevel(logging.INFO)
     logging.getLogger("hookline").propagate = False
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, (job, function) in itertools.product(names, JOBS.items()):
+    for name, job in itertools.product(names, jobs):
         logdir = Path(directory, *[re.sub(r"\W+", "_", part) for part in (name, job)])
         try:
-            found[name][job] = function(Layout(name), logdir)
+            found[name][job] = JOBS[job](Layout(name), logdir)
         except Exception:  # The others are worth a look.
             found[name][job] = {"error": traceback.format_exc()}
     json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2].split(","), sys.argv[3:])

@@ -283,9 +283,15 @@ def end_of(data, hooks, directory, save_steps):
 @pytest.mark.parametrize(
     ("bad", "hook", "save_steps", "kills"),
     [
-        ({"nan_at": [23]}, {"on_nan": "rollback"}, 10, (29,)),
+        pytest.param({"nan_at": [23]}, {"on_nan": "rollback"}, 10, (29,), marks=pytest.mark.campaign),
         ({"bad_slope_at": [29, 33]}, {"on_nan": "rollback", "strict": True}, 10, (28, 31)),
-        ({"nan_at": [12, 13, 14, 15]}, {"on_nan": "rollback", "strict": True, "max_times": 3}, 2, (15,)),
+        pytest.param(
+            {"nan_at": [12, 13, 14, 15]},
+            {"on_nan": "rollback", "strict": True, "max_times": 3},
+            2,
+            (15,),
+            marks=pytest.mark.campaign,
+        ),
         ({"nan_at": [12, 13, 14, 15]}, {"on_nan": "skip", "max_times": 3}, 2, (15,)),
     ],
 )

@@ -18,10 +18,13 @@ from tests.loop.devices import run
 
 import hookline as hl
 
-QUICK = ("rows, automatic",)
-MORE = ("batches, automatic", "columns, automatic", "batches, explicit", "rows, explicit", "columns, explicit")
-LAYOUTS = [*QUICK, *(pytest.param(layout, marks=pytest.mark.campaign) for layout in MORE)]
+from .mesh import JOBS
+
+SPLITS = ("batches", "rows", "columns")
+LAYOUTS = [f"{split}, {axes}" for axes in ("automatic", "explicit") for split in SPLITS]
 # Each test of the same processes may run in another worker, which trains anew: `make test` has one of them.
+QUICK = "rows, automatic"
+QUICK_JOBS = ("loop", "NaN: skip", "NaN: rollback", "resumed", "lost", "loaded", "optimizers", "graph")
 
 # Which part of an array of this shape is on each device.
 PARTS = {
@@ -39,13 +42,13 @@ def trained(tmp_path_factory, environment):
     """Gives what hooks have seen of a layout, by the job; several layouts are trained in one process."""
 
     @functools.cache
-    def process(*layouts: str) -> dict[str, Any]:
+    def process(jobs: tuple[str, ...], *layouts: str) -> dict[str, Any]:
         directory = str(tmp_path_factory.mktemp("mesh"))
-        done = run(4, [sys.executable, "-m", "tests.hooks.mesh", directory, *layouts], environment())
-        return json.loads(done.stdout)
+        command = [sys.executable, "-m", "tests.hooks.mesh", directory, ",".join(jobs), *layouts]
+        return json.loads(run(4, command, environment(optimizes=False)).stdout)
 
-    def of(layout: str) -> dict[str, Any]:
-        return (process(*MORE) if layout in MORE else process("one", *QUICK))[layout]
+    def of(layout: str, jobs: tuple[str, ...] = tuple(JOBS)) -> dict[str, Any]:
+        return process(jobs, "one", *([QUICK] if jobs == QUICK_JOBS else LAYOUTS))[layout]
 
     return of
 
@@ -71,9 +74,17 @@ def is_alike(one: Any, other: Any, path: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, trained):
-    one, other = (dict(leaves({job: r for job, r in trained(n).items() if job != "readings"})) for n in ("one", layout))
+@pytest.mark.parametrize(
+    ("layout", "jobs"),
+    [
+        pytest.param(QUICK, QUICK_JOBS, id="quick"),
+        *[pytest.param(layout, tuple(JOBS), id=layout, marks=pytest.mark.campaign) for layout in LAYOUTS],
+    ],
+)
+def test_hooks_see_write_and_do_what_they_do_on_one_device(layout, jobs, trained):
+    compared = [{job: r for job, r in trained(name, jobs).items() if job != "readings"} for name in ("one", layout)]
+    one, other = (dict(leaves(found)) for found in compared)
+    assert compared[0].keys() == set(jobs) - {"readings"}
     assert [text for path, text in [*one.items(), *other.items()] if path.endswith("/error")] == []
     assert other.keys() == one.keys()
     assert {path: (one[path], other[path]) for path in one if not is_alike(one[path], other[path], path)} == {}

@@ -138,6 +138,11 @@ def main(folder, kills, sources):
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
     )
+    # Once for all processes: this starts no thread.
+    import optax  # noqa: F401
+
+    import hookline.train  # noqa: F401
+
     job(folder, WHOLE, [(None, 0, 1)])
     for source in sources:
         job(folder, source, lives_of(source, kills))

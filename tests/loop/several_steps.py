@@ -75,6 +75,7 @@ LAYOUTS = {
     "fsdp": (AUTO, fsdp, 160),
     "fsdp, explicit": (EXPLICIT, fsdp, 160),
     "fsdp, ragged": (AUTO, fsdp, 108),
+    "fsdp, explicit, ragged": (EXPLICIT, fsdp, 108),
 }
 
 

@@ -12,20 +12,20 @@ from .devices import run, train
 
 KINDS = ["anywhere", "parallel", "small", "fsdp", "fsdp-explicit", "last"]
 LAYOUTS = [f"{layout}{axes}" for layout in ("parallel", "fsdp", "tensor") for axes in ("", "-explicit")]
-# What a training goes through on each of them; `make test` has these.
-QUICK = {
-    ("parallel", "fresh"),
-    ("tensor-explicit", "fresh"),
-    ("fsdp", "killed"),
-    ("parallel-explicit", "killed"),
-    ("tensor", "lost"),
-    ("fsdp-explicit", "nan"),
-}
+# What `make test` has: which kinds are resumed, and what a training goes through on which layout.
+QUICK_KINDS = {"anywhere", "small", "fsdp-explicit", "last"}
+QUICK = {("tensor-explicit", "fresh"), ("fsdp", "killed"), ("tensor", "lost"), ("fsdp-explicit", "nan")}
+RESUMED = [pytest.param(kind, marks=() if kind in QUICK_KINDS else pytest.mark.campaign) for kind in KINDS]
 CELLS = [
     pytest.param(kind, what, marks=() if (kind, what) in QUICK else pytest.mark.campaign)
     for kind in LAYOUTS
     for what in ("fresh", "killed", "lost", "nan")
 ]
+LEFT = [cell.values for cell in CELLS if cell.values not in QUICK]
+
+
+def jobs_of(cells, *kinds):
+    return [f"{kind}:{what}:6" for kind, what in cells if what in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -36,41 +36,52 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def first(directory, environment):
     """What a process with 4 devices has come to, and the log."""
-    jobs = [f"{kind}:{job}" for kind in KINDS for job in ("whole:6", "parts:3")]
-    jobs += [f"{kind}:whole:6" for kind in ("one", "tensor", "tensor-explicit", "parallel-explicit")]
-    jobs += ["fsdp:fewer:3", "parallel:fewer:3"]
-    return train(
-        4,
-        directory,
-        *jobs,
-        *(f"{kind}:{what}:6" for kind, what in sorted(QUICK) if what in ("lost", "nan")),
-        env=environment(),
-    )
+    jobs = [f"{kind}:{job}" for kind in sorted(QUICK_KINDS) for job in ("whole:6", "parts:3")]
+    jobs += [f"{kind}:whole:6" for kind in ("one", "fsdp", "tensor", "tensor-explicit")]
+    jobs += ["fsdp:fewer:3", *jobs_of(sorted(QUICK), "lost", "nan")]
+    return train(4, directory, *jobs, env=environment())
 
 
 @pytest.fixture(scope="module")
 def resumed(directory, first, environment):
     """What a second one has come to, which goes on."""
-    jobs = [f"{kind}:killed:6" for kind, what in sorted(QUICK) if what == "killed"]
-    for job in jobs:
+    killed = jobs_of(sorted(QUICK), "killed")
+    for job in killed:
         train(4, directory, job, env=environment())
-    return train(4, directory, *(f"{kind}:parts:6" for kind in KINDS), *jobs, env=environment())
+    return train(4, directory, *(f"{kind}:parts:6" for kind in sorted(QUICK_KINDS)), *killed, env=environment())
 
 
 @pytest.fixture(scope="module")
 def others(directory, first, environment):
-    """What came of the cells that `make test` leaves out."""
-    left = [cell.values for cell in CELLS if cell.values not in QUICK]
-    killed = [f"{kind}:killed:6" for kind, what in left if what == "killed"]
+    """What came of all that `make test` leaves out."""
+    kinds = sorted(set(KINDS) - QUICK_KINDS)
+    whole = [f"{kind}:whole:6" for kind in sorted({*KINDS, *LAYOUTS}) if f"{kind}:whole:6" not in first[0]]
+    begun = train(4, directory, *whole, *(f"{kind}:parts:3" for kind in kinds), "parallel:fewer:3", env=environment())
+    killed = jobs_of(LEFT, "killed")
     for job in killed:
         train(4, directory, job, env=environment())
-    jobs = [f"{kind}:{what}:6" for kind, what in left if what in ("lost", "nan")]
-    return train(4, directory, *jobs, *killed, env=environment())
+    jobs = [*jobs_of(LEFT, "lost", "nan"), *killed, *(f"{kind}:parts:6" for kind in kinds)]
+    results, log = train(4, directory, *jobs, env=environment())
+    return begun[0] | results, log
+
+
+@pytest.fixture
+def came_of(request):
+    """Gives what came of a job, and the log of its process."""
+
+    def came_of(job):
+        for name in ("first", "resumed", "others"):
+            results, log = request.getfixturevalue(name)
+            if job in results:
+                return results[job], log
+        raise AssertionError(f"no process has run {job}")
+
+    return came_of
 
 
 @pytest.mark.parametrize(("kind", "what"), CELLS)
-def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, first, request):
-    alone, whole = first[0]["one:whole:6"], first[0][f"{kind}:whole:6"]
+def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, came_of):
+    (alone, _), (whole, _) = came_of("one:whole:6"), came_of(f"{kind}:whole:6")
     for one, other in zip(whole["values"], alone["values"], strict=True):
         assert np.allclose(one, other, rtol=2e-5, atol=2e-6)
     assert whole["devices"] == 4
@@ -78,19 +89,17 @@ def test_a_training_ends_as_on_one_device_whatever_it_goes_through(kind, what, f
         assert whole["programs"] == alone["programs"], "none was compiled anew for another layout"
         assert whole["evaluated"]["loss"] == pytest.approx(alone["evaluated"]["loss"], rel=1e-5)
         return
-    held = request.getfixturevalue(
-        "others" if (kind, what) not in QUICK else "resumed" if what == "killed" else "first"
-    )
-    found = held[0][f"{kind}:{what}:6"]
+    found, log = came_of(f"{kind}:{what}:6")
     assert found["ended"] == whole["ended"]
     assert found["begun"] == whole["begun"] * len(found["begun"])
     if what == "nan":  # Two steps less: it went back to those of the last checkpoint.
-        assert "The weights went back to those of" in held[1]
+        assert "The weights went back to those of" in log
     else:
         assert found["values"] == whole["values"]
         assert len(found["begun"]) == (2 if what == "lost" else 1)
 
 
+@pytest.mark.campaign
 def test_eight_devices_do_as_well(first, tmp_path, environment):
     (found,) = train(8, tmp_path, "tensor-explicit:whole:6", env=environment())[0].values()
     assert found["devices"] == 8
@@ -98,17 +107,17 @@ def test_eight_devices_do_as_well(first, tmp_path, environment):
         assert np.allclose(one, other, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_interrupted(kind, first, resumed):
-    whole, parts = first[0][f"{kind}:whole:6"], resumed[0][f"{kind}:parts:6"]
+@pytest.mark.parametrize("kind", RESUMED)
+def test_resumed_in_a_new_process_it_ends_with_the_bits_of_the_one_that_was_not_interrupted(kind, came_of):
+    (whole, _), (parts, _) = came_of(f"{kind}:whole:6"), came_of(f"{kind}:parts:6")
     assert whole["devices"] == parts["devices"] == (1 if kind == "last" else 4)
     assert parts["values"] == whole["values"]
     assert parts["evaluated"] == whole["evaluated"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_restored_lies_where_the_values_lay_that_the_graph_was_built_with(kind, first, resumed):
-    whole, parts = first[0][f"{kind}:whole:6"], resumed[0][f"{kind}:parts:6"]
+@pytest.mark.parametrize("kind", RESUMED)
+def test_what_is_restored_lies_where_the_values_lay_that_the_graph_was_built_with(kind, came_of):
+    (whole, _), (parts, _) = came_of(f"{kind}:whole:6"), came_of(f"{kind}:parts:6")
     assert parts["begun"] == whole["begun"], "so no step is compiled once more"
     assert parts["ended"] == whole["ended"]
     placed = {path: place for path, place in whole["given"].items() if path != "['n']" and kind != "anywhere"}
@@ -121,13 +130,18 @@ def test_nothing_is_said_where_nothing_has_changed(resumed):
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "now"), [("fsdp", 2, "2 devices (cpu:0, cpu:1)"), ("parallel", 1, "1 device (cpu:0)")]
+    ("kind", "devices", "now"),
+    [
+        ("fsdp", 2, "2 devices (cpu:0, cpu:1)"),
+        pytest.param("parallel", 1, "1 device (cpu:0)", marks=pytest.mark.campaign),
+    ],
 )
 def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(
-    kind, devices, now, directory, first, environment
+    kind, devices, now, directory, came_of, environment
 ):
+    whole, _ = came_of(f"{kind}:whole:6")
     results, log = train(devices, directory, f"{kind}:fewer:6", env=environment())
-    found, whole = results[f"{kind}:fewer:6"], first[0][f"{kind}:whole:6"]
+    found = results[f"{kind}:fewer:6"]
     assert found["devices"] == devices
     for one, other in zip(found["values"], whole["values"], strict=True):
         assert np.allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 
+@pytest.mark.parametrize(
+    "network",
+    ["nnx", *[pytest.param(n, marks=pytest.mark.campaign) for n in ("linen", "equinox", "plain")]],
+    indirect=True,
+)
 def test_it_trains_to_a_clearly_lower_loss(network, train, tmp_path):
     losses = train(network, tmp_path, 150)
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])

@@ -48,7 +48,7 @@ def stories(draw):
     return draw(st.lists(st.tuples(event, st.integers(1, 6)), min_size=1, max_size=25))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(story=stories())
 def test_hooks_fire_where_triggers_that_are_asked_every_time_would(story, fires):
     with hl.Graph().as_default(), FakeClock() as clock:

@@ -77,7 +77,9 @@ def hooks_of_many_kinds(loss):
     ]
 
 
-@pytest.mark.parametrize("steps_per_run", [2, 4, 16, 64, 1000])
+@pytest.mark.parametrize(
+    "steps_per_run", [4, 1000, *[pytest.param(n, marks=pytest.mark.campaign) for n in (2, 16, 64)]]
+)
 def test_the_model_and_the_firings_are_those_of_single_steps(steps_per_run):
     values, hooks, _ = trained(1, hooks=hooks_of_many_kinds)
     found, others, _ = trained(steps_per_run, hooks=hooks_of_many_kinds)
@@ -230,7 +232,7 @@ def test_a_nan_is_named_by_its_step_and_nothing_after_it_is_saved(tmp_path):
     assert train.latest_checkpoint(str(tmp_path)) is None or "model.ckpt-0" in train.latest_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize("steps_per_run", [4, 16, 64])
+@pytest.mark.parametrize("steps_per_run", [16, *[pytest.param(n, marks=pytest.mark.campaign) for n in (4, 64)]])
 def test_updates_that_a_nan_makes_bad_are_held_back_alike(steps_per_run, caplog):
     make = lambda loss: [train.NanTensorHook(loss, on_nan="skip")]  # noqa: E731
     values, _, _ = trained(1, 100, make, NAN_AT)

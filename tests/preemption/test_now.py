@@ -44,7 +44,12 @@ class Stubborn:
 
 @pytest.mark.parametrize(
     ("way", "number", "status"),
-    [("computes", SIGTERM, 143), ("computes", SIGINT, 130), ("waits", SIGTERM, 143), ("waits", SIGINT, -SIGINT)],
+    [
+        ("computes", SIGTERM, 143),
+        ("waits", SIGINT, -SIGINT),
+        pytest.param("computes", SIGINT, 130, marks=pytest.mark.campaign),
+        pytest.param("waits", SIGTERM, 143, marks=pytest.mark.campaign),
+    ],
 )
 def test_a_second_signal_means_now(tmp_path, way, number, status):
     stubborn = Stubborn(way, tmp_path)

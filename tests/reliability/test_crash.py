@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("kills", "each", "least_aimed"), [(8, 0, 4), pytest.param(60, 1, 49, marks=pytest.mark.campaign)]
+    ("kills", "each", "least_aimed"), [(4, 0, 2), pytest.param(60, 1, 49, marks=pytest.mark.campaign)]
 )
 def test_a_job_that_is_killed_anywhere_comes_to_the_end_it_would_have_come_to(kills, each, least_aimed):
     run = subprocess.run(

@@ -11,7 +11,6 @@ import select
 from hookline import train
 
 from .plan import WHOLE, aims_of
-from .sources import ONE_SHOT, SOURCES
 from .training import Model
 
 AT_ONCE = 2
@@ -71,11 +70,11 @@ class Job:
         return self.process.messages[-1]["done"]
 
 
-def kill_all(folder, steps_each):
+def kill_all(folder, steps_each, kinds):
     """Runs all jobs, some side by side, kills each at so many random steps, and prints what came of them."""
     gc.freeze()
     jobs, running = [], {}
-    waiting = [WHOLE, *(kind for kind in SOURCES if kind != ONE_SHOT)]
+    waiting = [WHOLE, *kinds]
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             kind = waiting.pop(0)

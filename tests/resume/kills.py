@@ -1,7 +1,8 @@
 """Kills the job of `training` with SIGKILL, again and again, until it comes to its end.
 
-Run in `tests` as `python -m resume.kills FOLDER STEPS_EACH`. Below the folder each kind of source gets a directory, and
-so does the run that nobody interrupts, which comes first. What came of them is printed as JSON, one line a job.
+Run in `tests` as `python -m resume.kills FOLDER STEPS_EACH KIND...`. Below the folder each kind of source gets a
+directory, and so does the run that nobody interrupts, which comes first. What came of them is printed as JSON, one line
+a job.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 
 
-def main(folder, steps_each):
+def main(folder, steps_each, kinds):
     # JAX and the libraries below it read these once. A thread in the process that forks would be missing in its child.
     os.environ.update(
         JAX_PLATFORMS="cpu",
@@ -23,8 +24,8 @@ def main(folder, steps_each):
     )
     from .killing import kill_all
 
-    kill_all(folder, steps_each)
+    kill_all(folder, steps_each, kinds)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -44,15 +44,22 @@ def uninterrupted(tmp_path_factory):
     return outcome, shown(directory)
 
 
-@pytest.mark.parametrize("steps_each", [1, pytest.param(8, marks=pytest.mark.campaign)])
-def test_killed(steps_each, tmp_path):
-    command = [sys.executable, "-m", "resume.kills", str(tmp_path), str(steps_each)]
+@pytest.mark.parametrize(
+    ("steps_each", "kinds"),
+    [
+        (1, ("arrays", "generator function", "state_dict")),
+        pytest.param(8, tuple(kind for kind in SOURCES if kind != ONE_SHOT), marks=pytest.mark.campaign),
+    ],
+)
+def test_killed(steps_each, kinds, tmp_path):
+    command = [sys.executable, "-m", "resume.kills", str(tmp_path), str(steps_each), *kinds]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
     expected = shown(str(tmp_path / whole["kind"]))
+    assert {job["kind"] for job in jobs} == set(kinds)
     for job in jobs:
         assert job["killed_at"] == aims_of(job["kind"], steps_each)
         assert job["outcome"] == whole["outcome"], job

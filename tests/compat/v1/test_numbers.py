@@ -158,7 +158,9 @@ def test_whole_numbers_are_added_up_in_their_own_dtype(make, values, dtype, expe
 
 
 @every
-@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "float32", *[pytest.param(dtype, marks=pytest.mark.campaign) for dtype in ("int32", "uint8")]]
+)
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
