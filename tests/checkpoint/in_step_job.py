@@ -329,7 +329,7 @@ def processes_that_part(folder):
 
     The last, for they are not at the same place afterwards.
     """
-    together.START_TIMEOUT_SECS = 1.0
+    together.START_TIMEOUT_SECS = 0.5  # Too short to find out that the processes are at different places.
     model, keeper = Model(), train.Saver()
     with model.session as sess:
         sess.run(model.raise_bias)

@@ -68,8 +68,8 @@ def initialize(
             the others. JAX's own default is 100.
         start_timeout_secs: How long to wait for the other processes.
         check_every_launch: Whether the processes compare each program before they launch it, to find the first place
-            where they differ. It costs about a millisecond a run. Else they do so when it is new, and compare what they
-            have launched every 1,000 runs and before each checkpoint.
+            where they differ. It costs some milliseconds a run, and is heeded also where this does nothing else. If one
+            process asks for it, all do it.
 
     Raises:
         RuntimeError: The process has used a device before.
