@@ -14,6 +14,7 @@ from hookline import train
 from hookline.checkpoint import layout, orbax_io, together
 from hookline.coordination import peers
 from hookline.graph import placement
+from hookline.session import launches
 
 ME = jax.process_index()
 FOLDER = pathlib.Path(sys.argv[2])
@@ -329,13 +330,14 @@ def processes_that_part(folder):
 
     The last, for they are not at the same place afterwards.
     """
-    together.START_TIMEOUT_SECS = 0.5  # Too short to find out that the processes are at different places.
+    together.START_TIMEOUT_SECS = 1.0
     model, keeper = Model(), train.Saver()
     with model.session as sess:
         sess.run(model.raise_bias)
         if ME == 1:
             sess.run(model.raise_bias)
         found = [said(lambda: keeper.save(sess, str(folder / "model.ckpt"), 0)), names(folder)]
+        launches.current().begin()  # Else that difference is told again.
         return [*found, said(lambda: keeper.save(sess, str(folder / "model.ckpt"), 1)) if ME == 0 else None]
 
 

@@ -140,7 +140,7 @@ def test_processes_that_save_to_two_places_are_told(found):
 def test_a_process_that_does_not_come_is_named(found):
     kind, text = found[0]["processes_that_part"][2]
     assert kind == "DeadlineExceededError"
-    assert "has waited 0.5 s for process 1" in text
+    assert "has waited 1 s for process 1" in text
 
 
 def test_nothing_is_saved_where_processes_have_run_different_programs(found):
