@@ -103,11 +103,14 @@ def constants() -> dict[str, float]:
             function()
         return 1e6 * (time.perf_counter() - begun) / times
 
-    def decide() -> None:
+    def decide() -> float:
+        processes.meet("a measurement")
+        begun = time.perf_counter()
         if processes.is_chief:
             agreement.suggest("measured")
         while agreement.before_run() is None:
-            pass
+            time.sleep(5e-4)  # A step, in which the listener's thread can work.
+        return 1e6 * (time.perf_counter() - begun)
 
     found = {"a run without a proposal": once(agreement.before_run, 100_000)}
     while agreement.started < 300_000:  # Runs are numbered: all must have made as many.
@@ -115,7 +118,8 @@ def constants() -> dict[str, float]:
     known = {"kind": 1}
     found["a launch of a known program"] = once(lambda: launched.note(known, "a program", "kind", str), 100_000)
     found["a gathering of all, as before a new program"] = once(lambda: processes.gather("measured", 1), 200)
-    found["an agreement, from the proposal to the run after which all act"] = once(decide, 200)
+    name = "an agreement, from the proposal to the run after which all act"
+    found[name] = statistics.median([decide() for _ in range(50)])
     agreement.close()
     return found
 
