@@ -313,6 +313,33 @@ def one_is_fed_another_value_once():
 
 
 @scenario
+def another_thread_asks_whether_to_stop():
+    asked = []
+
+    class Asks(train.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.is_over = threading.Event()
+            self.thread = threading.Thread(target=self.ask)
+            self.thread.start()
+
+        def ask(self):
+            while not self.is_over.wait(0.0005):
+                asked.append(hooks_session[0].should_stop() if hooks_session else False)
+
+        def end(self, session):
+            self.is_over.set()
+            self.thread.join()
+
+    hooks_session = []
+
+    def session(**arguments):
+        hooks_session.append(train.MonitoredSession(**arguments))
+        return hooks_session[0]
+
+    return [trained(lambda summed: [Asks(), StopsAt(40, process=1)], session)[0] >= 40, bool(asked)]
+
+
+@scenario
 def another_thread_runs_the_session():
     class Runs(train.SessionRunHook):
         trigger, error = train.every(10), None

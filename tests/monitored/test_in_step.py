@@ -36,6 +36,7 @@ def found():
         "waiting_for_a_step_is_refused",
         "a_hook_that_runs_the_session",
         "several_steps_a_run",
+        "another_thread_asks_whether_to_stop",
         "another_thread_runs_the_session",
         "one_asks_for_other_values",
         "one_launches_another_known_program",
@@ -111,6 +112,11 @@ def test_hooks_may_run_the_session(found):
 def test_several_steps_a_run(found):
     assert found[0]["several_steps_a_run"] == found[1]["several_steps_a_run"]
     assert found[0]["several_steps_a_run"][1] == [7, 14, 21, 28, 35, 42, 49]
+
+
+def test_another_thread_may_ask_whether_to_stop(found):
+    for each in found:
+        assert each["another_thread_asks_whether_to_stop"] == [True, True]
 
 
 def test_another_thread_launches_nothing(found):

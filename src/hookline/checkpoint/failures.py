@@ -102,14 +102,23 @@ def told(failure: BaseException) -> list[Any]:
 
 
 def retold(told: list[Any], process: int) -> BaseException:
-    """Returns the error of another process as one of this: of the same kind, if that is known here."""
+    """Returns the error of another process as one of this: of the same kind, if that is known here.
+
+    Its attribute `of_process` says whose it is.
+    """
+    found = _retold(told, f"Process {process}: ")
+    found.of_process = process  # pyright: ignore[reportAttributeAccessIssue]
+    return found
+
+
+def _retold(told: list[Any], who: str) -> BaseException:
     name, text, passes = told
     if name in _MISUSE:
-        return _MISUSE[name](f"Process {process}: {text}")
+        return _MISUSE[name](f"{who}{text}")
     kind = getattr(errors, name, None)
     if not isinstance(kind, type) or not issubclass(kind, errors.OpError):
         kind, text = errors.AbortedError, f"{name}: {text}"
-    found = kind(None, None, f"Process {process}: {text}")
+    found = kind(None, None, f"{who}{text}")
     decide(found, passes)
     return found
 

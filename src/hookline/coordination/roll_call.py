@@ -49,10 +49,8 @@ class RollCall:
 
     def tell(self, news: Any) -> None:
         """Tells all processes something, as JSON: their threads call `heard`, whatever their main threads do."""
-        until = clock.monotonic() + _LEAVE_SECS
-        while not self._set(
-            f"{self._number}/call", f"{_NEWS}{json.dumps(news)}"
-        ):  # There is a roll call, or other news.
+        until, text = clock.monotonic() + _LEAVE_SECS, f"{_NEWS}{json.dumps(news)}"
+        while not self._set(f"{self._number}/call", text):  # There is a roll call, or other news.
             self._thread.join(_LEAVE_SECS / _TRIES)
             if not self._thread.is_alive() or clock.monotonic() >= until:
                 return

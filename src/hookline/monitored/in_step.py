@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -9,6 +10,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import jax
 
 from hookline import clock, preemption
 from hookline.coordination import peers, service
@@ -47,6 +50,7 @@ class InStep:
         is_chief: Whether this process decides, saves and writes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
+        thread: The thread that runs the session: the one that has made it.
 
     Raises:
         FailedPreconditionError: The processes have not made the same sessions before.
@@ -79,7 +83,7 @@ class InStep:
         if not found.is_chief:
             _be_quiet()
         self._is_due = False
-        self.is_running = False
+        self.is_running, self.thread = False, threading.get_ident()
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
@@ -119,9 +123,10 @@ class InStep:
     def fail(self, why: str) -> None:
         """Tells the others that this process has failed."""
         self.has_failed = True
-        self.propose(FAILURE, why)
-        if not self._is_left:
-            self._launches.tell([self._number, self._peers.index, why])
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # Who cannot be reached is lost, and need not be told.
+            self.propose(FAILURE, why)
+            if not self._is_left:
+                self._launches.tell([self._number, self._peers.index, why])
 
     def lose(self, exception: BaseException) -> None:
         """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""

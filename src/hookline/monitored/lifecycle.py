@@ -282,7 +282,7 @@ class MonitoredLifecycle(InDialect):
                 self._in_step.is_running = True
             return self._session.run(fetches, feed_dict, options, run_metadata)
         except BaseException as exc:
-            other = None if self._in_step is None else self._in_step.failed_elsewhere()
+            other = self._failed_elsewhere(exc)
             if other is not None:  # What this process has met follows from that.
                 self._fail(other)
                 raise other from exc
@@ -328,7 +328,7 @@ class MonitoredLifecycle(InDialect):
             self._preemption.check()
             return self._session.call(step)
         except BaseException as exc:
-            other = None if self._in_step is None else self._in_step.failed_elsewhere()
+            other = self._failed_elsewhere(exc)
             if other is not None:
                 self._fail(other)
                 raise other from exc
@@ -362,9 +362,9 @@ class MonitoredLifecycle(InDialect):
             return self._session.should_stop() if claim.take() else self._session.looks_stopped()
 
     def _in_step_should_stop(self, others: InStep) -> bool:
-        """Reserves the next run, unless the processes have agreed to stop before it."""
+        """Reserves the next run, unless the processes have agreed to stop before it; other threads only look."""
         with Claim(self._turn) as claim, claim:
-            if claim.take() and self._session.failure is None:
+            if others.thread == threading.get_ident() and claim.take() and self._session.failure is None:
                 try:
                     if (error := self._session.current.reported_error()) is not None:
                         raise error
@@ -601,6 +601,12 @@ class MonitoredLifecycle(InDialect):
             self._in_step.lose(exception)
         else:
             self._in_step.fail(f"{type(exception).__name__}: {exception}")
+
+    def _failed_elsewhere(self, exception: BaseException) -> BaseException | None:
+        """Returns the error of another process that has failed, unless this one says whose it is itself."""
+        if self._in_step is None or getattr(exception, "of_process", None) is not None:
+            return None
+        return self._in_step.failed_elsewhere()
 
     def _deliver_arrived(self) -> None:
         """Gives late hooks what has arrived, for the session may go no further."""
