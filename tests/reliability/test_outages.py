@@ -71,7 +71,7 @@ def names_in(directory: pathlib.Path) -> list[str]:
     return sorted(name for name in os.listdir(directory) if not name.startswith(".hookline-"))
 
 
-@pytest.mark.parametrize("apart", [9, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("apart", [9, *[pytest.param(n, marks=pytest.mark.campaign) for n in (4, 1)]])
 def test_a_second_of_errors_from_any_call_of_a_save_on_does_not_end_it(tmp_path, apart):
     hl.Variable(jnp.arange(1000), name="w")
     saver, path = train.Saver(max_to_keep=2), str(tmp_path / "model.ckpt")
@@ -93,10 +93,11 @@ def test_a_second_of_errors_from_any_call_of_a_save_on_does_not_end_it(tmp_path,
         ]  # fmt: skip
 
 
-def test_a_second_of_errors_from_any_call_of_the_first_save_on_does_not_end_it(tmp_path):
+@pytest.mark.parametrize("apart", [11, pytest.param(7, marks=pytest.mark.campaign)])
+def test_a_second_of_errors_from_any_call_of_the_first_save_on_does_not_end_it(tmp_path, apart):
     hl.Variable(1.0, name="w")
     init = hl.global_variables_initializer()
-    for first in itertools.count(1, 11):
+    for first in itertools.count(1, apart):
         directory = tmp_path / str(first)
         directory.mkdir()
         with hl.Session() as sess, outage(directory, first, _ERRORS[first % 3]) as found:

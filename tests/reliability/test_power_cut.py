@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_what_was_reported_as_saved_survives_a_power_cut(manner, disk, cut_everywhere, every_power_cut):
-    last_step, at_most = (5, 0) if every_power_cut else (3, 4)
+    last_step, at_most = (5, 0) if every_power_cut else (3, 8)
     findings = cut_everywhere(Settings(manner, last_step=last_step, at_most=at_most, **_DISKS[disk]))
     print(f"{manner}, {disk}: {dataclasses.replace(findings, wrong=[])}")
     assert findings.wrong == []
