@@ -109,9 +109,8 @@ def main(port, count, index, heartbeat_secs, script, *arguments):
         runpy.run_path(script, run_name="__main__")
     except Exception:  # As `hookline launch --in-step` does: JAX would wait at the end for the others.
         traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(service.left_with() or 1)
+        service.leave_at_once(1)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import atexit
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
 import jax
-from jax._src import api, distributed, xla_bridge
+from jax._src import distributed, xla_bridge
 
 _PREFIX = "hookline/"
 _heartbeat_secs: int | None = None
@@ -109,14 +110,12 @@ def is_loss(error: BaseException | None) -> bool:
 
 
 def leave_at_once(status: int) -> None:
-    """Has this process end with a status, once the script has ended: it waits for nobody, for somebody is lost."""
+    """Has this process end with a status once the script has ended: JAX would wait for the others, and they for it.
+
+    The first status holds. One below zero is the number of a signal.
+    """
     global _status
-    _status = status
-
-
-def left_with() -> int | None:
-    """Returns that status, if it has been set."""
-    return _status
+    _status = _status or status
 
 
 @atexit.register
@@ -127,13 +126,11 @@ def _leave() -> None:
 
 
 def end_now(status: int) -> NoReturn:
-    """Ends the process with a status: nothing is called any more, but what was printed is written."""
+    """Ends the process with a status, or by a signal: nothing is called any more, but what was printed is written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
     os._exit(status)
-
-
-def await_nobody() -> None:
-    """Has this process not wait for the others at its end: it has failed, and they may wait for it."""
-    atexit.unregister(api.clean_up)
