@@ -17,7 +17,7 @@ from hookline import clock, preemption
 from hookline.coordination import peers, service
 from hookline.coordination.agreement import FAILURE, Agreement, Decision
 from hookline.coordination.peers import Peers
-from hookline.errors import AbortedError, FailedPreconditionError, OpError
+from hookline.errors import AbortedError, OpError
 from hookline.hooks.trigger import Trigger
 from hookline.session import launches
 
@@ -26,7 +26,6 @@ _logger = logging.getLogger(__name__)
 _COMPARE_EVERY_RUNS = 1000
 _TELL_SECS, _LOOK_EVERY_SECS = 2.0, 0.5
 _STUCK_SECS, _BUSY_SECS = 5.0, 60.0
-_OTHER_SESSIONS = "The processes have made other sessions before this one; of each its number"
 _numbers = itertools.count(1)
 
 # Who fails says so in each process; what hooks warn of is the same in all.
@@ -53,7 +52,7 @@ class InStep:
         thread: The thread that runs the session: the one that has made it.
 
     Raises:
-        FailedPreconditionError: The processes have not made the same sessions before.
+        DeadlineExceededError: Another process does not make a session.
     """
 
     def __init__(self, found: Peers, act: Callable[[Decision], None]) -> None:
@@ -61,9 +60,7 @@ class InStep:
         found_launches = launches.current()
         assert found_launches is not None, "They are several."
         self._launches = found_launches
-        numbers = found.gather("a session", self._number)
-        if len(set(numbers)) > 1:
-            raise FailedPreconditionError(None, None, f"{_OTHER_SESSIONS}: {', '.join(map(str, numbers))}.")
+        found.meet("a session")
         if not self._launches.watchers:  # No other session is open, in which something may be under way.
             found.begin_anew()
         self._launches.begin()

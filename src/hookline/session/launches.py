@@ -137,7 +137,7 @@ class Launches:
     def _meet(self, program: int, fed: int) -> None:
         self._pending = self._launch(self.count + 1, program, fed, self.asked_by)
         try:
-            found = self._peers.gather("program", [self._pending, _wants.is_strict])
+            found = self._peers.gather("program", [self._pending, _wants_to_meet])
         finally:
             self._pending = None
         self._is_strict = any(is_strict for _, is_strict in found)
@@ -295,18 +295,13 @@ def current() -> Launches | None:
     return None if found is None else _of(found)
 
 
-class _Wants:
-    """What this process has asked for, before it knows the others."""
-
-    is_strict = False
-
-
-_wants = _Wants()
+_wants_to_meet = False
 
 
 def meet_always() -> None:
     """Has the processes meet before each launch, from the next new program on."""
-    _wants.is_strict = True
+    global _wants_to_meet
+    _wants_to_meet = True
 
 
 def kind_of(inputs: Any) -> tuple[Any, ...]:
