@@ -49,6 +49,7 @@ class InStep:
         is_chief: Whether this process decides, saves and writes.
         has_failed: Whether this or another process has failed.
         is_running: Whether a run is under way.
+        is_inside: Returns whether a hook is being called.
         thread: The thread that runs the session: the one that has made it.
 
     Raises:
@@ -61,14 +62,11 @@ class InStep:
         assert found_launches is not None, "They are several."
         self._launches = found_launches
         found.meet("a session")
-        if not self._launches.watchers:  # No other session is open, in which something may be under way.
+        if not self._launches.sessions:  # No other session is open, in which something may be under way.
             found.begin_anew()
         self._launches.begin()
         self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
-        self._is_inside: Callable[[], bool] = lambda: False
-        self._launches.inside.append(self._asks_inside)
-        self._launches.watchers.append(self._known_failure)
-        self._launches.hearers.append(self._hear)
+        self.is_inside: Callable[[], bool] = lambda: False
         self._told: tuple[int, str] | None = None
         self._is_reserved = self._is_left = False
         self._runs = 0
@@ -81,6 +79,7 @@ class InStep:
             _be_quiet()
         self._is_due = False
         self.is_running, self.thread = False, threading.get_ident()
+        self._launches.sessions.append(self)
 
     @classmethod
     def joined(cls, act: Callable[[Decision], None]) -> InStep | None:
@@ -138,13 +137,14 @@ class InStep:
         """Returns the error of another process that has failed, if that is known and was not acted on."""
         if self.has_failed:
             return None
-        error = self._known_failure()
+        error = self.known_failure()
         if error is None and (error := self._launches.difference) is not None:
             self.fail(str(error))
         self.has_failed = error is not None
         return error
 
-    def _known_failure(self) -> OpError | None:
+    def known_failure(self) -> OpError | None:
+        """Returns the error of this process or another that has failed, if that is known."""
         if self.has_failed:
             return AbortedError(None, None, "This process has failed, or another: nothing is awaited any more.")
         found = self._told or self._agreement.failure()
@@ -188,11 +188,9 @@ class InStep:
                 self._agreement.close(_TELL_SECS)
             else:
                 self._agreement.close()
-            self._launches.inside.remove(self._asks_inside)
-            self._launches.watchers.remove(self._known_failure)
-            self._launches.hearers.remove(self._hear)
+            self._launches.sessions.remove(self)
 
-    def _hear(self, news: Any) -> None:
+    def hear(self, news: Any) -> None:
         """Hears, in a thread, that a process has failed: where this one waits for it, no decision can be taken."""
         number, process, why = news
         if number == self._number and process != self._peers.index and self._told is None:
@@ -216,12 +214,9 @@ class InStep:
                 )
                 service.end_now(os.EX_TEMPFAIL)
 
-    def _asks_inside(self) -> bool:
-        return self._is_inside()
-
     def _is_computing(self) -> bool:
         """Whether the main thread makes a run, and no hook: it may hang in a collective."""
-        return self.is_running and not any(is_inside() for is_inside in self._launches.inside)
+        return self.is_running and not self._launches.is_inside
 
     def _compare(self) -> None:
         """Has a thread compare what the processes have launched so far."""
@@ -240,7 +235,7 @@ class InStep:
 
     def meet_while(self, hooks_are_called: Callable[[], bool]) -> None:
         """Has runs that hooks make by themselves meet the other processes first."""
-        self._is_inside = hooks_are_called
+        self.is_inside = hooks_are_called
 
     def asks(self, who: str) -> None:
         """Takes note for whom the next program is, for the error of one that differs."""

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,22 @@ class Launched(NamedTuple):
     recent: list[Launch]
 
 
+class OpenSession(Protocol):
+    """What is asked of a session that is open."""
+
+    def is_inside(self) -> bool:
+        """Whether one of its hooks is being called: then the processes meet before each launch."""
+        ...
+
+    def known_failure(self) -> BaseException | None:
+        """Returns the error of another process that has failed, if that is known."""
+        ...
+
+    def hear(self, news: Any) -> None:
+        """Called in a thread with what another process tells."""
+        ...
+
+
 class Launches:
     """Counts the programs that this process launches, and tells them apart.
 
@@ -66,10 +82,7 @@ class Launches:
     Attributes:
         count: How many programs were launched.
         asked_by: Who asked for the run under way, in words.
-        inside: Functions of the open sessions, which return whether one of their hooks is being called: then the
-            processes meet before each launch.
-        watchers: Functions of the open sessions, which return the error of another process that has failed.
-        hearers: Functions of the open sessions, called in a thread with what another process tells.
+        sessions: The open sessions.
     """
 
     def __init__(self, of: Peers) -> None:
@@ -78,9 +91,7 @@ class Launches:
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
         self.asked_by, self._is_strict = "", False
-        self.inside: list[Callable[[], bool]] = []
-        self.watchers: list[Callable[[], BaseException | None]] = []
-        self.hearers: list[Callable[[Any], None]] = []
+        self.sessions: list[OpenSession] = []
         self._pending: Launch | None = None
         self._forget()
         self._roll_call = RollCall(of, self._stands, self._judge)
@@ -127,7 +138,7 @@ class Launches:
             program = known[kind] = int.from_bytes(digest, "big")
             self._texts[program] = about
             self._meet(program, crc)
-        elif self._is_strict or any(is_inside() for is_inside in self.inside):
+        elif self._is_strict or self.is_inside:
             self._meet(program, crc)
         with self._lock:
             self.count += 1
@@ -156,8 +167,8 @@ class Launches:
             if is_main:
                 self._pending = None
             return
-        for watcher in reversed(self.watchers):
-            if (error := watcher()) is not None:
+        for session in reversed(self.sessions):
+            if (error := session.known_failure()) is not None:
                 raise error
         if not is_main:  # Its place among the launches is not known.
             return
@@ -175,13 +186,18 @@ class Launches:
         text = self._found or self._roll_call.verdict
         return None if text is None else FailedPreconditionError(None, None, text)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a session calls one of its hooks."""
+        return any(session.is_inside() for session in self.sessions)
+
     def tell(self, news: Any) -> None:
         """Tells the other processes something, whatever they do."""
         self._roll_call.tell(news)
 
     def _hear(self, news: Any) -> None:
-        for hearer in list(self.hearers):
-            hearer(news)
+        for session in list(self.sessions):
+            session.hear(news)
 
     def silent(self, within_secs: float) -> list[int]:
         """Returns the processes that do not answer so soon, whatever they do."""
