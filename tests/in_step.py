@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import runpy
 import socket
-import subprocess
 import sys
 import threading
 import traceback
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.python import Python
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -39,10 +40,8 @@ class Job:
         }
         self.processes, self._outputs = [], []
         for index in range(count):
-            command = [sys.executable, __file__, port, count, index, heartbeat_secs, script, *arguments]
-            process = subprocess.Popen(
-                list(map(str, command)), env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            command = [__file__, port, count, index, heartbeat_secs, script, *arguments]
+            process = Python(*command, env=environment, seed=index % 2)
             self.processes.append(process)
             streams = [[], []]
             threads = [

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import python
 
 ROOT = Path(__file__).parents[1]
 
 
 def run(code: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=300
-    )
+    return python.run("-c", code, cwd=folder, env=env)
 
 
 def blocks() -> list[str]:

@@ -3,13 +3,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.python import Python
 
 import hookline as hl
 from hookline.checkpoint import Saver, latest_checkpoint
@@ -46,9 +45,7 @@ def test_a_process_killed_while_replacing_a_checkpoint_leaves_a_complete_one(kil
     w = hl.Variable({name: jnp.zeros(200_000) for name in "abcd"}, name="w")
     step = hl.train.get_or_create_global_step()
     for _ in range(kills):
-        with subprocess.Popen(
-            [sys.executable, "-c", _SAVE_FOR_EVER, directory], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with Python("-c", _SAVE_FOR_EVER, directory, stderr=None) as process:
             assert process.stdout is not None
             first = process.stdout.readline()
             time.sleep(chance.uniform(0.0, 0.15))

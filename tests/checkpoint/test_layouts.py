@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import google_crc32c
 import numpy as np
@@ -16,7 +15,7 @@ from .layouts import DAMAGED, RESTORED, SAVED
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, environment):
     directory = tmp_path_factory.mktemp("layouts")
-    command = [sys.executable, "-W", "error", "-m", "tests.checkpoint.layouts", str(directory)]
+    command = ["-W", "error", "-m", "tests.checkpoint.layouts", str(directory)]
     run(8, command, environment(optimizes=False))
     return json.loads((directory / "results.json").read_text())
 

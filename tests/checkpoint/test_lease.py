@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.python import Python
 
 import hookline as hl
 from hookline import train
@@ -55,13 +56,12 @@ for line in sys.stdin:
 class Process:
     def __init__(self, directory, *prefix, **options):
         arguments = [f"{key}={value}" for key, value in options.items()]
-        self.popen = subprocess.Popen(
-            [*prefix, sys.executable, "-c", SAVES, str(directory), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        given = ["-c", SAVES, str(directory), *arguments]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        if prefix:
+            self.popen = subprocess.Popen([*prefix, sys.executable, *given], text=True, **pipes)
+        else:
+            self.popen = Python(*given, **pipes)
         assert self.says() == "started"
 
     def tell(self, line):

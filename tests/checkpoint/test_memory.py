@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from tests.loop.devices import run
 
 
 def measured(devices, action, path, layout, sizes):
-    command = [sys.executable, "-m", "tests.checkpoint.memory", action, str(path), layout, *map(str, sizes)]
+    command = ["-m", "tests.checkpoint.memory", action, str(path), layout, *map(str, sizes)]
     return json.loads(run(devices, command).stdout)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import sys
 import threading
 import weakref
 
@@ -313,7 +312,7 @@ def test_who_gives_no_blocks_says_why_and_is_read_batch_by_batch(source, said):
 
 @pytest.fixture(scope="module")
 def on_four_devices(environment):
-    return json.loads(run(4, [sys.executable, "-m", "tests.data.blocks_on_mesh"], environment()).stdout)
+    return json.loads(run(4, ["-m", "tests.data.blocks_on_mesh"], environment()).stdout)
 
 
 SPLIT = "P(None, 'data') of 4", "P('data',) of 4"

@@ -6,24 +6,23 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.python import Python
 
 import hookline as hl
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
-def digits(folder: Path, steps: int, env: dict[str, str], stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", str(SCRIPT), "--logdir", str(folder), "--steps", str(steps)]
-    return subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True)
+def digits(folder: Path, steps: int, env: dict[str, str], stdout: int = PIPE) -> Python:
+    return Python("-u", SCRIPT, "--logdir", folder, "--steps", steps, env=env, stdout=stdout)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: Python) -> str:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out

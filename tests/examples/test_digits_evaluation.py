@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.python import Python
 
 from hookline.testing import read_events
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def start(script: str, folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", str(EXAMPLES / script), "--logdir", str(folder), "--steps", "120"]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(script: str, folder: Path, env: dict[str, str]) -> Python:
+    return Python("-u", EXAMPLES / script, "--logdir", folder, "--steps", 120, env=env)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: Python) -> str:
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out

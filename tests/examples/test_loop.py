@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import python
 
 import hookline as hl
 
@@ -12,8 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "loop.py"
 
 
 def run(logdir, steps, env):
-    command = [sys.executable, str(SCRIPT), "--logdir", str(logdir), "--steps", str(steps)]
-    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=280)
+    return python.run(SCRIPT, "--logdir", logdir, "--steps", steps, env=env, check=True)
 
 
 def test_it_trains_and_goes_on(tmp_path, environment):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import python
 
 from hookline.testing import read_events
 
@@ -12,8 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "summaries.py"
 
 
 def test_it_writes_every_kind_of_summary(tmp_path, environment):
-    command = [sys.executable, str(SCRIPT), "--logdir", str(tmp_path), "--steps", "12"]
-    subprocess.run(command, env=environment(), check=True, timeout=120)
+    python.run(SCRIPT, "--logdir", tmp_path, "--steps", 12, env=environment(), check=True)
     events = read_events(tmp_path)
     assert [event.step for event in events if event.HasField("summary")] == [1, 11]
     kinds = {value.WhichOneof("value") for event in events for value in event.summary.value}

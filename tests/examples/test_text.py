@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import jax
 import numpy as np
 import pytest
+from tests.python import Python
 
 import hookline as hl
 from hookline.testing import read_events
@@ -23,9 +23,8 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "text.py"
 STEPS = 16  # evaluated and saved each 2 steps
 
 
-def start(folder: Path, env: dict[str, str], stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, str(SCRIPT), "--logdir", str(folder), "--steps", str(STEPS)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
+def start(folder: Path, env: dict[str, str], stderr: int = PIPE) -> Python:
+    return Python(SCRIPT, "--logdir", folder, "--steps", STEPS, env=env, stderr=stderr)
 
 
 def kill_when_it_trains(folder: Path, env: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ import collections
 import functools
 import json
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +43,7 @@ def trained(tmp_path_factory, environment):
     @functools.cache
     def process(jobs: tuple[str, ...], *layouts: str) -> dict[str, Any]:
         directory = str(tmp_path_factory.mktemp("mesh"))
-        command = [sys.executable, "-m", "tests.hooks.mesh", directory, ",".join(jobs), *layouts]
+        command = ["-m", "tests.hooks.mesh", directory, ",".join(jobs), *layouts]
         return json.loads(run(4, command, environment(optimizes=False)).stdout)
 
     def of(layout: str, jobs: tuple[str, ...] = tuple(JOBS)) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import python
+
 FEATURES = 64
 
 
 def train(devices: int, directory: Any, *jobs: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Runs this module; returns what came of each job, and its log from WARNING on."""
     is_killed = any(":killed:" in job and not _result(directory, job).parent.exists() for job in jobs)
-    command = [sys.executable, "-m", "tests.loop.devices", str(directory), *jobs]
+    command = ["-m", "tests.loop.devices", directory, *jobs]
     done = run(devices, command, env, code=-signal.SIGKILL if is_killed else 0)
     return {} if is_killed else {job: json.loads(_result(directory, job).read_text()) for job in jobs}, done.stderr
 
@@ -33,18 +35,11 @@ def _result(directory: Any, job: str) -> Path:
 
 
 def run(
-    devices: int, command: list[str], env: Mapping[str, str] = os.environ, code: int = 0
+    devices: int, command: list[object], env: Mapping[str, str] = os.environ, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[2],
-        env={**env, "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    done = python.run(*command, cwd=Path(__file__).parents[2], env={**env, "XLA_FLAGS": flags}, timeout=400)
     assert done.returncode == code, done.stderr
     return done
 

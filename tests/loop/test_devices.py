@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import numpy as np
@@ -149,7 +148,7 @@ def test_on_fewer_devices_a_warning_names_them_and_the_result_is_right(
 
 
 def program(devices, code, *arguments):
-    return run(devices, [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)])
+    return run(devices, ["-c", textwrap.dedent(code), *map(str, arguments)])
 
 
 def test_a_state_on_several_devices_is_told_where_it_is_trained():

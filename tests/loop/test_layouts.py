@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 
 import pytest
@@ -76,7 +75,7 @@ print(json.dumps(found))
 def results(tmp_path_factory):
     directory = str(tmp_path_factory.mktemp("layouts"))
     pairs = [f"{first}:{then}" for first, then in PAIRS]
-    return json.loads(run(4, [sys.executable, "-c", textwrap.dedent(TRAIN), directory, *pairs]).stdout)
+    return json.loads(run(4, ["-c", textwrap.dedent(TRAIN), directory, *pairs]).stdout)
 
 
 @pytest.mark.parametrize(("first", "then"), PAIRS)

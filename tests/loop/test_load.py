@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import equinox as eqx
@@ -146,7 +145,7 @@ def test_it_goes_onto_the_shardings_that_are_given(tmp_path):
         else:
             raise AssertionError
     """
-    run(4, [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
+    run(4, ["-c", textwrap.dedent(code), str(tmp_path)])
 
 
 def test_averages_of_a_part_are_no_part_of_the_state(tmp_path):

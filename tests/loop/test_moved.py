@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -25,7 +24,7 @@ SCRIPTS = [
 def found(tmp_path_factory, environment):
     """What came of each, by hand and in a loop."""
     directory = tmp_path_factory.mktemp("moved")
-    return json.loads(run(4, [sys.executable, "-m", "tests.loop.moved", str(directory)], environment()).stdout)
+    return json.loads(run(4, ["-m", "tests.loop.moved", str(directory)], environment()).stdout)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

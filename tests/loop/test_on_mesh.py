@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ REPLICATED = dict.fromkeys(FSDP, WHOLE)
 @pytest.fixture(scope="module")
 def found(environment):
     """What came of each case, by its name: the result, or the text of the error."""
-    return json.loads(run(4, [sys.executable, "-m", "tests.loop.on_mesh"], environment(optimizes=False)).stdout)
+    return json.loads(run(4, ["-m", "tests.loop.on_mesh"], environment(optimizes=False)).stdout)
 
 
 @pytest.mark.parametrize(

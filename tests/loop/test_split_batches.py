@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ SPLIT, WHOLE = ["2x4 on 4", "2 on 4"], ["8x4 on 4", "8 on 4"]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, environment):
     directory = str(tmp_path_factory.mktemp("split"))
-    done = run(4, [sys.executable, "-m", "tests.loop.split_batches", directory], environment(optimizes=False))
+    done = run(4, ["-m", "tests.loop.split_batches", directory], environment(optimizes=False))
     return json.loads(done.stdout)
 
 

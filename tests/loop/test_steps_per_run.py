@@ -7,8 +7,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from tests import python
 from tests.resume.events import shown
 
 import hookline as hl
@@ -441,11 +440,8 @@ def test_text_and_objects_are_refused_with_the_reason():
     [(1, ["arrays"]), pytest.param(12, ["arrays", "generators"], marks=pytest.mark.campaign)],
 )
 def test_killed_at_any_time_and_started_with_another_number_of_steps_it_ends_alike(kills, sources, tmp_path):
-    command = [sys.executable, "-m", "tests.loop.killed_steps", str(tmp_path), str(kills), *sources]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["-m", "tests.loop.killed_steps", str(tmp_path), str(kills), *sources]
+    done = python.run(*command, cwd=Path(__file__).parents[2], check=True)
     whole, *jobs = [json.loads(line) for line in done.stdout.splitlines()]
     expected = shown(str(tmp_path / WHOLE))
     assert [step for step, _ in expected["loss"]] == [*range(1, LAST_STEP + 1, 7)]
@@ -559,7 +555,7 @@ OTHER_LAYOUTS = ["parallel", "parallel, explicit", "fsdp", "fsdp, explicit", "fs
 
 @pytest.mark.parametrize("layouts", [QUICK_LAYOUTS, pytest.param(OTHER_LAYOUTS, marks=pytest.mark.campaign)])
 def test_on_a_mesh_it_has_the_bits_of_single_steps_there(layouts, environment):
-    command = [sys.executable, "-m", "tests.loop.several_steps", *layouts]
+    command = ["-m", "tests.loop.several_steps", *layouts]
     for name, (single, several) in json.loads(run_on_devices(4, command, environment()).stdout).items():
         assert len(single["points"]) == 9
         for what in ("values", "specs", "points"):

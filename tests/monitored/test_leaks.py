@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from tests import python
 
 import hookline as hl
 from hookline import train
@@ -27,9 +26,7 @@ MIB_A_SESSION = 0.04
 def test_many_sessions_leave_no_threads_files_graphs_and_memory():
     if not Path("/proc/self/fd").exists():
         pytest.skip("what a process has open is read from /proc")
-    command = [sys.executable, str(PROGRAM), str(COUNT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 4 * COUNT, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python.run(PROGRAM, COUNT, check=True, timeout=60 + 4 * COUNT)
     samples = [json.loads(line) for line in done.stdout.splitlines()]
     print(done.stdout)
     assert samples[-1]["sessions"] == COUNT

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.python import Python
 
 from hookline.checkpoint import latest_checkpoint
 
@@ -19,9 +18,7 @@ class Stubborn:
     """A process that is busy, and what it says on its standard error."""
 
     def __init__(self, way, directory, grace_secs=600):
-        script, pipe = Path(__file__).with_name("stubborn.py"), subprocess.PIPE
-        command = [sys.executable, str(script), way, str(directory), str(grace_secs)]
-        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        self.process = Python(Path(__file__).with_name("stubborn.py"), way, directory, grace_secs)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "busy\n", self.process.communicate()
 

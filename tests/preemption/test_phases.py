@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from tests.python import Python
 
 from hookline.checkpoint import lease
 
@@ -36,9 +36,7 @@ PHASES = [
 
 class Trainer:
     def __init__(self):
-        pipe = subprocess.PIPE
-        script = Path(__file__).with_name("phases.py")
-        self.process = subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, text=True)
+        self.process = Python(Path(__file__).with_name("phases.py"), stdin=PIPE, stderr=None)
 
     def tell(self, *words):
         assert self.process.stdin is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+
+from tests import python
 
 JOB = """
 import hookline as hl
@@ -27,7 +27,7 @@ def test_a_job_that_is_started_again_compiles_nothing_anew(tmp_path):
 
     def compiled_by(name: str) -> set[str]:
         job = JOB.format(folder=str(tmp_path / name))
-        subprocess.run([sys.executable, "-c", job], env=os.environ | settings, check=True, timeout=300)
+        python.run("-c", job, env=os.environ | settings, check=True)
         return {path.name for path in cache.iterdir() if not path.name.endswith("-atime")}
 
     first = compiled_by("first")

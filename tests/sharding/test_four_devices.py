@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from tests.loop.devices import run
@@ -95,7 +94,7 @@ print(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def done(environment):
-    process = run(4, [sys.executable, "-c", CODE], environment())
+    process = run(4, ["-c", CODE], environment())
     assert "WARNING" not in process.stderr
     return json.loads(process.stdout)
 

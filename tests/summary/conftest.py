@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python import run
 
 from hookline.testing import read_events
 
@@ -34,8 +34,7 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a program in a process of its own, with arguments."""
 
     def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return run("-c", textwrap.dedent(program), *arguments)
 
     return python
 
