@@ -35,6 +35,7 @@ def test_without_their_environment_it_says_so_and_measures_nothing(tmp_path):
     assert done.stdout.startswith("Skipped: the peers have no environment")
 
 
+@pytest.mark.campaign
 def test_hooklines_program_does_the_job(peers):
     accuracy, secs, cpu_secs = peers.measure(sys.executable, "hookline", 256)
     assert 0.5 < accuracy < 1

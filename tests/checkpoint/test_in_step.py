@@ -190,7 +190,7 @@ def test_all_go_back_to_one_checkpoint(found):
     assert found[0]["a_rollback"][0] == 14
 
 
-@pytest.mark.parametrize(("victim", "where"), [(1, "part"), (0, "commit")])
+@pytest.mark.parametrize(("victim", "where"), [pytest.param(1, "part", marks=pytest.mark.campaign), (0, "commit")])
 def test_a_process_that_is_killed_in_a_save_leaves_the_newest_whole(victim, where, tmp_path):
     ended = in_step.run(JOB, "is_killed", tmp_path, victim, where, timeout_secs=60)
     assert ended[victim].status == -9

@@ -422,6 +422,7 @@ def test_strangers_hold_few_threads_and_files_and_a_member_comes_in(processes):
     assert most[0] - threads > MOST_UNPROVEN / 2
 
 
+@pytest.mark.campaign
 @needs_proc
 def test_members_come_in_while_strangers_come_again_and_again(processes):
     process, address = processes()

@@ -75,7 +75,7 @@ def test_trees_of_any_kind_reach_the_servers(actors, make):
     assert int(found["global_step"]) == 4
 
 
-@pytest.mark.parametrize("over_ray", [True, False])
+@pytest.mark.parametrize("over_ray", [True, pytest.param(False, marks=pytest.mark.campaign)])
 def test_a_chief_says_whether_its_servers_listen(ray_cluster, job, options, over_ray):
     options = ClusterOptions(token_path=options.token_path, over_ray=over_ray)
     cluster = Cluster(ray_cluster.address, num_servers=2, job=job, options=options)
@@ -140,6 +140,7 @@ with PrivateRayCluster() as cluster:
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_in_a_cluster_that_encrypts_all_calls_go_over_ray(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"

@@ -691,7 +691,7 @@ def run_three_times(model):
         model.run()
 
 
-@pytest.mark.parametrize("over_ray", [False, True])
+@pytest.mark.parametrize("over_ray", [pytest.param(False, marks=pytest.mark.campaign), True])
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_an_actor_killed_with_kill_9_is_never_a_silent_success(actors, pid_of, victim, over_ray):
     handles = actors(2, over_ray=over_ray)

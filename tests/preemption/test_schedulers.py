@@ -66,6 +66,7 @@ def steps(folder):
     return [int(line) for line in (folder / "steps").read_text().splitlines()]
 
 
+@pytest.mark.campaign
 def test_slurm_ends_a_job_before_its_time_is_over_and_starts_it_again(folder):
     (folder / "job.sh").write_text(SLURM)
     assert "#SBATCH --signal=TERM@120\n" in SLURM

@@ -105,6 +105,7 @@ def test_one_script_as_three_tasks(tmp_path):
                 task.communicate()
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
 def test_a_ps_task_ends_when_its_ray_cluster_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
