@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -135,6 +136,19 @@ def fresh_default_graph() -> Iterator[None]:
     yield
     if graph := sys.modules.get("hookline.graph"):
         graph.reset_default_graph()
+
+
+_modules = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """Spares collections what the tests of other modules have left: JAX keeps a million objects of their programs."""
+    if not next(_modules) % 10:
+        gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
