@@ -58,8 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Returns how many workers there are: one more than cores, for tests wait now and then; each holds JAX."""
-    return min((os.cpu_count() or 1) + 1, 4)
+    """Returns how many workers there are: two more than cores, for tests wait for processes; each holds JAX."""
+    return min((os.cpu_count() or 1) + 2, 4)
 
 
 # What holds a worker for long, by the folder or the file.
@@ -144,7 +144,7 @@ _modules = itertools.count(1)
 @pytest.fixture(scope="module", autouse=True)
 def frozen_heap() -> Iterator[None]:
     """Spares collections what the tests of other modules have left: JAX keeps a million objects of their programs."""
-    if not next(_modules) % 10:
+    if not next(_modules) % 40:
         gc.collect()
     gc.freeze()
     yield

@@ -73,6 +73,7 @@ def test_it_comes_back_where_its_pieces_lie_in_other_processes(found):
     assert [each["restores_in_another_layout"] for each in found] == [[], []]
 
 
+@pytest.mark.campaign
 def test_other_numbers_of_processes_restore_it(across):
     assert across["one"][0]["restores_all"] == {"of-1": [], "of-2": []}
     for each in across["four"]:

@@ -26,6 +26,7 @@ def run(script: str, logdir: Path, steps: int, env: dict[str, str], python: str 
     return json.loads(done.stdout)
 
 
+@pytest.mark.campaign
 def test_the_script_on_hookline_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path, environment):
     first = run("mnist_hookline.py", tmp_path, 150, environment())
     further = run("mnist_hookline.py", tmp_path, 160, environment())

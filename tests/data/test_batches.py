@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+from tests import python
 
 from hookline.data import batches
 
@@ -30,10 +29,8 @@ def test_the_checksum_of_objects_is_the_same_in_another_process():
 
         print(batches.crc32c({"objects": np.array([Record(), {"a", "b", "c", "d"}]), "one": Record()}))
     """
-    common = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path)}
-    environments = [common | {"PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
-    command = [sys.executable, "-c", "padding = bytearray(10 ** 6)\n" + textwrap.dedent(code)]
-    sums = {subprocess.run(command, env=e, capture_output=True, text=True, check=True).stdout for e in environments}
+    code = "padding = bytearray(10 ** 6)\n" + textwrap.dedent(code)
+    sums = {python.run("-c", code, seed=seed, check=True).stdout for seed in (0, 1)}
     assert len(sums) == 1
 
 

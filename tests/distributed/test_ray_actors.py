@@ -62,7 +62,7 @@ def test_training_over_ray_alone_is_training_at_home_and_no_server_listens(actor
     "make",
     [
         lambda start: {"a": np.full(9, start), "b": (np.zeros(20_000, np.int32), [np.float32(start)])},
-        lambda start: Pair(np.full(9, start), np.zeros(20_000, np.int32)),
+        pytest.param(lambda start: Pair(np.full(9, start), np.zeros(20_000, np.int32)), marks=pytest.mark.campaign),
     ],
     ids=["plain", "class"],
 )

@@ -57,6 +57,7 @@ def test_workers_start_at_their_thresholds(ray_cluster, start_job):
     check_whole(job, 400)
 
 
+@pytest.mark.campaign
 def test_two_workers_end_exactly_and_a_waiter_leaves_below_its_threshold(ray_cluster, start_job, monkeypatch):
     # The token that HOOKLINE_TOKEN_PATH names goes before one that lies about in the environment.
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster")

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import textwrap
 
 import cloudpickle
@@ -13,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from tests import python
 
 import hookline as hl
 from hookline.distributed.updates import check_same, code_text, portable
@@ -117,10 +116,7 @@ def test_fingerprints_are_the_same_in_every_process():
                 print(portable(o).fingerprint)
         """
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        for _ in range(2)
-    ]
+    runs = [python.run("-c", code, seed=seed, check=True).stdout for seed in (0, 1)]
     assert runs[0] == runs[1] != ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from tests.python import Python
 
 from hookline.testing import read_events
@@ -22,6 +23,7 @@ def finish(process: Python) -> str:
     return out
 
 
+@pytest.mark.campaign
 def test_each_new_checkpoint_is_evaluated_while_the_training_goes_on(tmp_path, environment):
     evaluation = start("digits_evaluation.py", tmp_path, environment(writes=False))
     try:

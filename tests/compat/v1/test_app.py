@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from absl import flags as absl_flags
+from tests import python
 
 from hookline import errors
 from hookline.compat.v1 import app, flags, gfile
@@ -43,10 +44,7 @@ for script, *arguments in json.loads(sys.argv[1]):
 
 def said(*scripts: list[str]) -> list[str]:
     """Returns what each of the scripts says, one line; each comes with its arguments."""
-    command = [sys.executable, "-c", EACH, json.dumps(scripts)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return python.run("-c", EACH, json.dumps(scripts), check=True).stdout.splitlines()
 
 
 def test_a_script_defines_flags_and_runs_its_main():
