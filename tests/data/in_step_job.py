@@ -505,6 +505,30 @@ def a_loop():
 
 
 @scenario
+def means_by_process():
+    numbers, found = np.arange(16, dtype="float32"), []
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    explicit = jax.NamedSharding(mesh, jax.P("data"))
+    for place in (None, rows(2, 3, 0, 1), explicit, jax.NamedSharding(mesh, jax.P())):
+        with hl.Graph().as_default(), hl.Session() as session:
+            batch = hl.data.iterator(hl.data.arrays(np.stack([numbers, numbers + 1], 1), 8), sharding=place)
+            means = hl.op(lambda x, place=place: hl.data.by_process("mean", x, place))(batch)
+            found.append({name: float(mean) for name, mean in session.run(means).items()})
+
+    def train_step(state, batch):
+        return state, {"mean": batch.mean(), **hl.data.by_process("mean", batch)}
+
+    made = train.Loop(
+        train_step, {"w": jnp.zeros(())}, hl.data.arrays(np.arange(24, dtype="float32"), 8), steps_per_run=2
+    )
+    with made.session(progress=False) as session:
+        session.run(made.train_op)  # The first step is a run of its own, which hooks fire in.
+        of_steps = session.run((made.train_op, made.metrics))[1]
+        found.append({name: np.asarray(rows).tolist() for name, rows in of_steps.items()})
+    return found
+
+
+@scenario
 def an_evaluation():
     def evaluate(state, batch):
         batch, mask = batch if isinstance(batch, tuple) else (batch, jnp.ones(len(batch)))

@@ -290,6 +290,13 @@ def test_a_loop_trains_on_the_batches_of_one_process(both):
     assert a_list == a_tensor == total
 
 
+def test_a_value_is_shown_for_the_examples_of_each_process(both):
+    *alone, several = both("means_by_process")
+    first = {"mean/process_0": 2.0, "mean/process_1": 6.0}
+    assert alone == [first, {"mean/process_0": 6.0, "mean/process_1": 2.0}, first, dict.fromkeys(first, 4.0)]
+    assert several == {"mean": [11.5, 19.5], "mean/process_0": [9.5, 17.5], "mean/process_1": [13.5, 21.5]}
+
+
 def test_an_evaluation_has_the_same_means_in_all_processes(found):
     numbers = np.arange(20.0) ** 2
     ragged = np.concatenate([numbers[:4], numbers[4:6], numbers[12:19]])
