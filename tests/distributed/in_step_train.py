@@ -1,0 +1,52 @@
+"""A training in step whose numbers are whole, so that a step that is made twice, or not, shows.
+
+Its second process is killed in step 25 of the first start. The second start waits in step 45 until it gets a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import hookline as hl
+
+
+class Mishap(hl.train.SessionRunHook):
+    """What happens in which start."""
+
+    trigger = hl.train.every(1)
+
+    def __init__(self, start, process):
+        self.start, self.process = start, process
+
+    def on_trigger(self, firing):
+        if (self.start, self.process, firing.global_step) == (1, 1, 25):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.start == 2 and firing.global_step >= 45:
+            Path(f"waits-{self.process}").touch()
+            threading.Event().wait(0.05)
+
+
+def main():
+    hl.distributed.initialize()
+    me = jax.process_index()
+    starts = Path(f"starts-{me}")
+    with starts.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    source = hl.data.arrays(np.arange(64, dtype=np.int32), 8, shuffle_seed=3, epochs=None)
+    loop = hl.train.Loop(lambda total, batch: (total + batch.sum(), {}), jnp.zeros((), jnp.int32), source)
+    mishap = Mishap(len(starts.read_text().splitlines()), me)
+    saves = {"save_checkpoint_steps": 10, "save_checkpoint_secs": None}
+    total = loop.run("run", 600, hooks=[mishap], watch=None, progress=False, **saves)
+    expected = sum(int(batch.sum()) for batch, _ in zip(iter(source), range(600), strict=False))
+    Path(f"ended-{me}").write_text(f"{int(total)} {expected}")
+
+
+if __name__ == "__main__":
+    main()
