@@ -35,7 +35,7 @@ IN_PARALLEL := -n auto --dist worksteal
 # Tests start hundreds of processes, which else compile all modules of hookline anew.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
-# In minutes: of what is long a short version.
+# In minutes: of most of what is long a short version.
 test: $(READY)
 	@$(PYTEST) $(IN_PARALLEL)
 

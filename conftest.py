@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import os
 import shutil
 import signal
@@ -58,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Returns how many workers there are: two more than cores, for tests wait for processes; each holds JAX."""
+    """Returns how many workers there are: two more than cores, for tests wait for processes; at most four."""
     return min((os.cpu_count() or 1) + 2, 4)
 
 
@@ -138,16 +137,12 @@ def fresh_default_graph() -> Iterator[None]:
         graph.reset_default_graph()
 
 
-_modules = itertools.count(1)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def frozen_heap() -> Iterator[None]:
-    """Spares collections what the tests of other modules have left: JAX keeps a million objects of their programs."""
-    if not next(_modules) % 40:
-        gc.collect()
+    """Keeps the garbage collector from objects of earlier modules: JAX holds a million of their programs."""
     gc.freeze()
     yield
+    gc.collect()
     gc.unfreeze()
 
 

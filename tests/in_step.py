@@ -31,7 +31,7 @@ class Job:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
-        paths = [str(SRC), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(SRC), str(Path(__file__).parents[1]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -41,7 +41,7 @@ class Job:
         self.processes, self._outputs = [], []
         for index in range(count):
             command = [__file__, port, count, index, heartbeat_secs, script, *arguments]
-            process = Python(*command, env=environment, seed=index % 2)
+            process = Python(*command, env=environment, server=index % 2)
             self.processes.append(process)
             streams = [[], []]
             threads = [

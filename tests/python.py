@@ -1,15 +1,18 @@
-"""Python processes for tests that start in 30 ms: each is forked from a process that has imported hookline.
+"""A fork server for tests: Python processes that start in a fraction of a second, with hookline imported.
 
-All else is real: their own pid, signals, exit. What is about imports, or about what has to be set before them, starts
-an interpreter of its own.
+Their pid, signals, exit status and output are real. Not as in an interpreter of its own: the parent; hashes of strings,
+of which there are two kinds; settings that are read at the start or by an import (`PYTHON...`, `OPENBLAS_NUM_THREADS`);
+and warnings of imports. What is about those, or about imports, starts an interpreter of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import io
+import itertools
 import json
 import logging
 import os
@@ -21,19 +24,29 @@ import subprocess
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from subprocess import PIPE
-from typing import IO, Any
+from typing import Any
 
+_environment = dict(os.environ)  # That of a test may be patched.
+_servers = itertools.cycle((0, 1))
 _lock = threading.Lock()
 
 
 class Python:
-    """A Python process with the arguments of the interpreter; as `subprocess.Popen` with `text=True`.
+    """A Python process with these arguments of the interpreter, such as `-c CODE`, after `-u` if need be.
 
-    Without `env` it has the environment of the test. Processes of one `seed` have the same hashes of strings, others
-    have others, as interpreters have.
+    It is what `subprocess.Popen` with `text=True` is, but that its output goes to pipes by default, and that
+    `communicate` returns `""` where there is none.
+
+    Args:
+        arguments: As above.
+        env: The environment; by default that of the test.
+        cwd: The working directory.
+        stdin, stdout, stderr: As of `Popen`.
+        server: Which fork server starts it, 0 or 1: those of one have the same hashes of strings. By default they take
+            turns, so that nothing can rely on an order of a set.
     """
 
     def __init__(
@@ -44,7 +57,7 @@ class Python:
         stdin: int | None = None,
         stdout: int | None = PIPE,
         stderr: int | None = PIPE,
-        seed: int = 0,
+        server: int | None = None,
     ) -> None:
         self.args = list(map(str, arguments))
         self.returncode: int | None = None
@@ -57,9 +70,9 @@ class Python:
                 theirs.append(other)
             else:
                 theirs.append(os.dup(number if given is None else given))
-        self._ended, end = socket.socketpair()
+        self._channel, end = socket.socketpair()
         with _lock:
-            socket.send_fds(_mother(seed), [b"+"], [*theirs, end.fileno()])
+            socket.send_fds(_fork_server(next(_servers) if server is None else server), [b"+"], [*theirs, end.fileno()])
         for descriptor in (*theirs, end.detach()):
             os.close(descriptor)
         request = {
@@ -67,13 +80,20 @@ class Python:
             "environment": dict(os.environ if env is None else env),
             "folder": os.fspath(cwd or os.getcwd()),
         }
-        self._ended.sendall(json.dumps(request).encode())
-        self._ended.shutdown(socket.SHUT_WR)
-        self._told = self._ended.makefile()
-        self.pid = int(self._told.readline())
+        self._channel.sendall(json.dumps(request).encode())
+        self._channel.shutdown(socket.SHUT_WR)
+        self._answers, self._waiting = self._channel.makefile(), threading.Lock()
+        self._readers: dict[str, threading.Thread] = {}
+        self._printed: dict[str, str] = {}
+        self.pid = int(self._answer())
+
+    def _answer(self) -> str:
+        line = self._answers.readline()
+        assert line, "The fork server has ended; its errors are among those of the tests."
+        return line
 
     def poll(self) -> int | None:
-        """Returns the exit status, as `subprocess` has it, or None while it runs."""
+        """Returns the exit status, or None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
@@ -81,36 +101,42 @@ class Python:
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for its end and returns the exit status."""
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._ended, selectors.EVENT_READ)
+        with selectors.DefaultSelector() as selector:
+            if self.returncode is None:
+                selector.register(self._channel, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._told.readline())
-            self._told.close()
-            self._ended.close()
+        with self._waiting:
+            if self.returncode is None:
+                self.returncode = int(self._answer())
         return self.returncode
 
     def communicate(self, input: str = "", timeout: float | None = None) -> tuple[str, str]:
-        """Writes `input`, reads all that it prints, and waits for its end."""
-        printed: dict[IO[str], str] = {}
-        sources = [source for source in (self.stdout, self.stderr) if source and not source.closed]
-        readers = [threading.Thread(target=lambda s=s: printed.update({s: s.read()}), daemon=True) for s in sources]
-        for reader in readers:
-            reader.start()
+        """Writes `input`, reads all that it prints, and waits for its end. It may be called again after a timeout."""
+        for name in ("stdout", "stderr"):
+            if getattr(self, name) is not None and name not in self._readers:
+                self._readers[name] = threading.Thread(target=self._read, args=(name,), daemon=True)
+                self._readers[name].start()
         if self.stdin and not self.stdin.closed:
-            with self.stdin:
+            with contextlib.suppress(BrokenPipeError), self.stdin:
                 self.stdin.write(input)
         self.wait(timeout)
-        for reader, source in zip(readers, sources, strict=True):
+        for reader in self._readers.values():
             reader.join(timeout)
-            source.close()
-        return printed.get(self.stdout, ""), printed.get(self.stderr, "")
+            if reader.is_alive():  # A child of it has the pipe.
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self._printed.get("stdout", ""), self._printed.get("stderr", "")
+
+    def _read(self, name: str) -> None:
+        pipe = getattr(self, name)
+        with contextlib.suppress(ValueError), pipe:  # Somebody has closed it.
+            self._printed[name] = pipe.read()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
@@ -129,6 +155,11 @@ class Python:
                 pipe.close()
         self.wait()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_answers"):
+            self._answers.close()
+            self._channel.close()
+
 
 def run(
     *arguments: object, check: bool = False, timeout: float | None = 300, **options: Any
@@ -137,8 +168,9 @@ def run(
     process = Python(*arguments, **options)
     try:
         out, err = process.communicate(timeout=timeout)
-    except BaseException:
+    except BaseException as error:
         process.kill()
+        error.add_note(f"It printed: {process.communicate(timeout=10)}")
         raise
     done = subprocess.CompletedProcess(process.args, process.wait(), out, err)
     if check:
@@ -147,19 +179,19 @@ def run(
 
 
 @functools.cache
-def _mother(seed: int) -> socket.socket:
-    """Returns the way to the process from which those of a seed are forked. It ends with this one."""
+def _fork_server(number: int) -> socket.socket:
+    """Starts a fork server and returns the way to it. It ends with this process."""
     mine, its = socket.socketpair()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.python", str(its.fileno())],
-        env=os.environ | {"PYTHONHASHSEED": str(seed + 1), "JAX_PLATFORMS": "cpu"},
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        [sys.executable, "-P", __file__, str(its.fileno())],
+        env=_environment | {"PYTHONHASHSEED": str(number + 1), "JAX_PLATFORMS": "cpu"},
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
     )
     its.close()
 
     def end() -> None:
+        mine.shutdown(socket.SHUT_RDWR)  # A process that a test has forked may have it, too.
         mine.close()
         process.wait()
 
@@ -181,14 +213,18 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             pass
     control.close()
     *streams, end = descriptors
-    with socket.socket(fileno=end) as told:
-        request = json.load(told.makefile())
+    with socket.socket(fileno=end) as channel:
+        request = json.load(channel.makefile())
         if pid := os.fork():  # Stays to wait for it.
-            for descriptor in streams:
-                os.close(descriptor)
-            told.sendall(f"{pid}\n".encode())
-            told.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
-            os._exit(0)
+            try:
+                for descriptor in streams:
+                    os.close(descriptor)
+                channel.sendall(f"{pid}\n".encode())
+                # It keeps its pid until its end is told.
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                channel.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+            finally:
+                os._exit(0)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -202,51 +238,46 @@ def _reap() -> bool:
         return False
 
 
-def _become(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Is an interpreter that was started like this."""
+def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None:
+    """Runs a program as an interpreter would."""
     import jax
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.root.handlers.clear()  # What was imported has configured it.
     os.chdir(folder)
-    for name, text in environment.items():  # JAX read them when it was imported.
-        if name.startswith("JAX_") and os.environ.get(name) != text:
-            jax.config.update(name.lower(), _as_given(text, getattr(jax.config, name.lower(), None)))
+    for name in sorted({*environment, *os.environ}):  # JAX read them when it was imported.
+        if name.startswith("JAX_") and os.environ.get(name) != environment.get(name):
+            setting = name.lower()
+            value = getattr(jax.config, setting, None)
+            jax.config.update(setting, _as_given(environment[name], value) if name in environment else None)
     os.environ.clear()
     os.environ.update(environment)
-    paths = environment.get("PYTHONPATH", "")
-    sys.path[:0] = [path for path in paths.split(os.pathsep) if path]
+    is_unbuffered = arguments[0] == "-u"
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = io.TextIOWrapper(
-            os.fdopen(number, "wb", closefd=False),
+            os.fdopen(number, "wb", 0 if is_unbuffered else -1, closefd=False),
             encoding="utf-8",
             errors="backslashreplace" if number == 2 else "strict",
             line_buffering=number == 2 or os.isatty(number),
-            write_through="-u" in arguments[:1],
+            write_through=is_unbuffered,
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
-    if arguments[0] == "-u":
-        arguments = arguments[1:]
-    if arguments[:2] == ["-W", "error"]:
-        warnings.simplefilter("error")
-        arguments = arguments[2:]
-    if arguments[0] == "-m":
-        sys.path.insert(0, os.getcwd())
-        sys.argv = arguments[1:]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    kind, *rest = arguments[is_unbuffered:]
+    folders = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = [{"-c": "", "-m": os.getcwd()}.get(kind, os.path.dirname(kind)), *folders]
+    if kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         return
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    if arguments[0] == "-c":
-        sys.path.insert(0, "")
-        sys.argv, code = ["-c", *arguments[2:]], compile(arguments[1], "<string>", "exec")
+    if kind == "-c":
+        sys.argv, source, name = ["-c", *rest[1:]], rest[0], "<string>"
     else:
-        sys.path.insert(0, os.path.dirname(arguments[0]))
-        sys.argv, main.__file__ = arguments, arguments[0]
-        with open(arguments[0], "rb") as file:
-            code = compile(file.read(), arguments[0], "exec")
-    exec(code, main.__dict__)
+        sys.argv, source, name = [kind, *rest], Path(kind).read_bytes(), kind
+        main.__file__ = kind
+    exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
 
 
 def _as_given(text: str, value: object) -> object:
@@ -256,14 +287,22 @@ def _as_given(text: str, value: object) -> object:
     return type(value)(text) if isinstance(value, int | float) else text
 
 
-if __name__ == "__main__":
+def _import() -> None:
     import orbax.checkpoint  # noqa: F401
 
     import hookline
 
     for part in hookline.__all__:
         getattr(hookline, part)
+    if (count := threading.active_count()) != 1:
+        raise RuntimeError(f"A process that forks must have one thread, it has {count}.")
+
+
+if __name__ == "__main__":
+    _import()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C is for those that it forks.
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [path for path in sys.path if path not in given]
     gc.collect()
     gc.freeze()
-    _become(**_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _run(**_serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -348,13 +348,7 @@ def test_a_signal_saves_what_all_tasks_have_done(script, marker, tmp_path, numbe
     assert none_left(marker, within_secs=10)
 
 
-@pytest.mark.parametrize(
-    "listening",
-    [
-        pytest.param("SIG_DFL", marks=pytest.mark.campaign),
-        pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed),
-    ],
-)
+@pytest.mark.parametrize("listening", ["SIG_DFL", pytest.param("SIG_IGN", marks=pytest.mark.slow_distributed)])
 def test_a_launcher_that_is_killed_leaves_no_process(script, marker, listening):
     path = script(
         f"import signal, time; signal.signal(signal.SIGTERM, signal.{listening})\n"

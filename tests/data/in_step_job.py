@@ -512,19 +512,21 @@ def means_by_process():
     for place in (None, rows(2, 3, 0, 1), explicit, jax.NamedSharding(mesh, jax.P())):
         with hl.Graph().as_default(), hl.Session() as session:
             batch = hl.data.iterator(hl.data.arrays(np.stack([numbers, numbers + 1], 1), 8), sharding=place)
-            means = hl.op(lambda x, place=place: hl.data.by_process("mean", x, place))(batch)
+            means = hl.op(lambda x: hl.data.mean_by_process("mean", x))(batch)
             found.append({name: float(mean) for name, mean in session.run(means).items()})
 
     def train_step(state, batch):
-        return state, {"mean": batch.mean(), **hl.data.by_process("mean", batch)}
+        batch, mask = batch
+        bad = jnp.where(batch == 13, jnp.nan, batch)
+        return state, hl.data.mean_by_process("mean", batch, mask=mask) | hl.data.mean_by_process("bad", bad, mask=mask)
 
-    made = train.Loop(
-        train_step, {"w": jnp.zeros(())}, hl.data.arrays(np.arange(24, dtype="float32"), 8), steps_per_run=2
-    )
+    # Process 1 has the first rows here.
+    options = {"batch_sharding": rows(2, 3, 0, 1), "last_batch": "pad", "steps_per_run": 2}
+    made = train.Loop(train_step, {"w": jnp.zeros(())}, hl.data.arrays(np.arange(18, dtype="float32"), 8), **options)
     with made.session(progress=False) as session:
         session.run(made.train_op)  # The first step is a run of its own, which hooks fire in.
         of_steps = session.run((made.train_op, made.metrics))[1]
-        found.append({name: np.asarray(rows).tolist() for name, rows in of_steps.items()})
+        found.append({name: np.nan_to_num(rows, nan=-1.0).tolist() for name, rows in of_steps.items()})
     return found
 
 

@@ -30,7 +30,7 @@ def test_the_checksum_of_objects_is_the_same_in_another_process():
         print(batches.crc32c({"objects": np.array([Record(), {"a", "b", "c", "d"}]), "one": Record()}))
     """
     code = "padding = bytearray(10 ** 6)\n" + textwrap.dedent(code)
-    sums = {python.run("-c", code, seed=seed, check=True).stdout for seed in (0, 1)}
+    sums = {python.run("-c", code, server=server, check=True).stdout for server in (0, 1)}
     assert len(sums) == 1
 
 

@@ -294,7 +294,21 @@ def test_a_value_is_shown_for_the_examples_of_each_process(both):
     *alone, several = both("means_by_process")
     first = {"mean/process_0": 2.0, "mean/process_1": 6.0}
     assert alone == [first, {"mean/process_0": 6.0, "mean/process_1": 2.0}, first, dict.fromkeys(first, 4.0)]
-    assert several == {"mean": [11.5, 19.5], "mean/process_0": [9.5, 17.5], "mean/process_1": [13.5, 21.5]}
+    # Of the last batch process 1 has two rows, and process 0 has none: its mean is NaN, shown as -1 here.
+    assert several == {
+        "mean/process_0": [13.5, -1.0],
+        "mean/process_1": [9.5, 16.5],
+        "bad/process_0": [-1.0, -1.0],
+        "bad/process_1": [9.5, 16.5],
+    }
+
+
+def test_what_is_no_value_of_examples_is_refused():
+    with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one value for each example, .* got 3.0"):
+        job.hl.data.mean_by_process("loss", 3.0)
+    with pytest.raises(TypeError, match="Sharding or a jax.Device as sharding, got 'data'"):
+        job.hl.data.mean_by_process("loss", np.ones(4), "data")
+    assert job.hl.data.mean_by_process("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}
 
 
 def test_an_evaluation_has_the_same_means_in_all_processes(found):

@@ -27,9 +27,7 @@ def ignores(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-@pytest.mark.parametrize(
-    "servers", [pytest.param(1, marks=pytest.mark.campaign), pytest.param(2, marks=pytest.mark.slow_distributed)]
-)
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow_distributed)])
 def test_a_signal_to_all_processes_saves_what_all_have_done(ray_cluster, start_job, members, servers):
     job = start_job(ray_cluster, workers=2, servers=servers, last_step=ENDLESS, save_steps=ENDLESS, pause_secs=0.01)
     chief, worker = job.start(0), job.start(1)

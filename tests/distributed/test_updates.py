@@ -116,7 +116,7 @@ def test_fingerprints_are_the_same_in_every_process():
                 print(portable(o).fingerprint)
         """
     )
-    runs = [python.run("-c", code, seed=seed, check=True).stdout for seed in (0, 1)]
+    runs = [python.run("-c", code, server=server, check=True).stdout for server in (0, 1)]
     assert runs[0] == runs[1] != ""
 
 

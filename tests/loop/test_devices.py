@@ -13,7 +13,7 @@ KINDS = ["anywhere", "parallel", "small", "fsdp", "fsdp-explicit", "last"]
 LAYOUTS = [f"{layout}{axes}" for layout in ("parallel", "fsdp", "tensor") for axes in ("", "-explicit")]
 # What `make test` has: which kinds are resumed, and what a training goes through on which layout.
 QUICK_KINDS = {"anywhere", "small", "fsdp-explicit", "last"}
-QUICK = {("tensor-explicit", "fresh"), ("tensor", "lost"), ("fsdp-explicit", "nan")}
+QUICK = {("tensor-explicit", "fresh"), ("fsdp", "killed"), ("tensor", "lost"), ("fsdp-explicit", "nan")}
 RESUMED = [pytest.param(kind, marks=() if kind in QUICK_KINDS else pytest.mark.campaign) for kind in KINDS]
 CELLS = [
     pytest.param(kind, what, marks=() if (kind, what) in QUICK else pytest.mark.campaign)

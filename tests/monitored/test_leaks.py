@@ -16,7 +16,7 @@ import hookline as hl
 from hookline import train
 
 PROGRAM = Path(__file__).parent / "many_sessions.py"
-COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "16"))
+COUNT = int(os.environ.get("HOOKLINE_SESSIONS", "30"))
 
 # What the allocator and the libraries may keep: less than a tenth of what a model with its programs takes.
 MIB_AT_MOST = 10

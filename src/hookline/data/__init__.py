@@ -5,7 +5,7 @@ from hookline.interrupts import held_back
 with held_back():
     from hookline.data.arrays import arrays
     from hookline.data.batches import Padded
-    from hookline.data.by_process import by_process
     from hookline.data.iterator import iterator
+    from hookline.data.mean_by_process import mean_by_process
 
-__all__ = ["Padded", "arrays", "by_process", "iterator"]
+__all__ = ["Padded", "arrays", "iterator", "mean_by_process"]

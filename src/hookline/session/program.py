@@ -21,6 +21,7 @@ from hookline.graph.guard import counts_runs
 from hookline.graph.latch import Latch
 from hookline.graph.nodes import Source
 from hookline.graph.random import WORKER_INDEX
+from hookline.graph.tracing import TRACED
 from hookline.graph.variable import Variable, VariableRead
 from hookline.session import launches
 from hookline.session.compilation import Compilations
@@ -306,6 +307,7 @@ class Program:
         # The body of a traced function runs when JAX compiles, and only then.
         self.compilations.begins(self._named(taken, counted, read, inputs))
         token = WORKER_INDEX.set(self.worker_index)
+        of_graph = TRACED.set(next((operation.graph for operation in self.plan.operations), None))
         try:
             if self._capacity > 1:
                 return self._repeated(taken, counted, read, inputs, latched, mask, extra)
@@ -314,6 +316,7 @@ class Program:
             return traced if extra is None else (*traced, _Structures(tuple(self.structures_out)))
         finally:
             WORKER_INDEX.reset(token)
+            TRACED.reset(of_graph)
 
     def _repeated(
         self, taken: Flat, counted: Flat, read: Flat, inputs: Any, latched: Any, mask: Any, span: jax.Array

@@ -1,0 +1,89 @@
+"""Averages a value over the examples of each process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hookline import arguments
+from hookline.data.iterator import BatchSource, over_all
+from hookline.errors import InvalidArgumentError
+from hookline.graph import placement
+from hookline.graph.graph import Graph, get_default_graph
+from hookline.graph.tracing import traced_graph
+
+
+def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
+    """Returns the mean over the examples of each process, under a name that tells the process.
+
+    In processes that run in step, a metric is that of the whole batch. Call this inside the step to see each process's
+    part: one whose data are bad stands out. With one process it returns one mean.
+
+    Args:
+        name: The mean of process 1 is `"NAME/process_1"`.
+        values: One value or array for each example, shape `(batch, ...)`; further dimensions are averaged. The length
+            of the batch must be known.
+        sharding: Where the batch lies: a `jax.sharding.Sharding` or a `jax.Device`. By default where the iterators of
+            the graph put their batches.
+        mask: Booleans of shape `(batch,)`: which examples are real, with `last_batch="pad"`. By default all.
+
+    Returns:
+        Scalars by name, which a step may return among its metrics. A process without examples has NaN.
+
+    Raises:
+        InvalidArgumentError: `values` has no dimension that counts examples.
+        ValueError: Iterators of the graph put their batches to different places, and `sharding` is not given; or the
+            examples cannot be divided as it says.
+        TypeError: `sharding` is none.
+
+    Example:
+        >>> import hookline as hl, jax.numpy as jnp
+        >>> losses = jnp.array([1.0, 3.0])
+        >>> {"loss": losses.mean(), **hl.data.mean_by_process("loss", losses)}
+        {'loss': Array(2., dtype=float32), 'loss/process_0': Array(2., dtype=float32)}
+    """
+    arguments.text("mean_by_process", "name", name)
+    values = jnp.asarray(values)
+    if not values.ndim:
+        raise InvalidArgumentError(
+            None,
+            None,
+            f"mean_by_process({name!r}) requires one value for each example, shape (batch, ...), got {values}.",
+        )
+    place = placement.as_sharding(sharding)
+    if place is not None and not isinstance(place, jax.sharding.Sharding):
+        raise TypeError(f"mean_by_process requires a jax.sharding.Sharding or a jax.Device as sharding, got {place!r}.")
+    rows = _rows(_place(traced_graph() or get_default_graph()) if place is None else place, len(values))
+    if mask is not None:
+        rows = jnp.logical_and(rows, mask)
+    # A selection: a NaN of another process must not come through, as it would times zero.
+    means = jnp.mean(values, tuple(range(1, values.ndim)))
+    return {f"{name}/process_{process}": jnp.mean(means, where=own) for process, own in enumerate(rows)}
+
+
+def _place(graph: Graph) -> jax.sharding.Sharding:
+    """Returns where the iterators of a graph put their batches."""
+    given = [place for op in graph.get_operations() if isinstance(op, BatchSource) for place in op.places.shardings()]
+    found = list(dict.fromkeys(_of_examples(place) for place in given if isinstance(place, jax.NamedSharding)))
+    if len(found) > 1:
+        raise ValueError(
+            f"mean_by_process: the iterators of the graph put their batches to different places, "
+            f"{' and '.join(map(str, found))}. Give sharding=, that of the batch which the values are of."
+        )
+    return found[0] if found else over_all(graph)
+
+
+def _of_examples(place: jax.NamedSharding) -> jax.NamedSharding:
+    return place.update(spec=jax.P(*place.spec[:1]))
+
+
+def _rows(place: jax.sharding.Sharding, count: int) -> np.ndarray:
+    """Returns which of so many examples each process has."""
+    rows = np.zeros((jax.process_count(), count), bool)
+    place = _of_examples(place) if isinstance(place, jax.NamedSharding) else place
+    for device, (part,) in place.devices_indices_map((count,)).items():
+        rows[device.process_index, part] = True
+    return rows

@@ -1,0 +1,69 @@
+"""Processes of the fork server are what an interpreter of its own would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from subprocess import PIPE
+
+import pytest
+from tests.python import Python, run
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(7)", 7),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("def f(a: undefined): pass", 1),
+        ("import tests", 1),
+        ("import sys; sys.exit(sys.argv != ['-c', 'a', 'b'])", 0),
+        ("import os; os.environ['HOME_OF_TESTS']", 1),
+        ("import jax; raise SystemExit(jax.device_count())", 3),
+    ],
+)
+def test_it_ends_as_an_interpreter_does(code, status, tmp_path):
+    env = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3"}
+    arguments = ["-c", code, "a", "b"]
+    expected = subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = run(*arguments, cwd=tmp_path, env=env)
+    assert done.returncode == expected.returncode == status, (done.stderr, expected.stderr)
+    assert done.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
+
+
+def test_a_script_finds_what_is_beside_it_and_in_the_path(tmp_path):
+    for folder, name in (("scripts", "beside"), ("others", "elsewhere")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("")
+    script = tmp_path / "scripts" / "script.py"
+    script.write_text("import beside, elsewhere, sys; print(__file__, *sys.argv)")
+    done = run(script, "word", env=os.environ | {"PYTHONPATH": str(tmp_path / "others")}, check=True)
+    assert done.stdout == f"{script} {script} word\n"
+
+
+def test_what_is_written_without_a_buffer_is_there_though_it_is_killed():
+    process = Python("-u", "-c", "import sys; print('here', end=''); sys.stdin.read()", stdin=PIPE)
+    assert process.stdout.read(4) == "here"
+    process.kill()
+    assert process.communicate() == ("", "")
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_it_answers_and_a_wait_may_be_over_before_it_has_ended():
+    process = Python("-c", "print(input() + '!')", stdin=PIPE)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    assert process.poll() is None
+    assert process.communicate("yes\n") == ("yes!\n", "")
+    process.kill()  # It has ended: nobody else gets the signal.
+
+
+def test_two_servers_have_other_hashes_and_take_turns():
+    both = [run("-c", "print(hash('text'))", server=server).stdout for server in (0, 1)]
+    assert both[0] != both[1]
+    assert {run("-c", "print(hash('text'))").stdout for _ in range(2)} == set(both)
