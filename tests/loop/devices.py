@@ -39,7 +39,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a process of Python with so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
-    done = python.run(*command, cwd=Path(__file__).parents[2], env={**env, "XLA_FLAGS": flags}, timeout=400)
+    done = python.run(*command, cwd=Path(__file__).parents[2], env={**env, "XLA_FLAGS": flags}, timeout=900)
     assert done.returncode == code, done.stderr
     return done
 
