@@ -520,6 +520,11 @@ def means_by_process():
         bad = jnp.where(batch == 13, jnp.nan, batch)
         return state, hl.data.mean_by_process("mean", batch, mask=mask) | hl.data.mean_by_process("bad", bad, mask=mask)
 
+    # The last batch has one row, which goes whole to each device.
+    with hl.Graph().as_default(), hl.Session() as session:
+        means = hl.op(lambda x: hl.data.mean_by_process("mean", x))(hl.data.iterator(hl.data.arrays(numbers[:9], 8)))
+        found.append([{name: float(mean) for name, mean in session.run(means).items()} for _ in range(2)][1])
+
     # Process 1 has the first rows here.
     options = {"batch_sharding": rows(2, 3, 0, 1), "last_batch": "pad", "steps_per_run": 2}
     made = train.Loop(train_step, {"w": jnp.zeros(())}, hl.data.arrays(np.arange(18, dtype="float32"), 8), **options)

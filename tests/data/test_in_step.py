@@ -291,7 +291,8 @@ def test_a_loop_trains_on_the_batches_of_one_process(both):
 
 
 def test_a_value_is_shown_for_the_examples_of_each_process(both):
-    *alone, several = both("means_by_process")
+    *alone, smaller, several = both("means_by_process")
+    assert smaller == {"mean/process_0": 8.0, "mean/process_1": 8.0}
     first = {"mean/process_0": 2.0, "mean/process_1": 6.0}
     assert alone == [first, {"mean/process_0": 6.0, "mean/process_1": 2.0}, first, dict.fromkeys(first, 4.0)]
     # Of the last batch process 1 has two rows, and process 0 has none: its mean is NaN, shown as -1 here.
@@ -304,8 +305,12 @@ def test_a_value_is_shown_for_the_examples_of_each_process(both):
 
 
 def test_what_is_no_value_of_examples_is_refused():
-    with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one value for each example, .* got 3.0"):
+    with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one array with a value for each .* got 3.0"):
         job.hl.data.mean_by_process("loss", 3.0)
+    with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"one array with a value for each .* got \{'a'"):
+        job.hl.data.mean_by_process("loss", {"a": np.ones(4)})
+    with pytest.raises(job.hl.errors.InvalidArgumentError, match=r"a mask of shape \(4,\).* got \(2,\)"):
+        job.hl.data.mean_by_process("loss", np.ones(4), mask=np.ones(2, bool))
     with pytest.raises(TypeError, match="Sharding or a jax.Device as sharding, got 'data'"):
         job.hl.data.mean_by_process("loss", np.ones(4), "data")
     assert job.hl.data.mean_by_process("loss", np.array([[1, 2], [3, 4]])) == {"loss/process_0": 2.5}

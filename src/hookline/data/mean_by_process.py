@@ -10,10 +10,11 @@ import numpy as np
 
 from hookline import arguments
 from hookline.data.iterator import BatchSource, over_all
+from hookline.data.sources import shown
 from hookline.errors import InvalidArgumentError
 from hookline.graph import placement
-from hookline.graph.graph import Graph, get_default_graph
-from hookline.graph.tracing import traced_graph
+from hookline.graph.graph import get_default_graph
+from hookline.graph.tracing import TRACED
 
 
 def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = None) -> dict[str, jax.Array]:
@@ -34,10 +35,11 @@ def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = No
         Scalars by name, which a step may return among its metrics. A process without examples has NaN.
 
     Raises:
-        InvalidArgumentError: `values` has no dimension that counts examples.
+        InvalidArgumentError: `values` is not one array with a dimension that counts examples, or `mask` has another
+            length.
         ValueError: Iterators of the graph put their batches to different places, and `sharding` is not given; or the
-            examples cannot be divided as it says.
-        TypeError: `sharding` is none.
+            examples cannot be divided as `sharding` says.
+        TypeError: `sharding` has another type.
 
     Example:
         >>> import hookline as hl, jax.numpy as jnp
@@ -46,26 +48,26 @@ def mean_by_process(name: str, values: Any, sharding: Any = None, mask: Any = No
         {'loss': Array(2., dtype=float32), 'loss/process_0': Array(2., dtype=float32)}
     """
     arguments.text("mean_by_process", "name", name)
-    values = jnp.asarray(values)
-    if not values.ndim:
-        raise InvalidArgumentError(
-            None,
-            None,
-            f"mean_by_process({name!r}) requires one value for each example, shape (batch, ...), got {values}.",
-        )
+    if not getattr(values, "ndim", 0):
+        problem = f"one array with a value for each example, shape (batch, ...), got {shown(values)}"
+        raise InvalidArgumentError(None, None, f"mean_by_process({name!r}) requires {problem}.")
+    if mask is not None and np.shape(mask) != (len(values),):
+        problem = f"a mask of shape ({len(values)},), one boolean for each example, got {np.shape(mask)}"
+        raise InvalidArgumentError(None, None, f"mean_by_process({name!r}) requires {problem}.")
     place = placement.as_sharding(sharding)
     if place is not None and not isinstance(place, jax.sharding.Sharding):
         raise TypeError(f"mean_by_process requires a jax.sharding.Sharding or a jax.Device as sharding, got {place!r}.")
-    rows = _rows(_place(traced_graph() or get_default_graph()) if place is None else place, len(values))
+    rows = _rows(place, len(values))
     if mask is not None:
         rows = jnp.logical_and(rows, mask)
     # A selection: a NaN of another process must not come through, as it would times zero.
-    means = jnp.mean(values, tuple(range(1, values.ndim)))
+    means = jnp.mean(jnp.asarray(values), tuple(range(1, values.ndim)))
     return {f"{name}/process_{process}": jnp.mean(means, where=own) for process, own in enumerate(rows)}
 
 
-def _place(graph: Graph) -> jax.sharding.Sharding:
-    """Returns where the iterators of a graph put their batches."""
+def _default_place() -> jax.sharding.Sharding:
+    """Returns where the iterators of the graph put their batches, the graph of the program that is being traced."""
+    graph = TRACED.get() or get_default_graph()
     given = [place for op in graph.get_operations() if isinstance(op, BatchSource) for place in op.places.shardings()]
     found = list(dict.fromkeys(_of_examples(place) for place in given if isinstance(place, jax.NamedSharding)))
     if len(found) > 1:
@@ -80,10 +82,19 @@ def _of_examples(place: jax.NamedSharding) -> jax.NamedSharding:
     return place.update(spec=jax.P(*place.spec[:1]))
 
 
-def _rows(place: jax.sharding.Sharding, count: int) -> np.ndarray:
+def _rows(given: jax.sharding.Sharding | None, count: int) -> np.ndarray:
     """Returns which of so many examples each process has."""
     rows = np.zeros((jax.process_count(), count), bool)
+    place = _default_place() if given is None else given
     place = _of_examples(place) if isinstance(place, jax.NamedSharding) else place
-    for device, (part,) in place.devices_indices_map((count,)).items():
+    try:
+        parts = place.devices_indices_map((count,))
+    except ValueError as error:
+        if given is not None:
+            raise ValueError(
+                f"mean_by_process: {count} examples cannot be divided as sharding={given} says."
+            ) from error
+        return ~rows  # Such a batch goes whole to each device by default.
+    for device, (part,) in parts.items():
         rows[device.process_index, part] = True
     return rows

@@ -9,11 +9,5 @@ if TYPE_CHECKING:
     from hookline.graph.graph import Graph
 
 TRACED: ContextVar[Graph | None] = ContextVar("TRACED", default=None)
-
-
-def traced_graph() -> Graph | None:
-    """Returns the graph of the program that is being traced in this thread; None outside of that.
-
-    It is not the default graph: a function that is traced adds nothing to it.
-    """
-    return TRACED.get()
+"""The graph of the program that is being traced in this thread. It is not the default graph: a function that is traced
+adds nothing to it."""
