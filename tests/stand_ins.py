@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from hookline.distributed import ParameterServer, RemoteStore
 from hookline.distributed.transport import DirectTransport
 from hookline.hooks import SessionRunContext, SessionRunHook
@@ -18,6 +21,13 @@ class Servers(DirectTransport):
 
     def hooks(self, summary_dir):
         return []
+
+
+def write_commands(folder: Path, **commands: str) -> None:
+    """Writes commands into a folder, by name; and `python`, which is this one."""
+    for name, text in {**commands, "python": f'#!/bin/bash\nexec {sys.executable} "$@"\n'}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
 
 
 class Forwards(SessionRunHook):

@@ -8,11 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import write_commands
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "in-step.md").read_text(encoding="utf-8")
@@ -43,13 +43,7 @@ pytestmark = pytest.mark.campaign
 def folder(tmp_path):
     """A folder with the training, in which `python` is this one."""
     shutil.copy(HERE / "in_step_train.py", tmp_path / "train.py")
-    for name, text in (
-        ("srun", SRUN),
-        ("scontrol", SCONTROL),
-        ("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n'),
-    ):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    write_commands(tmp_path, srun=SRUN, scontrol=SCONTROL)
     return tmp_path
 
 

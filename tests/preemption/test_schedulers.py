@@ -9,11 +9,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import write_commands
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "preemption.md").read_text(encoding="utf-8")
@@ -35,13 +35,7 @@ echo "$@" >> requeued
 def folder(tmp_path):
     """A folder with the training, in which `python` is this one."""
     shutil.copy(HERE / "train.py", tmp_path)
-    for name, text in (
-        ("srun", SRUN),
-        ("scontrol", SCONTROL),
-        ("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n'),
-    ):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    write_commands(tmp_path, srun=SRUN, scontrol=SCONTROL)
     return tmp_path
 
 
