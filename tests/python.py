@@ -248,8 +248,9 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str) -> None
     for name in sorted({*environment, *os.environ}):  # JAX read them when it was imported.
         if name.startswith("JAX_") and os.environ.get(name) != environment.get(name):
             setting = name.lower()
-            value = getattr(jax.config, setting, None)
-            jax.config.update(setting, _as_given(environment[name], value) if name in environment else None)
+            if hasattr(jax.config, setting):
+                value = getattr(jax.config, setting)
+                jax.config.update(setting, _as_given(environment[name], value) if name in environment else None)
     os.environ.clear()
     os.environ.update(environment)
     is_unbuffered = arguments[0] == "-u"

@@ -20,10 +20,7 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    ("number", "folder", "shown_on"),
-    [(0, "step", "stderr"), pytest.param(1, "line", "stdout", marks=pytest.mark.campaign)],
-)
+@pytest.mark.parametrize(("number", "folder", "shown_on"), [(0, "step", "stderr"), (1, "line", "stdout")])
 def test_an_example_trains_resumes_and_knows_when_it_is_done(number, folder, shown_on, tmp_path, environment):
     code = blocks()[number]
     first = run(code, tmp_path, environment())
