@@ -505,6 +505,18 @@ def a_loop():
 
 
 @scenario
+def dropout():
+    """What is dropped of the weights, which lie whole in each process, and of a batch, which is split."""
+    with hl.Graph(seed=3).as_default(), hl.Session() as session:
+        batch = hl.data.iterator(hl.data.arrays(np.ones(16, "float32"), 16))
+        weights = hl.Variable(jnp.ones(16), name="weights")
+        drop = hl.op(lambda key, x: jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0))
+        key = hl.random_key()
+        session.run(hl.global_variables_initializer())
+        return [np.asarray(kept).tolist() for kept in session.run((drop(key, weights), drop(key, batch)))]
+
+
+@scenario
 def means_by_process():
     numbers, found = np.arange(16, dtype="float32"), []
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))

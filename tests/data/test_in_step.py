@@ -290,6 +290,13 @@ def test_a_loop_trains_on_the_batches_of_one_process(both):
     assert a_list == a_tensor == total
 
 
+def test_what_is_drawn_is_the_same_in_all_processes_and_another_for_each_example(both):
+    of_weights, of_batch = both("dropout")
+    assert of_batch[:8] != of_batch[8:]
+    assert of_weights == of_batch
+    assert job.dropout() == [of_weights, of_batch], "as in one process"
+
+
 def test_a_value_is_shown_for_the_examples_of_each_process(both):
     *alone, smaller, several = both("means_by_process")
     assert smaller == {"mean/process_0": 8.0, "mean/process_1": 8.0}
