@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import threading
 import weakref
 
@@ -21,6 +22,7 @@ from hookline import errors
 from hookline.checkpoint import Saver
 from hookline.coordination import Coordinator
 from hookline.data import reader as reading_ahead
+from hookline.data.arrays import ArraysIterator
 from hookline.testing import FakeClock
 
 
@@ -36,26 +38,33 @@ def reading(source, shared=False, **options):
             reader.close()
 
 
-def await_ready(reader, most):
-    reader.wait(most)
+def await_ready(reader, most, to_come=1):
+    reader.wait(most, to_come=to_come)
     ready = reader.ready(most)
     assert 1 <= ready <= most
     reader.check()
     return ready
 
 
-def taken(reader, most, capacity=None):
+def taken(reader, most, capacity=None, to_come=1):
     """Takes up to `most` batches, alone or in a block with room for `capacity`; returns the item and its batches."""
-    ready = await_ready(reader, most)
+    ready = await_ready(reader, most, to_come)
     if capacity is None:
         item = reader.take()
         assert item.count == 1
         return item, [np_tree(item.value)]
     item = reader.take_block(ready, capacity)
     assert item.count == ready
-    assert {np.shape(leaf)[0] for leaf in jax.tree.leaves(item.value)} == {capacity}
+    (length,) = {np.shape(leaf)[0] for leaf in jax.tree.leaves(item.value)}
+    assert length >= capacity
+    lengths = LENGTHS.setdefault(reader, {})
+    assert lengths.setdefault(capacity, length) == length, "a program is compiled for each length"
     rows = range(item.start, item.start + item.count)
     return item, [np_tree(jax.tree.map(lambda leaf, row=row: leaf[row], item.value)) for row in rows]
+
+
+LENGTHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+"""How long the blocks of a reader are, by the capacity that they were asked for."""
 
 
 def used(reader, most, capacity=None):
@@ -92,7 +101,8 @@ STEPS = st.tuples(
     st.sampled_from(["use", "use", "use", "give back", "go to"]),
     st.integers(1, 9),  # At most so many batches,
     st.none() | st.integers(0, 3),  # alone, or in a block with so much more room,
-    st.integers(0, 40),  # and back to what was reached so many uses ago.
+    st.integers(0, 40),  # and back to what was reached so many uses ago;
+    st.integers(1, 40) | st.just(math.inf),  # and so many are to come.
 )
 
 
@@ -136,7 +146,7 @@ def test_any_order_of_calls_gives_each_batch_in_its_turn(
         expected = [padded(batch, full) for batch in expected]
     with reading(source, last_batch=last_batch, prefetch=prefetch) as reader:
         at, reached = 0, [(0, reader.position().value)]
-        for what, most, more, back in steps:
+        for what, most, more, back, to_come in steps:
             if what == "go to":
                 at, position = reached[max(len(reached) - 1 - back, 0)]
                 reader.go_to(position)
@@ -145,7 +155,7 @@ def test_any_order_of_calls_gives_each_batch_in_its_turn(
                     await_ready(reader, most)
                 assert reader.has_ended == (ends_with is errors.OutOfRangeError)
                 continue
-            item, found = taken(reader, most, None if more is None else most + more)
+            item, found = taken(reader, most, None if more is None else most + more, to_come)
             assert_found(found, expected[at : at + len(found)])
             if what == "give back":
                 reader.give_back(item)
@@ -185,6 +195,30 @@ def test_a_bulk_read_stops_before_a_smaller_batch_and_at_the_end():
     assert [block[:count].tolist() for block, count in reads] == [[[0, 1, 2], [3, 4, 5]], [[6]]] * 2
     with pytest.raises(StopIteration):
         iterator.read_many(5, 5)
+
+
+@pytest.mark.parametrize(("to_come", "expected"), [(1, [4, 4, 4]), (10, [10, 4, 4]), (math.inf, [256])])
+def test_small_arrays_are_read_at_once_for_all_runs_that_are_to_come(to_come, expected, monkeypatch):
+    reads, read_many = [], ArraysIterator.read_many
+
+    def counted(self, count, capacity):
+        block, size = read_many(self, count, capacity)
+        reads.append(size)
+        return block, size
+
+    monkeypatch.setattr(ArraysIterator, "read_many", counted)
+    with reading(hl.data.arrays(np.arange(600), 2)) as reader:
+        for made in range(0, 20, 4):
+            reader.wait(4, 4, to_come - made)
+            reader.use(reader.take_block(reader.ready(4), 4))
+        assert reads[:3] == expected
+
+
+def test_large_arrays_are_read_for_one_run_at_a_time():
+    with reading(hl.data.arrays(np.zeros((64, 2**16), np.float32), 2)) as reader:
+        reader.wait(4, 4, math.inf)
+        assert reader.take_block(reader.ready(4), 4).value.shape == (4, 2, 2**16)
+        assert not reader.ready(4)
 
 
 class Numbers:

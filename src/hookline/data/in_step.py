@@ -159,7 +159,7 @@ class ReaderInStep(Reader):
     def ready(self, most: int = 1) -> int:  # noqa: D102
         return self._ahead.ready(most)
 
-    def wait(self, most: int = 1, capacity: int = 1) -> None:  # noqa: D102
+    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:  # noqa: D102
         if self._form.why_no_blocks is not None:
             most = 1
         if (capacity := max(most, capacity)) > self._capacity:

@@ -24,6 +24,8 @@ _logger = logging.getLogger(__name__)
 
 # Of a source that gives many at once so many are read for runs that take one each, unless they are large.
 _AT_ONCE, _AT_ONCE_BYTES = 16, 2**18
+# And so many for runs that take blocks, of which each then takes a part.
+_IN_BLOCKS, _IN_BLOCKS_BYTES = 256, 2**20
 _LARGE_BYTES = 2**30
 
 
@@ -50,8 +52,9 @@ class Reader:
         self._coord: Coordinator | None = None
         # The source is read in the mesh in which the session was made, also by a thread of ours.
         self._home = placement.current()
-        self._capacity, self._is_told = 1, False
-        self._at_once = _at_once(form) if places.stay_on_host else 1
+        # How many batches runs take at most, and how long the blocks are in which they are read.
+        self._capacity, self._length, self._is_told = 1, 1, False
+        self._at_once = _at_once(form, _AT_ONCE, _AT_ONCE_BYTES) if places.stay_on_host else 1
         self._set_out(begun)
 
     def _set_out(self, begun: tuple[Iterator[Read], Demand] | None = None) -> None:
@@ -61,7 +64,7 @@ class Reader:
         ahead = self._ahead = self._kind(
             self._sequence.read, lambda: position, begun, self._form, self._places, self._prefetch
         )
-        ahead.home, ahead.demand.capacity = self._home, self._capacity
+        ahead.home, ahead.demand.capacity = self._home, self._length
         self._forgotten = weakref.finalize(self, ahead.stop)
         self._forgotten.atexit = False
         if self._coord is not None and self._coord.should_stop():
@@ -76,8 +79,11 @@ class Reader:
             return 1 if most == 1 else ahead.in_row(most)
         return int(ahead.has_stopped and not preemption.must_finish())
 
-    def wait(self, most: int = 1, capacity: int = 1) -> None:
-        """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`."""
+    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
+        """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`.
+
+        Of a source that gives many at once it reads those `to_come`, too.
+        """
         if self._form.why_no_blocks is not None:
             most = 1
         if (capacity := max(most, capacity)) > self._capacity:
@@ -91,10 +97,14 @@ class Reader:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
         if not (ahead.items or ahead.has_stopped):
-            ahead.read(most, at_once=self._at_once if self._capacity == 1 else 1)
+            ahead.read(most, at_once=self._at_once if self._capacity == 1 else int(min(to_come, self._length)))
 
     def _has_room(self, capacity: int) -> None:
-        self._capacity = self._ahead.demand.capacity = capacity
+        # Only where they cost nothing until they are asked for.
+        may_be_longer = self._sequence.gives_many and self._places.stay_on_host
+        parts = _at_once(self._form, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
+        self._capacity = capacity
+        self._length = self._ahead.demand.capacity = capacity * max(1, parts)
         size = capacity * _size(self._form)
         if size > _LARGE_BYTES and not self._is_told:
             self._is_told = True
@@ -138,10 +148,10 @@ class Reader:
         return self._ahead.take()
 
     def take_block(self, count: int, capacity: int) -> Item:
-        """Returns the next `count` batches, which are ready, in a block with room for `capacity`."""
+        """Returns the next `count` batches, which are ready, in a block with room for `capacity` or more."""
         if capacity != self._capacity:
             self._has_room(capacity)
-        return self._ahead.take_block(count, capacity)
+        return self._ahead.take_block(count, self._length)
 
     def give_back(self, item: Item) -> None:
         """Puts batches back in front."""
@@ -198,10 +208,10 @@ class Reader:
         self._ahead.go_on()
 
 
-def _at_once(form: batches.Form) -> int:
-    """Returns how many batches of a form are read at once for runs that take one each."""
+def _at_once(form: batches.Form, most: int, most_bytes: int) -> int:
+    """Returns how many batches of a form are read at once, if they are to be no more than that, nor larger."""
     size = _size(form)
-    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size)) if size else 1
+    return max(1, min(most, most_bytes // size)) if size else 1
 
 
 def _size(form: batches.Form) -> int:

@@ -62,7 +62,13 @@ def length_of(source: Any) -> float | None:
 
 
 class Sequence(Protocol):
-    """A source that can be read from its beginning, or from a position."""
+    """A source that can be read from its beginning, or from a position.
+
+    Attributes:
+        gives_many: Whether its batches are in memory, and many cost hardly more than one.
+    """
+
+    gives_many: bool = False
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -88,10 +94,11 @@ class Repeatable(Sequence):
 
     Attributes:
         length: How many batches it gives; None where it does not say, or has not been read.
+        gives_many: As of `Sequence`.
     """
 
-    def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
-        self._make, self._who = make, who
+    def __init__(self, make: Callable[[], Iterable[Any]], who: str, *, gives_many: bool = False) -> None:
+        self._make, self._who, self.gives_many = make, who, gives_many
         self.length: float | None = None
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102

@@ -361,9 +361,9 @@ class HookedSession:
                 f"{describe(hook)} feeds. Leave out steps_per_run."
             )
 
-    def _available(self, fetches: Any, most: int) -> int:
-        """Returns for how many steps there are batches, at most `most`."""
-        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most)
+    def _available(self, fetches: Any, most: int, to_come: float) -> int:
+        """Returns for how many steps there are batches, at most `most`, where so many are `to_come`."""
+        return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def _run_several(
         self,

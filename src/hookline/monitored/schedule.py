@@ -206,7 +206,7 @@ class Schedule:
         feed_dict: Mapping[Any, Any] | None,
         run: int,
         passed: int,
-        available: Callable[[Any, int], int] = lambda fetches, most: most,
+        available: Callable[[Any, int, float], int] = lambda fetches, most, to_come: most,
     ) -> Ridership:
         """Returns who rides along on the run of these fetches that is about to start.
 
@@ -215,7 +215,8 @@ class Schedule:
             feed_dict: What is fed.
             run: Its number, from 1 on.
             passed: How many runs were made since the last time, which were foreseen.
-            available: Returns for how many steps of a run of these fetches there is data, at most so many.
+            available: Returns for how many steps of a run of these fetches there is data, at most so many. It is told,
+                too, how many steps there will be until somebody is due.
         """
         self._run, self._came = run, None
         self._attempt += 1
@@ -277,7 +278,7 @@ class Schedule:
             return self._in_step.now()
         return clock.monotonic() if self._due_secs < math.inf else -math.inf
 
-    def _make_room(self, fetches: Any, available: Callable[[Any, int], int]) -> None:
+    def _make_room(self, fetches: Any, available: Callable[[Any, int, float], int]) -> None:
         """Decides how many steps the run holds: it ends where somebody is due, and with the data."""
         gain, run, reach = self._planned_gain, self._run, self._reach
         if not gain or self.is_called:
@@ -286,9 +287,10 @@ class Schedule:
         more = min((min(self._due_step, limit) - reach) / gain, min(self._asked_run, self._late_run) - run)
         if self._has_lag:
             more = min(more, self._steps_left(reach // gain) - 1)
-        room = 1 + math.ceil(max(0, min(more, self._capacity - 1)))
+        to_come = 1 + (more if more == math.inf else math.ceil(max(0, more)))
+        room = int(min(to_come, self._capacity))
         if room > 1:
-            self.room = available(fetches, room)
+            self.room = available(fetches, room, to_come)
             self._run += self.room - 1
             self._reach += (self.room - 1) * gain
             self._last_step += (self.room - 1) * gain

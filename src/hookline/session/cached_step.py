@@ -204,12 +204,13 @@ class CachedStep:
         dispatch = lambda _: self.dispatch(run, expected)  # noqa: E731
         return self.when_available(lambda _: feed(self._nodes, self._opened, run, dispatch))
 
-    def when_available(self, make: Callable[[int], T], most: int = 1) -> T:
+    def when_available(self, make: Callable[[int], T], most: int = 1, to_come: float = 1) -> T:
         """Waits for batches, and then calls a function with the session locked.
 
         Args:
             make: It is given for how many steps there are batches, each of one form: from 1 to `most`.
             most: As above.
+            to_come: How many steps this run and those that follow will make, as far as that is known.
         """
         session = self._session
         while True:
@@ -226,7 +227,7 @@ class CachedStep:
                     return make(count)
             for source in sources:  # Not under the lock: a batch may take its time.
                 if not source.ready(most):
-                    source.wait(most, self.capacity)
+                    source.wait(most, self.capacity, to_come)
 
     def run_staged(
         self,

@@ -73,7 +73,7 @@ class Program:
         always: The operations that every run computes; by default all.
         watches: What hooks may watch beside `watched`. A mask says of each whether a run computes it.
         capacity: Above 1: the program makes as many steps as it is told to, at most so many. Batches come in blocks of
-            that length; so do the outputs.
+            that length or more; the outputs have that length.
 
     Attributes:
         taken, counted, read, written: What it is given and gives back, as described above.

@@ -86,17 +86,23 @@ class RepeatedStep(CachedStep):
                     return f"the structure of {variable.op.name!r} is not known beforehand"
         return None
 
-    def available(self, most: int) -> int:
-        """Waits for the next batches; returns how many of one form are there in a row, at most `most`."""
-        return self.when_available(lambda count: count, most)
+    def available(self, most: int, to_come: float) -> int:
+        """Waits for the next batches; returns how many of one form are there in a row, at most `most`.
 
-    def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False) -> Any:
+        `to_come` is as of `when_available`.
+        """
+        return self.when_available(lambda count: count, most, to_come)
+
+    def run_several(
+        self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1
+    ) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
 
         Args:
             most: At most `capacity`.
             expected: As of `run_program`.
             exactly: Whether fewer will not do.
+            to_come: As of `when_available`.
 
         Returns:
             How many, and the results as of `run`; or `CHANGED`.
@@ -117,7 +123,7 @@ class RepeatedStep(CachedStep):
             return self._dispatch_several(run, expected)
 
         try:
-            if self.when_available(make, most) is CHANGED:
+            if self.when_available(make, most, to_come) is CHANGED:
                 return CHANGED
             ahead = session.ahead
             ahead.left -= min(run.count, ahead.heaviest)

@@ -40,10 +40,11 @@ class OpenSource(Protocol):
         """
         ...
 
-    def wait(self, most: int = 1, capacity: int = 1) -> None:
+    def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
         """Blocks until `ready` is not 0; raises nothing.
 
-        Where nothing is read ahead it reads up to `most` values, which will be taken in blocks of that capacity.
+        Where nothing is read ahead it reads up to `most` values, which will be taken in blocks of that capacity. If
+        more cost hardly more, it reads for the runs that follow, too: `to_come` is how many values they all will take.
         """
         ...
 
@@ -63,8 +64,9 @@ class OpenSource(Protocol):
     def take_block(self, count: int, capacity: int) -> Any:
         """Returns the next `count` values as one item; `ready(count)` has said that they are there.
 
-        Its `value` is a block: its arrays have a dimension more in front, of length `capacity`, in which the values
-        stand at the places from `start` to before `start + count`. What else is in it is anything.
+        Its `value` is a block: its arrays have a dimension more in front, in which the values stand at the places from
+        `start` to before `start + count`. What else is in it is anything. All blocks of a capacity are of one length,
+        which is that or more.
         """
         ...
 
@@ -110,7 +112,7 @@ def feed(
         run: The run, which gets to know the batches.
         make: Makes it; it is given what was taken of each.
         is_used: Whether the batches were used up; by default if it is applied.
-        capacity: Above 1: how long the blocks are in which its batches come, `run.count` of them.
+        capacity: Above 1: its batches come in blocks of that capacity, `run.count` in each.
 
     Raises:
         OutOfRangeError: One has come to its end. Nothing is taken of the others.
