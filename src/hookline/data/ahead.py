@@ -61,23 +61,21 @@ class Item:
         """A function that returns the position after it, and does not keep its value."""
         return functools.partial(self.position, self.start + self.count - 1)
 
-    def split(self, count: int) -> tuple[Item, Item]:
-        """Returns its first batches, and the others."""
-        return (
-            dataclasses.replace(self, number=self.number - self.count + count, count=count),
-            dataclasses.replace(self, start=self.start + count, count=self.count - count),
-        )
-
     def batch(self, place: int) -> Any:
         """Returns one of its batches, alone."""
         return batches.row(self.value, self.start + place) if self.capacity else self.value
 
     def take_first(self) -> Item:
-        """Takes its first batch out of it."""
-        position, place = self.position, self.start
-        first = Item(self.way, self.number - self.count + 1, self.batch(0), position=lambda _: position(place))
-        self.start, self.count = place + 1, self.count - 1
-        return first
+        """Takes its first batch out of it, alone."""
+        first = self.take_part(1)
+        position, place = self.position, first.start
+        return Item(self.way, first.number, first.batch(0), position=lambda _: position(place))
+
+    def take_part(self, count: int) -> Item:
+        """Takes its first batches out of it, as a part of the same block."""
+        start, left = self.start, self.count - count
+        self.start, self.count = start + count, left
+        return Item(self.way, self.number - left, self.value, start, count, self.capacity, self.position)
 
 
 class Ahead:
@@ -314,11 +312,8 @@ class Ahead:
         return Item(self, parts[-1].number, value, 0, count, capacity, lambda place: positions[place]())
 
     def _pop(self, count: int) -> Item:
-        item = self.items.popleft()
-        if item.count > count:
-            item, rest = item.split(count)
-            self.items.appendleft(rest)
-        return item
+        front = self.items[0]
+        return front.take_part(count) if front.count > count else self.items.popleft()
 
     def give_back(self, item: Item) -> None:
         """Puts batches in front again."""
