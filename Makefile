@@ -1,6 +1,6 @@
 # Each target sets up what it needs; a second call starts at once. PYTHON=... chooses the interpreter of a new .venv.
 .DEFAULT_GOAL := test
-.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
+.PHONY: demo demo-text demo-in-step demo-workers test test-all test-distributed test-in-step test-in-step-all test-power test-browser leaks crash resume conformance conformance-scripts mutations lint bench bench-quick bench-peers bench-more compare
 
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do $$p $(RECENT) 2>/dev/null && echo $$p && break; done)
@@ -50,6 +50,10 @@ test-distributed: $(READY)
 test-in-step: $(READY)
 	@HOOKLINE_SCHEDULES=100000 HOOKLINE_REAL_SCHEDULES=1000 $(PYTEST) tests/coordination tests/monitored/test_in_step.py \
 		tests/monitored/test_schedules_in_step.py
+
+# Twenty jobs of two processes, each killed ten times.
+test-in-step-all: $(READY)
+	@HOOKLINE_KILLED_JOBS=20 HOOKLINE_KILLS=10 $(PYTEST) -s tests/distributed/test_in_step_kills.py -m campaign
 
 # With PICTURE=docs/tensorboard.png it draws the picture of the docs too.
 test-browser: $(BROWSER_READY)

@@ -23,9 +23,10 @@ KUBERNETES = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 SRUN = """#!/bin/bash
 [ "$1" = --wait=120 ] || exit 99
 shift
-for task in 0 1; do SLURM_PROCID=$task SLURM_LOCALID=$task "$@" & done
+tasks=$(seq 0 $((SLURM_NTASKS - 1)))
+for task in $tasks; do SLURM_PROCID=$task SLURM_LOCALID=$task "$@" & done
 highest=0
-for task in 0 1; do
+for task in $tasks; do
     wait -n
     status=$?
     if [ $status -gt $highest ]; then highest=$status; fi
@@ -52,22 +53,24 @@ def environment(folder, **more):
     return kept | {"PATH": f"{folder}:{os.environ['PATH']}"} | more
 
 
-def ask_all_to_leave(folder, starts):
-    """Sends SIGTERM to both processes of this start, once they wait for it."""
+def ask_all_to_leave(folder, starts, processes=2):
+    """Sends SIGTERM to all processes of this start, once they wait for it."""
     deadline = time.monotonic() + 60
-    while not all((folder / f"waits-{process}").exists() for process in (0, 1)):
+    while not all((folder / f"waits-{process}").exists() for process in range(processes)):
         assert time.monotonic() < deadline, "They have not come to their step 45."
         time.sleep(0.1)
-    for process in (0, 1):
+    for process in range(processes):
         pids = (folder / f"starts-{process}").read_text().split()
         assert len(pids) == starts
         os.kill(int(pids[-1]), signal.SIGTERM)
 
 
-def assert_whole(folder):
-    for process in (0, 1):
-        total, expected = (folder / f"ended-{process}").read_text().split()
+def assert_whole(folder, processes=2):
+    """Asserts that each step was made once, and how many processes made the last ones."""
+    for process in range(processes):
+        total, expected, count = (folder / f"ended-{process}").read_text().split()
         assert total == expected
+        assert int(count) == processes
 
 
 def test_slurm_puts_a_job_back_that_has_lost_a_process_or_its_time(folder):
@@ -84,6 +87,22 @@ def test_slurm_puts_a_job_back_that_has_lost_a_process_or_its_time(folder):
     assert start().wait(90) == 0
     assert (folder / "requeued").read_text() == f"requeue {os.getpid()}\n" * 2
     assert_whole(folder)
+
+
+def test_slurm_goes_on_with_three_nodes_where_the_fourth_is_gone_for_good(folder):
+    (folder / "job.sh").write_text(SLURM.replace("#SBATCH --nodes=2", "#SBATCH --nodes=3-4"))
+    variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "127.0.0.1"}
+
+    def start(nodes):
+        more = environment(folder, SLURM_NTASKS=str(nodes), **variables)
+        return subprocess.Popen(["bash", "job.sh"], cwd=folder, env=more)
+
+    assert start(4).wait(120) == 137
+    second = start(3)
+    ask_all_to_leave(folder, 2, processes=3)
+    assert second.wait(60) == 143
+    assert start(3).wait(90) == 0
+    assert_whole(folder, processes=3)
 
 
 def test_slurm_does_not_put_a_job_back_whose_script_is_wrong(folder):

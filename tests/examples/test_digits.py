@@ -60,6 +60,7 @@ def test_a_killed_job_goes_on_and_reaches_the_accuracy(trained):
     assert "\r" not in out
 
 
+@pytest.mark.campaign
 def test_a_finished_job_trains_nothing_and_says_so(trained, environment):
     folder, _ = trained
     before = hl.train.latest_checkpoint(folder)

@@ -105,11 +105,15 @@ def _read_together(
             values, shares = _read(directory, matches, verify, shardings)
             return shares
 
-    shares = others.all(part)
-    with _blaming(path):
-        for leaf in {leaf.name: leaf for match in matches.values() for leaf in match.leaves}.values():
-            if not checksums.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
-                raise _not_what_was_saved(leaf, directory)
+    shares = others.for_chief(part)
+
+    def check() -> None:
+        with _blaming(path):
+            for leaf in {leaf.name: leaf for match in matches.values() for leaf in match.leaves}.values():
+                if not checksums.make_up(leaf.pieces, [own.get(leaf.name, {}) for own in shares]):
+                    raise _not_what_was_saved(leaf, directory)
+
+    others.chief(check)
     return values
 
 

@@ -322,7 +322,7 @@ class Saver:
                     writing.require(check)
                 timestamp = writing.complete(seal, sealed)
                 new = Kept(path, timestamp, extra, manifest.step)
-                saving.all(lambda: self._committed(new, state_file, held, retry))
+                saving.for_chief(lambda: self._committed(new, state_file, held, retry))
             finally:
                 until_saved.close()
                 stored.clear()  # An error's traceback would keep it.

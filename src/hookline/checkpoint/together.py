@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ class Together:
         >>> alone = Together(None)
         >>> alone.all(lambda: 3), alone.chief(lambda: "model.ckpt-1")
         ([3], 'model.ckpt-1')
+        >>> alone.for_chief(lambda: 3)
+        [3]
     """
 
     def __init__(self, found: Peers | None, about: str = _ABOUT) -> None:
@@ -50,8 +53,34 @@ class Together:
         Raises:
             BaseException: A process has failed. The error is the same in all: that of the first of them.
         """
-        if self._peers is None:
+        if (found := self._peers) is None:
             return [part()]
+        return self._do(part, lambda given: _outcome(found.gather(self._about, given, math.inf)))
+
+    def for_chief(self, part: Callable[[], T]) -> list[T]:
+        """Does the same, but only the chief gets what all have got. The others get its own alone: a list of one.
+
+        What all have got may be large where there are many, and would be sent to each of them.
+        """
+        if (found := self._peers) is None:
+            return [part()]
+        every: list[T] = []
+
+        def answer(given: list[Any]) -> Any:
+            failed, values = _outcome(given)
+            every.extend(values)
+            return failed, values[:1]
+
+        of_chief = self._do(part, lambda given: found.ask(self._about, given, answer, math.inf))
+        return every or of_chief
+
+    def chief(self, part: Callable[[], T]) -> T:
+        """Has the chief do a part, and returns in all processes what it has got; raises what `all` raises."""
+        return self.for_chief(part if self.is_chief else _nothing)[0]
+
+    def _do(self, part: Callable[[], T], ask: Callable[[Any], tuple[Any, list[T]]]) -> list[T]:
+        """Does this process's part, and returns what `ask` does of its outcome; raises the first failure of all."""
+        assert self._peers is not None, "One alone has nobody to ask."
         if not self._has_met:
             self._peers.meet(self._about, START_TIMEOUT_SECS)
             self._has_met = True
@@ -62,31 +91,33 @@ class Together:
             error = raised
         told = None if error is None else failures.told(error)
         try:
-            found = self._peers.gather(self._about, [told, value], float("inf"))
+            failed, values = ask([told, value])
         except Exception as waiting:
             if error is not None:  # The others are somewhere else because of it.
                 raise error from waiting
             raise
         if error is not None and not isinstance(error, Exception):
             raise error
-        for process, (told, _) in enumerate(found):
-            if told is not None:
-                if error is not None and process == self._peers.index:
-                    raise error
-                if error is not None:  # The one that is raised may follow from it.
-                    _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
-                raise failures.retold(told, process)
-        return [value for _, value in found]
-
-    def chief(self, part: Callable[[], T]) -> T:
-        """Has the chief do a part, and returns in all processes what it has got; raises what `all` raises."""
-        return self.all(part if self.is_chief else _nothing)[0]
+        if failed is None:
+            return values
+        process, told = failed
+        if error is not None and process == self.index:
+            raise error
+        if error is not None:  # The one that is raised may follow from it.
+            _logger.error("Process %d has failed too: %s: %s", self.index, type(error).__name__, error)
+        raise failures.retold(told, process)
 
     def apart(self, about: str) -> Together:
         """Returns the same processes for a thread of their own; all have come."""
         found = Together(self._peers, about)
         found._has_met = True
         return found
+
+
+def _outcome(found: list[Any]) -> tuple[Any, list[Any]]:
+    """Returns which process was the first that failed, and its error; and what all have got."""
+    failed = next(([process, told] for process, (told, _) in enumerate(found) if told is not None), None)
+    return failed, [value for _, value in found]
 
 
 def _nothing() -> Any:

@@ -148,9 +148,9 @@ class Writing:
         self._unclear = False
 
     def _try(self, part: Callable[[], T]) -> list[T] | None:
-        """Does a part in all processes; returns None if it failed and another attempt follows."""
+        """Does a part in all processes; returns what `for_chief` does, or None if another attempt is to follow."""
         try:
-            return self._others.all(lambda: self._mapped(part))
+            return self._others.for_chief(lambda: self._mapped(part))
         except Exception as error:
             self.abandon()
             self._directory, self._wait_for_orbax = "", None

@@ -26,7 +26,7 @@ START_TIMEOUT_SECS = 300.0
 class Peers:
     """The processes that run in step. Each of them calls the same methods in the same order, for each `about`.
 
-    The chief is process 0. It reads what all have to say, and says it to all: two messages a process.
+    The chief is process 0. It reads what all have to say, and answers all: two messages a process.
 
     Args:
         board: Where they write.
@@ -59,19 +59,30 @@ class Peers:
         Raises:
             DeadlineExceededError: One has not come; the error names it.
         """
+        # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
+        answer = lambda values: values if any(each != values[0] for each in values) else values[:1]  # noqa: E731
+        values = self.ask(about, value, answer, timeout_secs)
+        return values * self.count if len(values) == 1 else values
+
+    def ask(
+        self, about: str, value: Any, answer: Callable[[list[Any]], Any], timeout_secs: float = START_TIMEOUT_SECS
+    ) -> Any:
+        """Has the chief answer what all processes have given here; returns the answer in all of them. Both are JSON.
+
+        Raises:
+            DeadlineExceededError: As of `gather`.
+        """
         place = self._next(about)
         try:
             if not self.is_chief:
                 self.board.set(f"{place}/{self.index}", json.dumps(value))
-                values = json.loads(self._get(f"{place}/all", about, 0, timeout_secs))
-                return values * self.count if len(values) == 1 else values
+                return json.loads(self._get(f"{place}/answer", about, 0, timeout_secs))
             texts = [json.dumps(value)]
             texts += [self._get(f"{place}/{other}", about, other, timeout_secs) for other in range(1, self.count)]
+            text = json.dumps(answer([json.loads(text) for text in texts]))
             if self.count > 1:
-                # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
-                told = texts if len(set(texts)) > 1 else texts[:1]
-                self.board.set(f"{place}/all", f"[{', '.join(told)}]")
-            return list(map(json.loads, texts))
+                self.board.set(f"{place}/answer", text)
+            return json.loads(text)
         finally:
             self.observe(None)
 

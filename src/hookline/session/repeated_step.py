@@ -93,9 +93,7 @@ class RepeatedStep(CachedStep):
         """
         return self.when_available(lambda count: count, most, to_come)
 
-    def run_several(
-        self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1
-    ) -> Any:
+    def run_several(self, most: int, expected: int | None = None, *, exactly: bool = False, to_come: float = 1) -> Any:
         """Makes as many steps as there are batches of one form for, at most `most`.
 
         Args:

@@ -46,14 +46,14 @@ POINTS = tuple(LATEST)
 
 
 class Points:
-    """Counts arrivals, and kills this process at the one that was aimed at.
+    """Counts arrivals, and kills this process at the one that was aimed at, or sends it another signal.
 
     A kill amid a compilation comes so long after the tracing (`delay_secs`), one amid a save after a fifth of that.
     What happens is told just before.
     """
 
-    def __init__(self, aim, arrival, delay_secs, tell):
-        self.aim, self.left, self.delay_secs, self.tell = aim, arrival, delay_secs, tell
+    def __init__(self, aim, arrival, delay_secs, tell, number=signal.SIGKILL):
+        self.aim, self.left, self.delay_secs, self.tell, self.number = aim, arrival, delay_secs, tell, number
         self.recovering = False
         self.training = False  # Before, functions are traced for their shapes only.
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Points:
             self.left -= 1
             if self.left == 0:
                 self.tell(killed=self.aim)
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.number)
 
     def traced(self):
         """Says that a function of the step is being traced: the compiler comes next."""
