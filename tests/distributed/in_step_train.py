@@ -1,6 +1,7 @@
 """A training in step whose numbers are whole, so that a step that is made twice, or not, shows.
 
 Its second process is killed in step 25 of the first start. The second start waits in step 45 until it gets a signal.
+With STEP_SECS in the environment nothing of that happens: a step takes so long.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ class Mishap(hl.train.SessionRunHook):
 
     def __init__(self, start, process):
         self.start, self.process = start, process
+        self.step_secs = float(os.environ.get("STEP_SECS", "0"))
 
     def on_trigger(self, firing):
+        if self.step_secs:
+            Path(f"step-{self.process}").write_text(str(firing.global_step))
+            threading.Event().wait(self.step_secs)
+            return
         if (self.start, self.process, firing.global_step) == (1, 1, 25):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.start == 2 and firing.global_step >= 45:

@@ -22,12 +22,12 @@ from hookline import clock
 from hookline.distributed.processes import ProcessGroup
 from hookline.distributed.ray_cluster import LOOPBACK_VARIABLE, write_token
 
+from .hosts import Host, connect
+from .hosts import missing as hosts_are_missing
 from .targets import until
 
 pytestmark = pytest.mark.slow_distributed
 
-OWN = ["--net", "--pid", "--mount"]
-UNSHARE = ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc"]
 HASTY = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -39,56 +39,7 @@ HASTY = {
 
 def missing() -> str | None:
     """What these tests need and is not here."""
-    if find_spec("ray") is None:
-        return "needs Ray"
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        return "needs root on Linux, to make hosts with networks of their own"
-    if tools := [tool for tool in ("ip", "tc", "unshare", "nsenter") if shutil.which(tool) is None]:
-        return f"needs {', '.join(tools)} (iproute2 and util-linux)"
-    tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
-    return f"may not make a network of its own: {tried.stderr}" if tried.returncode else None
-
-
-class Host:
-    """A host, with one network interface that leads nowhere yet."""
-
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address, self.folder = address, folder
-        self.group = ProcessGroup([*UNSHARE, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        children = Path(f"/proc/{self.group.pid}/task/{self.group.pid}/children")
-        deadline = clock.monotonic() + 10
-        while not (first := children.read_text().split()) or Path(f"/proc/{first[0]}/comm").read_text() != "cat\n":
-            assert clock.monotonic() < deadline, "The host did not start."
-            clock.sleep(0.02)
-        self.pid = first[0]
-        # The shell waits, because nsenter stops itself whenever its command is stopped: if somebody has stopped and
-        # continued both, it can stay stopped for ever, and the command seems never to end.
-        self.enter = ["nsenter", "--no-fork", "--target", self.pid, *OWN, "sh", "-c", '"$@"; exit $?', "sh"]
-
-    def run(self, *command: str, env: dict[str, str] | None = None) -> str:
-        """Runs a command on the host and returns what it printed."""
-        done = subprocess.run([*self.enter, *command], env=env, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def link(self, state: str) -> None:
-        """Takes its network "up" or "down"."""
-        self.run("ip", "link", "set", "eth0", state)
-
-    def lose(self, share: float) -> None:
-        """Loses this share of all packets that it sends, by chance."""
-        self.run("tc", "qdisc", "add", "dev", "eth0", "clsact")
-        # A classic BPF program: load a random number (-4096 + 56); if it is less, return 2 (drop), else 0 (send).
-        program = f"4,32 0 0 4294963256,53 1 0 {min(int(share * 2**32), 2**32 - 1)},6 0 0 2,6 0 0 0"
-        self.run("tc", "filter", "add", "dev", "eth0", "egress", "bpf", "da", "bytecode", program)
-
-    def lose_nothing(self) -> None:
-        """Ends `lose`."""
-        self.run("tc", "qdisc", "del", "dev", "eth0", "clsact")
-
-    def processes(self, part: str) -> list[str]:
-        """The command lines on it with a text in them."""
-        return [line for line in self.run("ps", "-ww", "-eo", "args").splitlines() if part in line]
+    return "needs Ray" if find_spec("ray") is None else hosts_are_missing("tc")
 
 
 class Hosts:
@@ -105,12 +56,7 @@ class Hosts:
 
     def connect(self) -> None:
         """Lays a cable between the two."""
-        ends = ["eth0", "netns", self.a.pid], ["eth0", "netns", self.b.pid]
-        subprocess.run(["ip", "link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1]], check=True)
-        for host in (self.a, self.b):
-            host.run("ip", "address", "add", f"{host.address}/24", "dev", "eth0")
-            host.run("ip", "link", "set", "lo", "up")
-            host.link("up")
+        connect(self.a, self.b)
 
     def environment(self) -> dict[str, str]:
         """What tasks need, by docs/distributed.md."""

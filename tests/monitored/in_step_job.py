@@ -2,6 +2,7 @@
 
 import faulthandler
 import json
+import logging
 import os
 import signal
 import sys
@@ -206,6 +207,32 @@ def several_steps_a_run():
     notes = Notes(train.every(7))
     found = trained(lambda summed: [notes, train.StopAtStepHook(last_step=50)], steps_per_run=8)
     return [found, notes.steps]
+
+
+@scenario
+def one_is_slow():
+    told = []
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            told.append(record.getMessage())
+
+    class Slow(train.SessionRunHook):
+        trigger = train.every(10)
+
+        def on_trigger(self, firing):
+            if ME == 1 and firing.global_step == 10:
+                until = time.monotonic() + 30
+                while not told and time.monotonic() < until:
+                    time.sleep(0.1)
+                time.sleep(1.5)  # For the other to notice it, too.
+
+    logger, handler = logging.getLogger("hookline.hooks.watchdog"), Told()
+    logger.addHandler(handler)
+    try:
+        return trained(lambda summed: [Slow(), train.WatchdogHook(0.5), train.StopAtStepHook(last_step=60)]), told
+    finally:
+        logger.removeHandler(handler)
 
 
 @scenario

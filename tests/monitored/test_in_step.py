@@ -36,6 +36,7 @@ def found():
         "waiting_for_a_step_is_refused",
         "a_hook_that_runs_the_session",
         "several_steps_a_run",
+        "one_is_slow",
         "another_thread_asks_whether_to_stop",
         "another_thread_runs_the_session",
         "one_asks_for_other_values",
@@ -97,6 +98,16 @@ def test_a_latch_is_read_at_the_same_run(found):
     assert found[0]["a_latch"] == found[1]["a_latch"]
     (step,), run = found[0]["a_latch"]
     assert step <= run
+
+
+def test_where_one_is_slow_a_watchdog_of_each_says_where_its_process_is(found):
+    (waits, of_waiting), (slow, of_slow) = (each["one_is_slow"] for each in found)
+    assert waits == slow
+    for told in (of_waiting, of_slow):
+        assert told[0].startswith("WatchdogHook: no step for ")
+        assert "in trained" in told[0]
+    assert "in on_trigger" in of_slow[0].partition("in trained")[2]
+    assert "in on_trigger" not in of_waiting[0]
 
 
 def test_waiting_for_a_step_is_refused(found):
