@@ -26,19 +26,21 @@ class Network:
     """The coordination service in process 0, and the way there.
 
     Args:
-        round_trip_secs: From another host to it and back; within process 0's host it takes a fifth of that.
+        round_trip_secs: From another host to it and back.
+        client_secs: What a request takes beside that, in the process that makes it. Process 0 has nothing but this.
         request_secs: How long the service is busy with a request.
         bytes_per_sec: How much goes in, and out, each second.
     """
 
-    def __init__(self, round_trip_secs: float, request_secs: float, bytes_per_sec: float) -> None:
-        self.round_trip_secs, self.request_secs, self.bytes_per_sec = round_trip_secs, request_secs, bytes_per_sec
+    def __init__(self, round_trip_secs: float, client_secs: float, request_secs: float, bytes_per_sec: float) -> None:
+        self.round_trip_secs, self.client_secs = round_trip_secs, client_secs
+        self.request_secs, self.bytes_per_sec = request_secs, bytes_per_sec
         self.now, self.messages, self.bytes_in, self.bytes_out = 0.0, 0, 0, 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order, self._free, self._line_free = itertools.count(), 0.0, 0.0
         self._values: dict[str, str] = {}
         self._waiting: dict[str, list[Callable[[str], None]]] = defaultdict(list)
-        self._turn = threading.Semaphore(0)
+        self._turn, self._done = threading.Semaphore(0), 0
 
     def run(self, parts: list[Callable[[], None]]) -> float:
         """Has each part run in a thread of its own; returns when the last one was done."""
@@ -47,6 +49,7 @@ class Network:
         while self._events:
             self.now, _, happen = heapq.heappop(self._events)
             happen()
+        assert self._done == len(parts), f"{len(parts) - self._done} of {len(parts)} have failed, or wait for ever"
         return self.now
 
     def _start(self, part: Callable[[], None]) -> None:
@@ -54,6 +57,7 @@ class Network:
             mine.acquire()
             try:
                 part()
+                self._done += 1
             finally:
                 self._turn.release()
 
@@ -71,7 +75,7 @@ class Network:
     def ask(self, process: int, key: str, text: str | None) -> Any:
         """Sets a key, or gets it where there is no text; called by the thread of a process, which waits."""
         mine, answer = threading.Semaphore(0), []
-        way = self.round_trip_secs / 2 / (1 if process else 5)
+        way = (self.client_secs + (self.round_trip_secs if process else 0)) / 2
 
         def reply(found: Any) -> None:
             size = 60 + (len(found) if isinstance(found, str) else 0)
@@ -93,9 +97,11 @@ class Network:
                 else:
                     self._waiting[key].append(reply)
                 return
-            is_first = self._values.setdefault(key, text) is text
-            for waiting in self._waiting.pop(key, ()):
-                waiting(text)
+            is_first = key not in self._values
+            if is_first:
+                self._values[key] = text
+                for waiting in self._waiting.pop(key, ()):
+                    waiting(text)
             reply(is_first)
 
         self._at(self.now + way, arrive)
@@ -180,13 +186,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 10, 100, 1000])
     parser.add_argument("--round-trip", type=float, default=0.5e-3, metavar="SECS", help="to the host of process 0")
+    parser.add_argument("--client", type=float, default=0.3e-3, metavar="SECS", help="of a process, for each request")
     parser.add_argument("--request", type=float, default=30e-6, metavar="SECS", help="of the service, for each")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, metavar="BYTES", help="a second, of that host")
     args = parser.parse_args()
     print("| | processes | messages | MB to the coordinator | MB from it | seconds |\n|---|---|---|---|---|---|")
     for made in (agreement, comparison, save):
         for count in args.processes:
-            network = Network(args.round_trip, args.request, args.bandwidth)
+            network = Network(args.round_trip, args.client, args.request, args.bandwidth)
             secs = network.run(made(network, count))
             sizes = f"{network.bytes_in / 1e6:.3g} | {network.bytes_out / 1e6:.3g}"
             print(f"| {made.__name__} | {count:,} | {network.messages:,} | {sizes} | {secs:.3g} |", flush=True)

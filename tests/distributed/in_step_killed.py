@@ -14,13 +14,16 @@ import sys
 import threading
 from pathlib import Path
 
-LAST_STEP, SAVE_STEPS, NOTE_STEPS, LATEST = 180, 5, 3, 12
+LAST_STEP, SAVE_STEPS, NOTE_STEPS = 180, 5, 3
+STEPS_TO_POINT = 12
+"""After how many steps a mishap happens that has not come to its point, unless that is one of the end."""
+
+AT_THE_END = ("lease's end: before", "lease's end: after", "close: before", "close: after", "the end")
 
 
-def number_of_this_start(folder):
-    """Returns how many mishaps there were before this start; the same in each of its processes."""
-    # Each start has a port of its own.
-    name = os.environ["HOOKLINE_COORDINATOR_ADDRESS"].replace(":", "-")
+def number_of_start(folder, address):
+    """Returns how many mishaps there were before a start, the same to all who ask. Each has an address of its own."""
+    name = address.replace(":", "-")
     own = folder / f"counted-{name}-{os.getpid()}"
     own.write_text(str(len(list(folder.glob("mishap-*")))))
     with contextlib.suppress(FileExistsError):
@@ -33,7 +36,7 @@ class Mishap:
 
     def __init__(self, folder, number, plan, process):
         self.path, self.how = folder / f"mishap-{number}", None
-        if number < len(plan) and plan[number]["process"] == process:
+        if number < len(plan) and plan[number]["process"] == process and plan[number]["point"] != "start":
             self.how = plan[number]
 
     @property
@@ -56,9 +59,10 @@ class Mishap:
 def main():
     folder = Path(sys.argv[1])
     me, how = int(os.environ["HOOKLINE_PROCESS_ID"]), json.loads((folder / "plan.json").read_text())
-    mishap = Mishap(folder, number_of_this_start(folder), how["mishaps"], me)
+    number = number_of_start(folder, os.environ["HOOKLINE_COORDINATOR_ADDRESS"])
+    mishap = Mishap(folder, number, how["mishaps"], me)
     train(folder, me, how, mishap)
-    mishap.happen("the end of the script")
+    mishap.happen("the end")
 
 
 def train(folder, me, how, mishap):
@@ -109,7 +113,7 @@ def train(folder, me, how, mishap):
             with (folder / f"steps-{me}").open("a") as file:
                 file.write(f"{firing.global_step} {np.float32(firing.values).tobytes().hex()}\n")
             points.reach("step: amid")
-            if firing.global_step - self.begun_at >= LATEST:
+            if firing.global_step - self.begun_at >= STEPS_TO_POINT and aim["point"] not in AT_THE_END:
                 mishap.happen(f"a step, for it did not come to '{aim['point']}'")
 
     params = {"in": jax.random.normal(jax.random.key(1), (8, 16)), "out": jnp.zeros((16, 1))}

@@ -16,7 +16,7 @@ from .hosts import Host, connect, missing
 from .targets import until
 
 SCRIPT = Path(__file__).with_name("in_step_train.py")
-HEARTBEAT_SECS, LAST_STEP = 10, 600
+HEARTBEAT_SECS = 10
 LOST = (75, 134)
 """The exit statuses of who has lost another, as docs/in-step.md has them."""
 

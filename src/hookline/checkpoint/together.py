@@ -58,9 +58,15 @@ class Together:
         return self._do(part, lambda given: _outcome(found.gather(self._about, given, math.inf)))
 
     def for_chief(self, part: Callable[[], T]) -> list[T]:
-        """Does the same, but only the chief gets what all have got. The others get its own alone: a list of one.
+        """Has each process do a part; returns what they have got: in the chief all of it, in the others the chief's.
 
         What all have got may be large where there are many, and would be sent to each of them.
+
+        Returns:
+            In the chief a list as `all` returns it; in the others a list of one.
+
+        Raises:
+            BaseException: As of `all`.
         """
         if (found := self._peers) is None:
             return [part()]

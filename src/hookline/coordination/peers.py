@@ -59,8 +59,11 @@ class Peers:
         Raises:
             DeadlineExceededError: One has not come; the error names it.
         """
-        # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
-        answer = lambda values: values if any(each != values[0] for each in values) else values[:1]  # noqa: E731
+
+        def answer(values: list[Any]) -> list[Any]:
+            # Of what is the same in all, one is enough: with a thousand processes it is a thousandth.
+            return values if len(set(map(json.dumps, values))) > 1 else values[:1]
+
         values = self.ask(about, value, answer, timeout_secs)
         return values * self.count if len(values) == 1 else values
 
@@ -70,7 +73,7 @@ class Peers:
         """Has the chief answer what all processes have given here; returns the answer in all of them. Both are JSON.
 
         Raises:
-            DeadlineExceededError: As of `gather`.
+            DeadlineExceededError: As in `gather`.
         """
         place = self._next(about)
         try:

@@ -67,9 +67,8 @@ class Item:
 
     def take_first(self) -> Item:
         """Takes its first batch out of it, alone."""
-        first = self.take_part(1)
-        position, place = self.position, first.start
-        return Item(self.way, first.number, first.batch(0), position=lambda _: position(place))
+        value, position, place = self.batch(0), self.position, self.start
+        return Item(self.way, self.take_part(1).number, value, position=lambda _: position(place))
 
     def take_part(self, count: int) -> Item:
         """Takes its first batches out of it, as a part of the same block."""

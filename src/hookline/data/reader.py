@@ -82,7 +82,7 @@ class Reader:
     def wait(self, most: int = 1, capacity: int = 1, to_come: float = 1) -> None:
         """Blocks until some are ready, or until reading has been stopped; without a thread it reads up to `most`.
 
-        Of a source that gives many at once it reads those `to_come`, too.
+        What is in memory is read at once for the runs `to_come`, too.
         """
         if self._form.why_no_blocks is not None:
             most = 1
@@ -97,11 +97,13 @@ class Reader:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
         if not (ahead.items or ahead.has_stopped):
-            ahead.read(most, at_once=self._at_once if self._capacity == 1 else int(min(to_come, self._length)))
+            is_longer = self._length > self._capacity
+            more = min(max(to_come, self._capacity), self._length) if is_longer else 1
+            ahead.read(most, at_once=self._at_once if self._capacity == 1 else int(more))
 
     def _has_room(self, capacity: int) -> None:
-        # Only where they cost nothing until they are asked for.
-        may_be_longer = self._sequence.gives_many and self._places.stay_on_host
+        # Room on the host costs nothing until it is used.
+        may_be_longer = capacity > 1 and self._sequence.is_in_memory and self._places.stay_on_host
         parts = _at_once(self._form, _IN_BLOCKS, _IN_BLOCKS_BYTES) // capacity if may_be_longer else 1
         self._capacity = capacity
         self._length = self._ahead.demand.capacity = capacity * max(1, parts)
@@ -209,7 +211,7 @@ class Reader:
 
 
 def _at_once(form: batches.Form, most: int, most_bytes: int) -> int:
-    """Returns how many batches of a form are read at once, if they are to be no more than that, nor larger."""
+    """Returns how many batches of a form are read at once: at most `most`, of `most_bytes` together."""
     size = _size(form)
     return max(1, min(most, most_bytes // size)) if size else 1
 

@@ -65,10 +65,10 @@ class Sequence(Protocol):
     """A source that can be read from its beginning, or from a position.
 
     Attributes:
-        gives_many: Whether its batches are in memory, and many cost hardly more than one.
+        is_in_memory: Whether it is known to have all batches in memory: many at once cost hardly more than one.
     """
 
-    gives_many: bool = False
+    is_in_memory: bool = False
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:
         """Yields the batches after a position.
@@ -94,16 +94,16 @@ class Repeatable(Sequence):
 
     Attributes:
         length: How many batches it gives; None where it does not say, or has not been read.
-        gives_many: As of `Sequence`.
+        is_in_memory: As of `Sequence`; not before it has been read.
     """
 
-    def __init__(self, make: Callable[[], Iterable[Any]], who: str, *, gives_many: bool = False) -> None:
-        self._make, self._who, self.gives_many = make, who, gives_many
+    def __init__(self, make: Callable[[], Iterable[Any]], who: str) -> None:
+        self._make, self._who = make, who
         self.length: float | None = None
 
     def read(self, position: dict[str, Any], demand: Demand) -> Iterator[Read]:  # noqa: D102
         source = self._make()
-        self.length = length_of(source)
+        self.length, self.is_in_memory = length_of(source), isinstance(source, Arrays)
         iterator: Any = source if accessors(source) is not None else iter(source)
         if accessors(iterator) is not None:
             yield from Resumable(iterator, self._who).read(position, demand)

@@ -34,7 +34,7 @@ def sequence_of(
         if is_one_shot(source):
             return OneShot(source, who, keep_bytes)
         if _is_iterable(source):
-            return Repeatable(lambda: source, who, gives_many=isinstance(source, Arrays))
+            return Repeatable(lambda: source, who)
     return Repeatable(source, who)
 
 

@@ -362,7 +362,7 @@ class HookedSession:
             )
 
     def _available(self, fetches: Any, most: int, to_come: float) -> int:
-        """Returns for how many steps there are batches, at most `most`, where so many are `to_come`."""
+        """Returns for how many steps there are batches, at most `most`; `to_come` is as of `when_available`."""
         return self._low.repeated_step(fetches, None, self._steps_per_run).available(most, to_come)
 
     def _run_several(

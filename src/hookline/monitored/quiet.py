@@ -132,7 +132,7 @@ class Quiet:
 
     def make_several(self, step: Any, capacity: int, feed_dict: Mapping[Any, Any] | None, expected: int | None) -> Any:
         """Makes a run of as many steps as there are batches for; to be bound to its `RepeatedStep`."""
-        # Behind those comes the run in which somebody is due.
+        # And one more: the run in which somebody is due.
         found = step.run_several(capacity, expected, to_come=self._runs + capacity - self.made)
         if found is CHANGED:
             return CHANGED

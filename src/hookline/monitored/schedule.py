@@ -215,8 +215,8 @@ class Schedule:
             feed_dict: What is fed.
             run: Its number, from 1 on.
             passed: How many runs were made since the last time, which were foreseen.
-            available: Returns for how many steps of a run of these fetches there is data, at most so many. It is told,
-                too, how many steps there will be until somebody is due.
+            available: Returns for how many steps of a run of these fetches there is data, at most so many. It is also
+                told how many steps are to come until somebody is due.
         """
         self._run, self._came = run, None
         self._attempt += 1

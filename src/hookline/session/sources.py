@@ -112,7 +112,7 @@ def feed(
         run: The run, which gets to know the batches.
         make: Makes it; it is given what was taken of each.
         is_used: Whether the batches were used up; by default if it is applied.
-        capacity: Above 1: its batches come in blocks of that capacity, `run.count` in each.
+        capacity: Above 1: its batches come in blocks of that capacity, of which it takes `run.count`.
 
     Raises:
         OutOfRangeError: One has come to its end. Nothing is taken of the others.

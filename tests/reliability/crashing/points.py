@@ -1,8 +1,8 @@
 """The points at which a process kills itself, and how it notices that it has come to one.
 
-`POINTS` names them all. A process aims at one: at its k-th arrival there it sends itself SIGKILL. What counts as an
-arrival is found by wrapping the calls of the operating system that change a directory, and the public methods of
-hookline that restore, run and close. The wrappers are put in place in the child, after the fork.
+`POINTS` names them all. A process aims at one: at its k-th arrival there it sends itself SIGKILL, or another signal.
+What counts as an arrival is found by wrapping the calls of the operating system that change a directory, and the public
+methods of hookline that restore, run and close. The wrappers are put in place in the child, after the fork.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Points:
     What happens is told just before.
     """
 
-    def __init__(self, aim, arrival, delay_secs, tell, number=signal.SIGKILL):
-        self.aim, self.left, self.delay_secs, self.tell, self.number = aim, arrival, delay_secs, tell, number
+    def __init__(self, aim, arrival, delay_secs, tell, signal_number=signal.SIGKILL):
+        self.aim, self.left, self.delay_secs = aim, arrival, delay_secs
+        self.tell, self.signal_number = tell, signal_number
         self.recovering = False
         self.training = False  # Before, functions are traced for their shapes only.
         self._lock = threading.Lock()
@@ -68,7 +69,7 @@ class Points:
             self.left -= 1
             if self.left == 0:
                 self.tell(killed=self.aim)
-                os.kill(os.getpid(), self.number)
+                os.kill(os.getpid(), self.signal_number)
 
     def traced(self):
         """Says that a function of the step is being traced: the compiler comes next."""
