@@ -97,9 +97,9 @@ class Reader:
             ahead.start(f"hookline-data-{self._node.name}", self._coord)
             ahead.wait()
         if not (ahead.items or ahead.has_stopped):
-            is_longer = self._length > self._capacity
-            more = min(max(to_come, self._capacity), self._length) if is_longer else 1
-            ahead.read(most, at_once=self._at_once if self._capacity == 1 else int(more))
+            # No more than those: a run takes what is left of a block, and would hold fewer steps.
+            at_once = self._at_once if self._capacity == 1 else int(min(to_come, self._length))
+            ahead.read(most, at_once=at_once)
 
     def _has_room(self, capacity: int) -> None:
         # Room on the host costs nothing until it is used.
