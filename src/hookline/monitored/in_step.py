@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 
 _COMPARE_EVERY_RUNS = 1000
 _TELL_SECS, _LOOK_EVERY_SECS = 2.0, 0.5
+# Who lives answers in a thread, within milliseconds.
+_ANSWER_SECS = 0.5
 _STUCK_SECS, _BUSY_SECS = 5.0, 60.0
 _numbers = itertools.count(1)
 
@@ -68,7 +70,7 @@ class InStep:
         self._agreement = Agreement(found.board, found.index, found.count, str(self._number))
         self.is_inside: Callable[[], bool] = lambda: False
         self._told: tuple[int, str] | None = None
-        self._is_reserved = self._is_left = False
+        self._is_reserved = self._is_left = self._is_lost = False
         self._runs = 0
         self._leaves: list[Trigger] = []
         self._proposed: set[int] = set()
@@ -126,8 +128,8 @@ class InStep:
 
     def lose(self, exception: BaseException) -> None:
         """Says which process is lost. This one ends without it, with status 75: nothing can be saved."""
-        self.has_failed = True
-        missing = ", ".join(map(str, self._launches.silent(_TELL_SECS))) or "another"
+        self.has_failed = self._is_lost = True
+        missing = ", ".join(map(str, self._launches.silent(_ANSWER_SECS))) or "another"
         text = f"Process {missing} is lost, and process {self._peers.index} ends: its last checkpoint is what remains."
         exception.add_note(text)
         _logger.error("%s", text)
@@ -184,7 +186,9 @@ class InStep:
             self._is_left = True
             if self._comparing is not None:
                 self._comparing.join()
-            if self.has_failed:  # Who is gone answers no more.
+            if self._is_lost:  # Who is gone answers no more.
+                self._agreement.close(0)
+            elif self.has_failed:
                 self._agreement.close(_TELL_SECS)
             else:
                 self._agreement.close()
