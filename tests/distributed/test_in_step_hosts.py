@@ -49,8 +49,10 @@ class Cluster:
             own = {"HOOKLINE_COORDINATOR_ADDRESS": address, "HOOKLINE_PROCESS_ID": str(index)}
             env = {**kept, **own, "HOOKLINE_NUM_PROCESSES": "2", "JAX_PLATFORMS": "cpu", "STEP_SECS": str(step_secs)}
             with (self.folder / f"told-{self.starts}-{index}").open("w") as file:
-                command = [*host.enter, sys.executable, str(SCRIPT)]
-                found.append(ProcessGroup(command, env, stdout=file, stderr=file, cwd=self.folder))
+                # Who enters a host comes to its root.
+                there = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.folder)]
+                command = [*host.enter, *there, sys.executable, str(SCRIPT)]
+                found.append(ProcessGroup(command, env, stdout=file, stderr=file))
         return found
 
     def step(self) -> int:
@@ -74,6 +76,8 @@ class Cluster:
     def put_another(self) -> None:
         """Puts another host in the place of the one that has vanished."""
         self.hosts[1] = self._host(1)
+        # The old cable goes when the system comes to it.
+        self.hosts[0].run("sh", "-c", "ip link del eth0 2> /dev/null; true")
         connect(*self.hosts)
 
     def assert_whole(self) -> None:
