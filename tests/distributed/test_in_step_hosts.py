@@ -134,6 +134,7 @@ def test_where_a_host_vanishes_the_other_ends_and_goes_on_with_a_new_one(cluster
     until(lambda: cluster.step() >= 50)
     begun = clock.monotonic()
     cluster.vanish()
+    assert groups[1].wait(10) == 137
     assert groups[0].wait(60) in LOST, cluster.told()
     assert clock.monotonic() - begun <= 2 * HEARTBEAT_SECS + 5
     cluster.put_another()
