@@ -68,7 +68,8 @@ class Item:
     def take_first(self) -> Item:
         """Takes its first batch out of it, alone."""
         value, position, place = self.batch(0), self.position, self.start
-        return Item(self.way, self.take_part(1).number, value, position=lambda _: position(place))
+        self.start, self.count = place + 1, self.count - 1
+        return Item(self.way, self.number - self.count, value, position=lambda _: position(place))
 
     def take_part(self, count: int) -> Item:
         """Takes its first batches out of it, as a part of the same block."""
